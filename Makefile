@@ -1,0 +1,59 @@
+# Forwards to the `headrace` command, which does the work on every system: `.venv/bin/headrace --help`.
+# Variables: make up ENV=mario ACTORS=4 ALGO= RUN= ARGS='--total-steps 1e6'
+# They are read from make's command line only: ENV means something else to a shell.
+ENV = mario
+ACTORS =
+ALGO =
+RUN =
+ARGS =
+# What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, rocm).
+EXTRAS = mario,dev
+TORCH = auto
+
+BOOTSTRAP := $(shell command -v python3 || command -v python3.11)
+PYTHON := .venv/bin/python
+HEADRACE := .venv/bin/headrace
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help environment install up down status logs eval bench lint test
+
+help:
+	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
+	@echo "make down      stop the running run"
+	@echo "make status    what each process does"
+	@echo "make logs      the merged log"
+	@echo "make eval      play episodes with a run's policy and count"
+	@echo "make bench     measure the replay service on this machine"
+	@echo "make install   only make the environment, .venv (every target does so first)"
+	@echo "make lint      style and types"
+	@echo "make test      style, types and tests"
+	@echo
+	@echo "up takes ENV=mario ACTORS=4 ALGO=dqn; all take RUN=name and ARGS='--more --flags'."
+
+environment:
+	@$(if $(BOOTSTRAP),,echo "Headrace needs Python 3.11. On Debian: sudo apt install python3.11 python3.11-venv" >&2; exit 1)
+	@$(BOOTSTRAP) -I deploy/install.py --extras "$(EXTRAS)" --torch "$(TORCH)"
+
+install: environment
+	@echo "Ready: $(HEADRACE)"
+
+# exec: else a shell between make and headrace would die of Ctrl-C and make would call an orderly stop a failure.
+up: environment
+	@exec $(HEADRACE) up --env "$(ENV)" $(if $(ALGO),--algo "$(ALGO)") $(if $(ACTORS),--actors "$(ACTORS)") $(if $(RUN),--run "$(RUN)") $(ARGS)
+
+down status logs: environment
+	@exec $(HEADRACE) $@ $(if $(RUN),--run "$(RUN)") $(ARGS)
+
+eval: environment
+	@exec $(HEADRACE) eval $(if $(RUN),"$(RUN)") $(ARGS)
+
+bench: environment
+	@exec $(HEADRACE) bench replay $(ARGS)
+
+lint: environment
+	@$(PYTHON) -m ruff check
+	@$(PYTHON) -m mypy
+
+test: lint
+	@$(PYTHON) -m pytest -m "not slow" $(ARGS)

@@ -1,0 +1,57 @@
+"""`python -m actors RUN_DIR --actor I`: one actor process of a run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from pathlib import Path
+
+import msgspec
+import torch
+
+from actors.actor import Actor, ActorSettings, describe
+from actors.config import ActorsConfig, EnvConfig
+from actors.envs.make import EnvError
+from learner.config import DqnConfig
+from replay.client import ReplayRefused
+from transport.experience import SpecError, read_spec
+from transport.lifetime import Lifetime, say
+from transport.run_dir import RunDir
+
+
+def read_settings(run_dir: RunDir, index: int) -> ActorSettings:
+    """What actor `index` needs of a run's files. Raises SpecError."""
+    document = tomllib.loads(run_dir.config.read_text())
+    return ActorSettings(
+        index,
+        document.get("seed", 0),
+        msgspec.convert(document["env"], EnvConfig),
+        msgspec.convert(document["algorithm"], DqnConfig),
+        msgspec.convert(document["actors"], ActorsConfig),
+        read_spec(run_dir.spec.read_bytes()),
+    )
+
+
+def main() -> int:
+    """Set up, then one loop."""
+    parser = argparse.ArgumentParser(prog="python -m actors", description="One actor process of a run.")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--actor", type=int, required=True, metavar="I", help="which actor of the run, from 0")
+    arguments = parser.parse_args()
+    run_dir = RunDir(arguments.run_dir)
+    try:
+        settings = read_settings(run_dir, arguments.actor)
+        torch.set_num_threads(settings.actors.threads)
+        torch.set_num_interop_threads(1)
+        life = Lifetime(f"actor-{arguments.actor}", run_dir, describe)
+        Actor(settings, run_dir, life).run()
+    except (SpecError, EnvError, ReplayRefused) as error:
+        say(f"actor-{arguments.actor}: {error}")
+        return 2
+    life.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

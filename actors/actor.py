@@ -1,0 +1,187 @@
+"""One actor: its simulators, its copy of the policy, its own socket to replay."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from actors.chunker import Chunker
+from actors.config import ActorsConfig, EnvConfig
+from actors.envs.vector import Episode, VectorEnv
+from actors.exploration import epsilon_ladder
+from actors.stack import Stack
+from learner.config import DqnConfig
+from learner.networks import build_network
+from learner.weights import WeightFollower
+from replay.client import ExperienceWriter
+from transport.experience import Chunk, ExperienceSpec
+from transport.lifetime import Lifetime
+from transport.metrics import Metrics, Record
+from transport.run_dir import RunDir
+
+UNTRAINED_VERSION = 0
+FOLLOW_STEPS = 8  # vector steps between looks for new weights
+CREDIT_WAIT_SECONDS = 0.05
+DRAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    """What one actor needs of a run's configuration."""
+
+    index: int
+    seed: int
+    env: EnvConfig
+    algorithm: DqnConfig
+    actors: ActorsConfig
+    spec: ExperienceSpec
+
+    @property
+    def offset(self) -> int:
+        """The index, among all environments of the run, of this actor's first."""
+        return self.index * self.actors.envs_per_actor
+
+    @property
+    def environments(self) -> int:
+        """Environments of the whole run."""
+        return self.actors.count * self.actors.envs_per_actor
+
+
+def describe(record: Record) -> str:
+    """The throughput line."""
+    get = record.get
+    raw, sent = get("raw_bytes_per_second", 0), get("sent_bytes_per_second", 0)
+    episode = f"return {record['episode_return']:.1f}" if "episode_return" in record else "return –"
+    return (
+        f"{get('steps_per_second', 0):,.0f} steps/s (10 s) {get('steps_per_second_60', 0):,.0f} (60 s)"
+        f" · episodes {get('episodes', 0):,.0f} · {episode}"
+        f" · policy v{get('policy_version', -1):.0f} lag {get('lag', 0):.0f} · waiting {get('wait_credit_fraction', 0):.1%}"
+        f" · {raw / 1e6:.2f} MB/s raw, {sent / 1e6:.2f} sent ({raw / max(sent, 1):.1f}x)"
+    )
+
+
+class Actor:
+    """Steps its environments under the newest weights and sends what happens. `run` until the lifetime ends."""
+
+    def __init__(self, settings: ActorSettings, run_dir: RunDir, life: Lifetime) -> None:
+        """Makes the environments. Raises EnvError."""
+        self._settings, self._run_dir, self._life = settings, run_dir, life
+        self._metrics: Metrics = life.metrics
+        spec, streams = settings.spec, settings.actors.envs_per_actor
+        seeds = [settings.seed * 100_003 + settings.offset + k for k in range(streams)]
+        self._env = VectorEnv(settings.env, spec, streams, seeds)
+        self._network = build_network(spec, settings.algorithm).eval()
+        self._generator = torch.Generator().manual_seed(seeds[0])
+        self._epsilon = torch.from_numpy(
+            epsilon_ladder(
+                settings.offset,
+                streams,
+                settings.environments,
+                settings.algorithm.epsilon_base,
+                settings.algorithm.epsilon_power,
+            )
+        )
+        self._stack = Stack(spec, streams)
+        self._chunker = Chunker(spec, streams, settings.actors.chunk_seconds)
+        self._outbox: deque[Chunk] = deque()
+        self._recent: deque[Episode] = deque(maxlen=100)
+
+    def run(self) -> None:
+        """Set up, then one loop. Raises ReplayRefused."""
+        life, streams = self._life, self._settings.actors.envs_per_actor
+        addresses = [self._run_dir.wait_for_endpoint(role, self._beat_while_waiting) for role in ("weights", "payload", "replay")]
+        if None in addresses:
+            return
+        announce, payload, replay = (str(address) for address in addresses)
+        self._follower = WeightFollower(announce, payload, self._network)
+        self._writer = ExperienceWriter(replay, life.name, life.incarnation, self._settings.spec, streams)
+        while self._follower.version < 0 and not life.stopping:  # nobody acts before there are weights
+            self._follower.poll()
+            life.pause(0.02)
+        life.ready()
+        observation = self._env.reset()
+        self._stack.reset(observation)
+        turn = 0
+        while not life.stopping:
+            observation = self._step(observation)
+            self._send()
+            turn += 1
+            if turn % FOLLOW_STEPS == 0:
+                self._follower.poll()
+                self._measure()
+            life.beat()
+        self._drain(observation)
+
+    def _beat_while_waiting(self) -> bool:
+        self._life.beat()
+        return self._life.stopping
+
+    def _step(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        metrics, version = self._metrics, self._follower.version
+        with metrics.phase("act"):
+            stacked = {name: torch.from_numpy(stack) for name, stack in self._stack.stacked.items()}
+            # Untrained weights choose one action for ever; chance sees more of the environment.
+            epsilon = self._epsilon if version > UNTRAINED_VERSION else 1.0
+            action = self._network.act(stacked, epsilon, self._generator).action.numpy()
+        with metrics.phase("env_step"):
+            step = self._env.step(action)
+        with metrics.phase("insert"):
+            ended = step.terminated | step.truncated
+            self._outbox.extend(
+                self._chunker.step(
+                    observation, action, step.reward, step.terminated, step.truncated, step.final_observation, version
+                )
+            )
+            self._stack.push(step.observation, ended)
+        metrics.count("steps", len(action))
+        metrics.count("episodes", len(step.episodes))
+        self._recent.extend(step.episodes)
+        return step.observation
+
+    def _send(self) -> None:
+        """Hands chunks to replay; waits for credit when there is none, which is how replay slows its actors."""
+        self._writer.poll()
+        while self._outbox and not self._life.stopping:
+            if self._writer.has_credit:
+                with self._metrics.phase("insert"):
+                    self._writer.insert(self._outbox.popleft())
+            else:
+                with self._metrics.phase("wait_credit"):
+                    self._writer.poll(CREDIT_WAIT_SECONDS)
+                self._follower.poll()
+                self._measure()
+                self._life.beat()
+
+    def _measure(self) -> None:
+        metrics, writer = self._metrics, self._writer
+        metrics.gauge("policy_version", self._follower.version)
+        metrics.gauge("lag", self._follower.lag)
+        metrics.gauge("rejected_weights", self._follower.rejected)
+        metrics.count("raw_bytes", writer.raw_bytes - metrics.value("raw_bytes"))
+        metrics.count("sent_bytes", writer.sent_bytes - metrics.value("sent_bytes"))
+        metrics.count("acknowledged_steps", writer.acknowledged_items - metrics.value("acknowledged_steps"))
+        if self._recent:
+            metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
+            metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))
+            metrics.gauge("episode_score", float(np.mean([episode.score for episode in self._recent])))
+            told = [episode.success for episode in self._recent if episode.success is not None]
+            if told:
+                metrics.gauge("success_rate", float(np.mean(told)))
+
+    def _drain(self, observation: dict[str, np.ndarray]) -> None:
+        """Sends what is left and waits, not for ever, until replay has it."""
+        self._outbox.extend(self._chunker.drain(observation, self._follower.version))
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while (self._outbox or self._writer.outstanding) and time.monotonic() < deadline:
+            if self._outbox and self._writer.has_credit:
+                self._writer.insert(self._outbox.popleft())
+            self._writer.poll(0 if self._outbox and self._writer.has_credit else CREDIT_WAIT_SECONDS)
+            self._life.beat()
+        self._measure()
+        self._writer.close()
+        self._follower.close()
+        self._env.close()

@@ -1,0 +1,1 @@
+"""Simulators behind one contract, each imported only when it is asked for."""

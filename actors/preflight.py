@@ -1,0 +1,217 @@
+"""Tries an environment before a run starts, in a process of its own and under a time limit.
+
+The parent (the command line) imports neither torch nor a simulator, and an environment that hangs or crashes takes
+nothing with it. The child writes JSON lines to a file that the parent names, so that whatever a simulator prints does
+no harm: {"phase": "make"} as it begins each phase, last {"spec": …} or {"error": …}.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+from actors.config import EnvConfig
+from actors.envs.make import EnvError
+from transport.experience import Codec, ExperienceSpec
+
+if TYPE_CHECKING:
+    import gymnasium
+
+STEPS = 20
+ORPHAN_GRACE_SECONDS = 5  # how much longer than its limit a child lives whose parent was killed
+
+
+class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the child is to do, on its standard input."""
+
+    config: EnvConfig
+    n_step: int
+    codec: Codec
+    report: str
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the child's report."""
+
+    phase: str = "import"
+    spec: ExperienceSpec | None = None
+    error: str = ""
+
+
+def preflight(config: EnvConfig, n_step: int, codec: Codec) -> ExperienceSpec:
+    """Makes, resets and steps the environment in a child, and gives the spec of its experience.
+
+    Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
+    `config.preflight_seconds` in all.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
+        report = Path(folder, "report.jsonl")
+        chatter = Path(folder, "stderr.txt")
+        order = msgspec.json.encode(_Order(config, n_step, codec, str(report)))
+        status = _run_child(order, chatter, config.preflight_seconds)
+        lines = _read_report(report)
+        phase = lines[-1].phase
+        if lines[-1].error:
+            raise EnvError(lines[-1].error)
+        if lines[-1].spec is not None:
+            return lines[-1].spec
+        if status is None:
+            limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
+            raise EnvError(f"{config.id}: {phase} did not return within {limit}")
+        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){_last_line(chatter)}")
+
+
+def _run_child(order: bytes, chatter: Path, limit_seconds: float) -> int | None:
+    """Runs the child to its end and gives its exit status, or None after killing it and all its descendants."""
+    with chatter.open("wb") as stderr:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "actors.preflight"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # a process group of its own, so that a simulator's helpers can be killed with it
+        )
+    try:
+        child.communicate(order, timeout=limit_seconds)
+        return child.returncode
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # an interrupt of the user's comes through here as well
+        _kill_group(child)
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    """Kills what is left of the child's process group."""
+    if hasattr(os, "killpg"):
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # nothing is left of it
+    else:
+        child.kill()
+    child.wait()
+
+
+def _read_report(report: Path) -> list[_Line]:
+    """The child's lines; a last one that was cut off is left out. Before the first the child was still importing."""
+    text = report.read_bytes() if report.exists() else b""
+    lines = [msgspec.json.decode(line, type=_Line) for line in text.split(b"\n")[:-1]]
+    return lines or [_Line()]
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _last_line(chatter: Path) -> str:
+    """The last thing that the child said on stderr, as an ending to a message."""
+    lines = chatter.read_text(errors="replace").split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {said[:300]}" if said else ""
+
+
+def _child(order: _Order) -> None:
+    """Tries the environment and reports."""
+    phase = "import"
+    with Path(order.report).open("w", encoding="utf-8") as report:
+
+        def enter(name: str) -> None:
+            nonlocal phase
+            phase = name
+            _write(report, _Line(name))
+
+        try:
+            _write(report, _Line("done", spec=_try(order, enter)))
+        except EnvError as error:
+            _write(report, _Line(phase, error=str(error)))
+        except Exception as error:  # whatever an environment raises is its user's to read, in one line
+            message = " ".join(str(error).split())
+            where = "" if phase == "import" else f" in {phase}"
+            _write(report, _Line(phase, error=f"{order.config.id}{where}: {type(error).__name__}: {message}"))
+
+
+def _try(order: _Order, enter: Any) -> ExperienceSpec:
+    """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
+    from actors.envs.make import make_env
+    from actors.envs.spec import experience_spec
+
+    name = order.config.id
+    enter("make")
+    env = make_env(order.config)
+    spec = experience_spec(env, order.config, order.n_step, order.codec)
+    enter("reset")
+    result = env.reset(seed=0)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise EnvError(f"{name}: reset must give (observation, info), as in Gymnasium's API, not {type(result).__name__}")
+    _check_observation(name, "reset", env, result[0], spec)
+    env.action_space.seed(0)
+    enter("step")
+    for _ in range(STEPS):
+        outcome: Any = env.step(env.action_space.sample())
+        if not (isinstance(outcome, tuple) and len(outcome) == 5):
+            size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+            raise EnvError(f"{name}: step must give (observation, reward, terminated, truncated, info), not {size}")
+        _check_observation(name, "step", env, outcome[0], spec)
+        _check_reward(name, outcome[1])
+        if outcome[2] or outcome[3]:
+            enter("reset")
+            env.reset()
+            enter("step")
+    enter("close")
+    env.close()
+    return spec
+
+
+def _check_observation(name: str, phase: str, env: gymnasium.Env, observation: Any, spec: ExperienceSpec) -> None:
+    """Compares an observation with the declared space."""
+    import numpy as np
+
+    from actors.envs.spec import flatten_observation
+
+    try:
+        values = flatten_observation(env.observation_space, observation)
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise EnvError(
+            f"{name}: {phase} gave an observation that its observation_space does not describe ({type(error).__name__}: {error})"
+        ) from error
+    for field in spec.fields:
+        value = values[field.name]
+        if value.shape != field.shape:
+            raise EnvError(f"{name}: {phase} gave {field.name} of shape {value.shape}; its observation_space says {field.shape}")
+        if not np.isfinite(value).all():
+            raise EnvError(f"{name}: {phase} gave {field.name} with a value that is not finite")
+
+
+def _check_reward(name: str, reward: Any) -> None:
+    """A reward is one finite number."""
+    import numpy as np
+
+    if np.ndim(reward) != 0 or not np.isfinite(float(reward)):
+        raise EnvError(f"{name}: step gave the reward {reward!r}; it must be one finite number")
+
+
+def _write(report: TextIO, line: _Line) -> None:
+    """Adds a line, at once: the process may hang or die in the next call."""
+    report.write(msgspec.json.encode(line).decode() + "\n")
+    report.flush()
+
+
+if __name__ == "__main__":
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=_Order)
+    if hasattr(signal, "setitimer"):  # SIGALRM ends even a call that never returns to Python
+        signal.setitimer(signal.ITIMER_REAL, order.config.preflight_seconds + ORPHAN_GRACE_SECONDS)
+    _child(order)
+    sys.stdout.flush()
+    os._exit(0)  # the report is written; a simulator's threads and exit handlers cannot hold the run up

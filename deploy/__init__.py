@@ -1,0 +1,1 @@
+"""Describes a run and keeps it alive."""

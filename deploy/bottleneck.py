@@ -1,0 +1,92 @@
+"""What limits a run, in one sentence: from the newest records of its processes, without looking at anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transport.metrics import Record
+
+HELD = 0.15  # a side that waits for more than this share of its time is limited by something else
+BUSY = 0.8
+ALL_CORES = 0.9
+
+
+def bottleneck(
+    actors: Sequence[Record],
+    replay: Record,
+    learner: Record,
+    *,
+    min_size: int,
+    envs_per_actor: int,
+    cores: int,
+    cores_busy: float | None,
+) -> str:
+    """What limits the run and what to change, as `limit (evidence) · advice`.
+
+    Records are empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None when unknown.
+    """
+    actors = [record for record in actors if record]
+    if not replay or not learner or not actors:
+        return "starting · figures come a few seconds after every process is ready"
+    items = replay.get("items", 0.0)
+    if items < min_size and not learner.get("updates"):
+        return f"filling replay {items:,.0f}/{min_size:,} · learning starts when it is full enough"
+    waiting = max(_mean(actors, "wait_credit_fraction"), replay.get("insert_hold_fraction", 0.0))
+    data_wait, updating = learner.get("data_wait_fraction", 0.0), learner.get("update_fraction", 0.0)
+    starving = replay.get("sample_hold_fraction", data_wait)  # because the limiter says so; otherwise batches are just late
+    full = cores_busy is not None and cores_busy >= ALL_CORES
+    if replay.get("busy_fraction", 0.0) >= BUSY and max(waiting, data_wait) > HELD:
+        return f"replay (busy {_percent(replay['busy_fraction'])}) · try a lower --replay.samples-per-insert-high or smaller batches"
+    if waiting > HELD and waiting >= starving:
+        return _learner_limits(waiting, updating, replay, full)
+    if starving > HELD:
+        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full)
+    if full:
+        evidence = f"all {cores} cores busy, learner {_percent(updating)} in updates, {_percent(data_wait)} waiting"
+        return f"processor ({evidence}) · more actors will not help; more or faster cores, or a GPU for the learner, would"
+    if data_wait > HELD:
+        return f"batches (learner waits {_percent(data_wait)} though replay may serve) · try a higher --learner.prefetch"
+    if updating < BUSY:
+        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full)
+    return f"none (learner {_percent(updating)} in updates, nobody waits) · try more actors and a faster device for the learner"
+
+
+def _learner_limits(waiting: float, updating: float, replay: Record, full: bool) -> str:
+    band = f"{replay.get('band_low', 0):g}-{replay.get('band_high', 0):g}"
+    if updating >= 0.5:
+        advice = "fewer actors, " if full else ""
+        return (
+            f"learner (updates take {_percent(updating)} of its time, actors wait {_percent(waiting)} of theirs) · try {advice}"
+            "a faster device, a smaller batch or a lower --replay.samples-per-insert-low"
+        )
+    return (
+        f"limiter (actors wait {_percent(waiting)} for samples/insert {replay.get('samples_per_insert', 0):.1f} "
+        f"to reach the band {band}) · try a lower --replay.samples-per-insert-low"
+    )
+
+
+def _actors_limit(actors: Sequence[Record], replay: Record, starving: float, envs_per_actor: int, cores: int, full: bool) -> str:
+    stepping, acting = _mean(actors, "env_step_fraction"), _mean(actors, "act_fraction")
+    if acting > stepping:
+        limit, evidence = "inference", f"actors {_percent(acting)} in the policy"
+    else:
+        limit, evidence = "simulators", f"actors {_percent(stepping)} in env.step"
+    if starving > HELD:
+        evidence += f", learner waits {_percent(starving)}"
+    if full:
+        band = replay.get("band_high")
+        more = f" (now {band:g})" if band else ""
+        advice = f"all {cores} cores are busy, more actors will not help; try a higher --replay.samples-per-insert-high{more}"
+    elif acting > stepping:
+        advice = f"try more environments per actor (--envs-per-actor, now {envs_per_actor}): one inference serves them all"
+    else:
+        advice = "try more actors"
+    return f"{limit} ({evidence}) · {advice}"
+
+
+def _mean(records: Sequence[Record], name: str) -> float:
+    return sum(record.get(name, 0.0) for record in records) / len(records)
+
+
+def _percent(share: float) -> str:
+    return f"{min(share, 1.0):.0%}"

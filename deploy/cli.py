@@ -1,0 +1,314 @@
+"""The `headrace` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from actors.envs.make import EnvError, known_envs
+from deploy import launch, logs, options, runs, service, status
+from deploy.config import ConfigError, load_run_config, nearest, presets
+from deploy.process import ROOT, child_environment, python_command
+from transport.channel import Client
+from transport.messages import Stop, Stopping
+from transport.run_dir import RunDir
+
+Command = Callable[[argparse.Namespace], int]
+DONE, FAILED, USAGE, REFUSED = 0, 1, 2, 3
+ANSWER_SECONDS = 2.0
+SPARE_SECONDS = 2.0  # beyond the run's own deadline
+READY_SECONDS = 90.0
+
+ABOUT = """\
+Headrace: many simulators, one replay server, one learner.
+
+  headrace up --env mario --actors 4          start, and watch the merged log; Ctrl-C stops all in order
+  headrace up --env CartPole-v1 --detach      start in the background
+  headrace status                             what each process does
+  headrace eval cartpole-v1-dqn               how good the newest weights are
+"""
+UP_USAGE = "headrace up [--env ENV] [--algo NAME] [--actors N] [--run NAME] [--section.field VALUE …]"
+UP_ABOUT = """\
+Starts a run: replay, learner and actors, kept alive until Ctrl-C or `headrace down`.
+
+  headrace up --env mario --actors 4
+  headrace up --env CartPole-v1 --total-steps 1e6 --seed 3 --run first
+  headrace up --env my.package:make_env --config mine.toml --learner.learning-rate 3e-4
+  headrace up --run first                     resume a stopped run with its own settings
+  headrace up --run first --fresh             move the old folder aside and start anew
+
+A setting is taken from the command line, else from --config, else from the preset that fits the environment
+(`headrace presets`), else it is the default shown below.
+"""
+
+
+def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
+    """The parser and those of its commands."""
+    parser = options.Parser(prog="headrace", description=ABOUT)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=options.Parser)
+    made: dict[str, argparse.ArgumentParser] = {}
+
+    def command(name: str, about: str, run: Command, description: str = "") -> argparse.ArgumentParser:
+        text = description or about[0].upper() + about[1:] + "."
+        made[name] = commands.add_parser(name, help=about, description=text, usage=UP_USAGE if name == "up" else None)
+        made[name].set_defaults(execute=run)
+        return made[name]
+
+    def run_name(target: argparse.ArgumentParser) -> None:
+        target.add_argument("run", nargs="?", metavar="RUN", help="a run's name; default: the one that is up, else the latest")
+        target.add_argument("--run", dest="run_flag", metavar="NAME", help="the same")
+
+    _add_up(command("up", "start a run, or resume one", up, UP_ABOUT))
+    run_name(command("down", "stop a run in order", down))
+    target = command("status", "what each process of a run does", show_status)
+    run_name(target)
+    target.add_argument("--json", action="store_true", help="for programs")
+    target = command("logs", "the merged log, or that of one process", show_logs)
+    target.add_argument("process", nargs="?", metavar="PROCESS", help="replay, learner, actor-0, …, supervisor; default: all")
+    target.add_argument("--run", dest="run_flag", metavar="NAME", help="default: the run that is up, else the latest")
+    target.add_argument("-f", "--follow", action="store_true", help="go on printing what is added")
+    target.add_argument("-n", "--lines", type=options.COUNT, default=40, metavar="N", help="lines from the end (default: 40)")
+    command("list", "all runs", list_runs)
+    target = command("eval", "play with a run's newest weights and report", evaluate)
+    run_name(target)
+    target.add_argument("--episodes", type=options.COUNT, default=100, metavar="N", help="episodes (default: 100)")
+    target.add_argument("--stochastic", action="store_true", help="act with exploration instead of greedily")
+    target.add_argument("--json", action="store_true", help="for programs")
+    target = command("envs", "environments with a short name; or try one", show_envs)
+    target.add_argument("--check", metavar="ENV", help="make this environment, step it and say what an agent sees and does")
+    target.add_argument("--picture", type=Path, metavar="FILE.png", help="with --check: draw what the agent sees")
+    target = command("presets", "settings known to work, by environment", show_presets)
+    target.add_argument("name", nargs="?", metavar="NAME", help="print this one")
+    target = command("bench", "benchmarks, from a source tree", bench)
+    target.add_argument("name", metavar="NAME", help="replay, …")
+    target.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="options of the benchmark, such as --json")
+    return parser, made
+
+
+def _add_up(target: argparse.ArgumentParser) -> None:
+    group = target.add_argument_group("starting")
+    group.add_argument("--run", metavar="NAME", help="name of the run; default: made of environment and algorithm")
+    group.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, in the form of a run's config.toml")
+    group.add_argument("--stop-after", type=options.DURATION, default=0.0, metavar="TIME", help="stop after 90s, 5m, 2h")
+    group.add_argument("--detach", action="store_true", help="run in the background; returns when every process is ready")
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--resume", action="store_true", help="insist on resuming (a stopped run is resumed anyway)")
+    either.add_argument("--fresh", action="store_true", help="move the old folder of this run aside first")
+    options.add_config_options(target)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit status. What the user did wrong is one line on stderr."""
+    parser, commands = build_parser()
+
+    def flags_of(command: str) -> set[str]:
+        return {flag for action in commands[command]._actions for flag in action.option_strings if flag.startswith("--")}
+
+    try:
+        typed = list(sys.argv[1:] if arguments is None else arguments)
+        if not typed:
+            parser.print_help()
+            return DONE
+        if not typed[0].startswith("-") and typed[0] not in commands:
+            raise ConfigError(f"unknown command {typed[0]!r}; {nearest(typed[0], commands)}")
+        parsed = options.parse(parser, typed, flags_of)
+        return int(parsed.execute(parsed))
+    except (ConfigError, EnvError) as error:
+        return _complain(str(error), USAGE)
+    except (runs.AlreadyUp, launch.NoSpace, PermissionError) as error:
+        return _complain(str(error), REFUSED)
+    except KeyboardInterrupt:
+        print("headrace: stopped by you", file=sys.stderr)
+        return DONE
+
+
+def _complain(text: str, exit_status: int) -> int:
+    print(f"headrace: {' '.join(text.split())}", file=sys.stderr)
+    return exit_status
+
+
+def _chosen(parsed: argparse.Namespace) -> RunDir:
+    return runs.find(parsed.run_flag or getattr(parsed, "run", None))
+
+
+# ---- up and down
+
+
+def up(parsed: argparse.Namespace) -> int:
+    """Checks, writes the run's folder, and supervises in the foreground or starts a supervisor in the background."""
+    request = launch.Request(options.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume)
+    ready = launch.prepare(request)
+    run = ready.run
+    if ready.fresh and (aside := runs.set_aside(run)):
+        print(f"the old run is now {aside}")
+    if ready.resumed:
+        print(ready.resume_notice())
+    with runs.locked(run):
+        ready.write()
+        if not parsed.detach:
+            print(f"run {run.name} in {runs.RUNS / run.name} · Ctrl-C stops it", flush=True)
+            supervised = service.Service(run, ready.config, logs.Terminal(sys.stdout), parsed.stop_after)
+            exit_status = supervised.run()
+            return _complain(f"run {run.name} failed: {supervised.supervisor.reason}", FAILED) if exit_status else DONE
+    return _wait_until_ready(run, service.start_detached(run, parsed.stop_after))
+
+
+def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:
+    print(f"starting run {run.name} in the background …", flush=True)
+    began, deadline = time.time(), time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        ended = poll()
+        current = runs.read_status(run)
+        if ended is not None:
+            reason = (current or {}).get("reason") or f"see {run.log('supervisor')}"
+            if ended == DONE:
+                print(f"run {run.name} is already over: {reason}")
+                return DONE
+            return _complain(f"run {run.name} failed: {reason}", ended if ended in (FAILED, REFUSED) else FAILED)
+        if current and current.get("time", 0) >= began and current["state"] == "running":
+            print(f"run {run.name} is up; see `headrace logs -f`, `headrace status`, `headrace down`")
+            return DONE
+        time.sleep(0.2)
+    print(f"run {run.name} is up but not every process is ready yet; see `headrace status` and `headrace logs`")
+    return DONE
+
+
+def down(parsed: argparse.Namespace) -> int:
+    """Asks the supervisor to stop, waits, and says what happened."""
+    run = _chosen(parsed)
+    if not runs.is_up(run):
+        run.remove_sockets()
+        print(f"run {run.name} is not up")
+        return DONE
+    pid = runs.supervisor_pid(run)
+    deadline = time.monotonic() + load_run_config(run.config).deploy.stop_seconds + SPARE_SECONDS
+    if not _ask_to_stop(run) and pid:
+        try:
+            os.kill(pid, 15)
+        except OSError:
+            pass
+    while time.monotonic() < deadline:
+        if not runs.is_up(run):
+            print(f"run {run.name} is down")
+            return DONE
+        time.sleep(0.05)
+    return _complain(f"run {run.name} did not stop; its supervisor (pid {pid}) does not react: `kill -9 {pid}` ends it", FAILED)
+
+
+def _ask_to_stop(run: RunDir) -> bool:
+    address = run.endpoint("supervisor")
+    if address is None:
+        return False
+    client = Client(address)
+    try:
+        client.send(Stop("headrace down"))
+        arrived = client.receive(ANSWER_SECONDS)
+        return arrived is not None and isinstance(arrived[0], Stopping)
+    finally:
+        client.close()
+
+
+# ---- looking
+
+
+def _current_status(run: RunDir) -> status.Document:
+    found = runs.read_status(run)
+    if found is None:
+        return status.empty(run, load_run_config(run.config))
+    over = found["state"] in ("stopped", "failed")
+    return found if over or runs.is_up(run) else status.as_dead(found)
+
+
+def show_status(parsed: argparse.Namespace) -> int:
+    """Prints what the supervisor last wrote, as a table or JSON."""
+    found = _current_status(_chosen(parsed))
+    if parsed.json:
+        print(json.dumps(found))
+    else:
+        status.show(found)
+    return DONE
+
+
+def show_logs(parsed: argparse.Namespace) -> int:
+    """Prints the end of a log; with -f until the run is down or Ctrl-C."""
+    run = _chosen(parsed)
+    path = run.log(parsed.process or logs.MERGED)
+    if not path.is_file():
+        known = [file.stem for file in (run.path / "logs").glob("*.log") if file.stem != logs.MERGED]
+        raise ConfigError(f"run {run.name} has no log of {parsed.process or 'anything'}; {nearest(parsed.process or '', known)}")
+    logs.show(path, parsed.lines, parsed.follow, lambda: not runs.is_up(run))
+    return DONE
+
+
+def list_runs(parsed: argparse.Namespace) -> int:
+    """Prints a line per run."""
+    for run in runs.all_runs():
+        found = _current_status(run)
+        steps = found.get("steps") or 0
+        print(f"{run.name:<30} {found['state']:<9} {found['env']:<20} {found['algorithm']:<6} {steps:>14,} steps")
+    return DONE
+
+
+def show_envs(parsed: argparse.Namespace) -> int:
+    """Prints the short names, or tries one environment."""
+    if parsed.check:
+        launch.check_env(parsed.check, parsed.picture)
+        return DONE
+    if parsed.picture:
+        raise ConfigError("--picture needs --check ENV")
+    for name, about in known_envs().items():
+        print(f"{name:<12} {about}")
+    print("Besides: any registered Gymnasium id (CartPole-v1), or package.module:factory")
+    return DONE
+
+
+def show_presets(parsed: argparse.Namespace) -> int:
+    """Prints the presets, or one of them."""
+    known = {preset.name: preset for preset in presets()}
+    if parsed.name is None:
+        for preset in known.values():
+            print(f"{preset.name:<12} {', '.join(preset.envs):<28} {preset.about}")
+        return DONE
+    if parsed.name not in known:
+        raise ConfigError(f"no preset {parsed.name!r}; {nearest(parsed.name, known)}")
+    print((ROOT / "deploy" / "presets" / f"{parsed.name}.toml").read_text(encoding="utf-8"), end="")
+    return DONE
+
+
+# ---- commands that need torch, or the source tree: each in a child
+
+
+def evaluate(parsed: argparse.Namespace) -> int:
+    """Forwards to the evaluation, in a process of its own."""
+    run = _chosen(parsed)
+    if parsed.episodes < 1:
+        raise ConfigError("--episodes must be at least 1")
+    if not run.latest.exists():
+        raise ConfigError(f"run {run.name} has no weights yet (checkpoints/latest.safetensors)")
+    switches = [flag for flag, wanted in (("--stochastic", parsed.stochastic), ("--json", parsed.json)) if wanted]
+    return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches)
+
+
+def bench(parsed: argparse.Namespace) -> int:
+    """Forwards to a benchmark of the source tree."""
+    known = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
+    if not known:
+        raise ConfigError("benchmarks run from the source tree; this is an installed package")
+    if parsed.name not in known:
+        raise ConfigError(f"no benchmark {parsed.name!r}; {nearest(parsed.name, known)}")
+    return _child(f"benchmarks.{parsed.name}", *parsed.rest)
+
+
+def _child(module: str, *arguments: str) -> int:
+    done = subprocess.run(python_command(module, *arguments), stdin=subprocess.DEVNULL, env=child_environment())
+    return done.returncode if done.returncode >= 0 else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""What a run is: one frozen, typed configuration, made of layers. Presets, then a file, then the command line."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import tomli_w
+from msgspec import Meta, Struct
+
+from actors.config import ActorsConfig, EnvConfig
+from learner.config import DqnConfig, LearnerConfig
+from replay.config import ReplayConfig
+
+Tree = dict[str, Any]
+PRESETS = Path(__file__).parent / "presets"
+FLAGS = "command line"
+ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig}
+AlgorithmConfig = DqnConfig  # a union, once there is more than one
+
+# What the weights of a stopped run were made for: changing one of these means another run.
+FIXED_ON_RESUME = (
+    *(f"env.{name}" for name in EnvConfig.__struct_fields__ if name != "preflight_seconds"),
+    *(f"algorithm.{name}" for name in ("name", "n_step", "dueling", "network", "hidden")),
+)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be: one line that names the key and the fix."""
+
+
+class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the processes of a run are kept alive and brought to an end."""
+
+    stop_seconds: Annotated[float, Meta(gt=0, le=300, description="time for an orderly stop; then whoever is left is killed")] = (
+        8.0
+    )
+    restarts: Annotated[int, Meta(ge=0, description="restarts of one process in a row before it is given up")] = 6
+    healthy_seconds: Annotated[float, Meta(gt=0, description="a process that lives this long counts restarts anew")] = 600.0
+    log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size; one older is kept")] = 20_000_000
+
+
+class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything about a run. Each section is defined beside the code that reads it."""
+
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and weights")] = 1
+    total_steps: Annotated[int, Meta(ge=0, description="end the run after this many environment steps; 0: never")] = 0
+    env: EnvConfig = EnvConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    actors: ActorsConfig = ActorsConfig()
+    replay: ReplayConfig = ReplayConfig()
+    learner: LearnerConfig = LearnerConfig()
+    deploy: DeployConfig = DeployConfig()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Some keys and where they come from; `on_gpu` lies over them when the learner has an accelerator."""
+
+    origin: str
+    values: Tree
+    on_gpu: Tree = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings that are known to work for some environments."""
+
+    name: str
+    about: str
+    envs: tuple[str, ...]
+    layer: Layer
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a complaint about an unknown word: the likely one, or all there are."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, 1, 0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return "there is none" if not names else "known: " + ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+
+
+def read_toml(path: Path) -> Tree:
+    """Raises ConfigError naming the file and the place."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def presets() -> tuple[Preset, ...]:
+    """All presets that are shipped."""
+    return tuple(read_preset(path) for path in sorted(PRESETS.glob("*.toml")))
+
+
+def read_preset(path: Path) -> Preset:
+    """Reads one; besides the keys of a run it holds `about`, `envs` (patterns) and the tables under `on_gpu`."""
+    values = read_toml(path)
+    about, envs, on_gpu = values.pop("about"), tuple(values.pop("envs")), values.pop("on_gpu", {})
+    return Preset(path.stem, about, envs, Layer(f"preset {path.stem}", values, on_gpu))
+
+
+def preset_for(env_id: str) -> Preset | None:
+    """The preset that fits an environment, if there is one."""
+    fits = (preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs))
+    return next(fits, None)
+
+
+def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None) -> list[Layer]:
+    """What a run is made of, weakest first: a stopped run's own config.toml or else the preset, the file, the flags."""
+    above = [Layer(str(file), read_toml(file))] if file else []
+    above.append(Layer(FLAGS, flags))
+    if stopped is not None:
+        return [Layer(str(stopped), read_toml(stopped)), *above]
+    env_id = EnvConfig().id
+    for layer in above:
+        section = layer.values.get("env", {})
+        env_id = section.get("id", env_id) if isinstance(section, dict) else env_id
+    preset = preset_for(str(env_id))
+    return [preset.layer, *above] if preset else above
+
+
+def merge(below: Tree, above: Tree) -> Tree:
+    """A new tree: `above` wins, tables are merged."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def resolve(stack: Sequence[Layer], on_gpu: bool = False) -> RunConfig:
+    """Merges the layers over the built-in defaults. Raises ConfigError with one line about the first thing wrong."""
+    given: Tree = {}
+    for layer in stack:
+        for values in (layer.values, layer.on_gpu if on_gpu else {}):
+            given = merge(given, values)
+    algorithm = given.get("algorithm", {})
+    name = algorithm.get("name", "dqn") if isinstance(algorithm, dict) else "dqn"
+    if name not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm {name!r}; {nearest(str(name), ALGORITHMS)}")
+    defaults = msgspec.to_builtins(RunConfig())
+    defaults["algorithm"] = msgspec.to_builtins(ALGORITHMS[name]())
+    for layer in stack:
+        for values in (layer.values, layer.on_gpu):
+            _refuse_unknown(values, defaults, layer.origin, "")
+    tree = merge(defaults, given)
+    try:
+        config = msgspec.convert(tree, RunConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error), tree, stack)) from error
+    complaints = validate(config)
+    if complaints:
+        raise ConfigError("; ".join(complaints))
+    return config
+
+
+def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None:
+    for key, value in values.items():
+        if key not in known:
+            where = f"table [{prefix[:-1]}]" if prefix else "the top level"
+            raise ConfigError(f"{origin}: unknown key {prefix}{key} in {where}; {nearest(key, known)}")
+        if isinstance(known[key], dict) != isinstance(value, dict):
+            raise ConfigError(f"{origin}: {prefix}{key} must {'' if isinstance(known[key], dict) else 'not '}be a table")
+        if isinstance(value, dict):
+            _refuse_unknown(value, known[key], origin, f"{prefix}{key}.")
+
+
+def _explain(message: str, tree: Tree, stack: Sequence[Layer]) -> str:
+    # msgspec says: Expected `int` >= 1 - at `$.replay.capacity`
+    text, _, path = message.partition(" - at `$.")
+    path = path.rstrip("`")
+    text = text.replace("`", "")
+    if not path:
+        return text
+    origin = next((layer.origin for layer in reversed(stack) if _lookup(layer.values, path) is not None), "")
+    where = "--" + path.replace("_", "-") if origin == FLAGS else f"{origin}: {path}" if origin else path
+    got = "" if ", got" in text else f", got {_lookup(tree, path)!r}"
+    return f"{where}: {text[0].lower()}{text[1:]}{got}"
+
+
+def _lookup(tree: Any, path: str) -> Any:
+    for key in path.split("."):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def validate(config: RunConfig) -> list[str]:
+    """Complaints about sections that do not fit one another; empty when all is well."""
+    replay, learner, algorithm = config.replay, config.learner, config.algorithm
+    chunk = config.env.chunk_length
+    checks = [
+        (learner.batch_size % learner.accumulation == 0,
+         f"learner.accumulation ({learner.accumulation}) must divide learner.batch_size ({learner.batch_size})"),
+        (replay.min_size <= replay.capacity,
+         f"replay.capacity ({replay.capacity}) must be at least replay.min_size ({replay.min_size})"),
+        (learner.batch_size <= replay.min_size,
+         f"replay.min_size ({replay.min_size}) must be at least learner.batch_size ({learner.batch_size})"),
+        (replay.samples_per_insert_low < replay.samples_per_insert_high,
+         f"replay.samples_per_insert_low ({replay.samples_per_insert_low:g}) must be below "
+         f"replay.samples_per_insert_high ({replay.samples_per_insert_high:g})"),
+        (not (isinstance(algorithm, DqnConfig) and replay.selector == "fifo"),
+         "replay.selector fifo draws every item once, which DQN cannot use; take prioritised or uniform"),
+        (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
+    ]  # fmt: skip
+    return [complaint for fine, complaint in checks if not fine]
+
+
+def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:
+    """The keys that differ although a stopped run's weights depend on them, as `key (old, now new)`."""
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    pairs = ((path, _lookup(before, path), _lookup(after, path)) for path in FIXED_ON_RESUME)
+    return [f"{path} ({was!r}, now {wanted!r})" for path, was, wanted in pairs if was != wanted]
+
+
+def write_config(config: RunConfig) -> bytes:
+    """The resolved configuration as TOML."""
+    return tomli_w.dumps(msgspec.to_builtins(config)).encode()
+
+
+def load_run_config(path: Path) -> RunConfig:
+    """Reads a run's config.toml. Raises ConfigError."""
+    return resolve([Layer(str(path), read_toml(path))])

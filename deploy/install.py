@@ -1,0 +1,335 @@
+"""Makes the environment that Headrace runs in: `python3 deploy/install.py`, or `make install`.
+
+Standard library only, and no syntax newer than Python 3.8, so that an old `python3` can still say what is missing. It
+picks a Python, picks the torch build for this machine, and installs Headrace in place at the versions of constraints.txt.
+A stamp in the environment says what it was made from: a second call does nothing, an interrupted one is redone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+ROCM = "rocm7.2"
+ROCM_INDEX = f"https://download.pytorch.org/whl/{ROCM}"
+OLDEST, REFERENCE, NEWEST = (3, 11), (3, 11), (3, 14)
+UNFINISHED = "unfinished"
+PROBE = """
+import json, sys
+try:
+    from ensurepip import version
+    from venv import EnvBuilder as complete
+except ImportError:  # Debian keeps them in a package of their own
+    complete = None
+print(json.dumps([sys.version_info[:2], sys.executable, bool(complete)]))
+"""
+NO_COMPILER = """\
+No C++ compiler: the Super Mario Bros. emulator (nes-py) is built from source and needs g++.
+On Debian and Ubuntu: sudo apt install g++
+Or go without Mario: make install EXTRAS=dev"""
+
+
+class InstallError(Exception):
+    """What stands in the way, and how to mend it."""
+
+
+class Environment:
+    """The virtual environment at `folder`, the stamp that says what it holds, and pip inside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        self.stamp = folder / "headrace-installed"
+        self.log = folder / "install.log"
+
+    def holds(self, wanted: str) -> bool:
+        """Whether a finished installation of `wanted` is here."""
+        return self.read_stamp() == wanted and self.python.exists()
+
+    def read_stamp(self) -> str:
+        """The fingerprint of what is installed, UNFINISHED, or nothing."""
+        try:
+            return self.stamp.read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
+
+    def write_stamp(self, text: str) -> None:
+        """Replaces the stamp in one step."""
+        fresh = self.stamp.with_suffix(".new")
+        fresh.write_text(text + "\n", encoding="utf-8")
+        os.replace(fresh, self.stamp)
+
+    def can_be_updated(self, wanted: str) -> bool:
+        """Whether a finished installation is here that was made in this place: scripts of a moved one point elsewhere."""
+        return self.python.exists() and self.read_stamp().rpartition(" ")[0] == wanted.rpartition(" ")[0]
+
+    def prepare(self, keep: bool) -> None:
+        """Makes room unless what is here shall be kept, and marks it unfinished."""
+        if not self.read_stamp() and self.folder.exists() and any(self.folder.iterdir()):
+            raise InstallError(
+                f"{self.folder} exists and was not made by this installer.\n"
+                "Move it away, or choose another folder: python3 deploy/install.py --venv FOLDER"
+            )
+        if not keep and self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_stamp(UNFINISHED)
+        self.log.write_text("", encoding="utf-8")
+
+    def run(self, label: str, command: list[str]) -> bool:
+        """Runs a command with its output in the log and its progress on the terminal. Returns whether it succeeded."""
+        with open(self.log, "ab") as log:
+            log.write(f"\n$ {' '.join(command)}\n".encode())
+            log.flush()
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=pip_environ(), cwd=ROOT)
+            try:
+                return wait_showing(label, process)
+            finally:
+                process.wait()  # after Ctrl-C, which pip has received as well
+
+    def pip(self, label: str, *arguments: str) -> bool:
+        """`pip install`. Returns whether it succeeded."""
+        return self.run(label, [str(self.python), "-I", "-m", "pip", "install", *arguments])
+
+    def failure(self, what: str) -> InstallError:
+        """An error that shows how the log ends."""
+        lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        tail = [line for line in lines if re.search(r"(?i)\b(error|fatal|retrying|no space)\b", line)] or lines
+        shown = "\n".join(f"  | {line[:400]}" for line in tail[-8:])
+        return InstallError(f"{what} The log ends:\n{shown}\nAll of it: {self.log}")
+
+
+def wait_showing(label: str, process: subprocess.Popen[bytes]) -> bool:
+    """Waits and shows the seconds: in one line of a terminal, in a few lines of a file. Returns whether it succeeded."""
+    live = sys.stdout.isatty()
+    before, end, pause_seconds = ("\r", "", 0.5) if live else ("", "\n", 20.0)
+    started = time.monotonic()
+    while True:
+        try:
+            succeeded = process.wait(timeout=pause_seconds) == 0
+        except subprocess.TimeoutExpired:
+            print(f"{before}  {label} … {time.monotonic() - started:.0f} s", end=end, flush=True)
+            continue
+        outcome = f"done in {time.monotonic() - started:.0f} s" if succeeded else "did not work"
+        print(f"{before}  {label} … {outcome}", flush=True)
+        return succeeded
+
+
+def pip_environ() -> dict[str, str]:
+    """The user's environment without what would make pip install elsewhere or import foreign modules."""
+    dropped = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_CONSTRAINT"}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+
+
+def find_python() -> tuple[tuple[int, int], str, bool]:
+    """The best interpreter here: Python 3.11 where there is one, else this one, else another new enough."""
+    others = [f"python3.{minor}" for minor in range(OLDEST[1] + 1, NEWEST[1] + 1)]
+    candidates = [*on_path("python{}.{}".format(*REFERENCE)), sys.executable]
+    for name in [*others, "python3"]:
+        candidates += on_path(name)
+    bare = None
+    for candidate in dict.fromkeys(candidates):
+        found = probe(candidate)
+        if found and OLDEST <= found[0] <= NEWEST:
+            if found[2]:
+                return found
+            bare = bare or found
+    if bare:
+        name = "python{}.{}".format(*bare[0])
+        raise InstallError(
+            f"{bare[1]} lacks the modules venv and ensurepip.\nOn Debian and Ubuntu: sudo apt install {name}-venv\n"
+            f"On other systems: install the package of {name} that holds `ensurepip`."
+        )
+    raise InstallError(
+        "Headrace needs Python {}.{} to {}.{}; here is only {}.{}.\n".format(*OLDEST, *NEWEST, *sys.version_info[:2])
+        + "On Debian and Ubuntu: sudo apt install python3.11 python3.11-venv\nOn other systems: https://www.python.org/downloads/"
+    )
+
+
+def on_path(name: str) -> list[str]:
+    """Every program of that name on PATH: the first may be a version manager's stub for a Python that is not there."""
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    return [found for found in (shutil.which(name, path=folder) for folder in folders if folder) if found]
+
+
+def probe(interpreter: str | Path) -> tuple[tuple[int, int], str, bool] | None:
+    """Asks an interpreter for (version, executable, can make environments). None where it does not run."""
+    try:
+        answer = subprocess.run([interpreter, "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=True)
+        (major, minor), executable, complete = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return (major, minor), executable, complete
+
+
+def lacks_compiler(extras: list[str], version: tuple[int, int]) -> bool:
+    """Mario's emulator is built from source before Python 3.13; its build calls g++ by name."""
+    return "mario" in extras and version < (3, 13) and os.name == "posix" and not shutil.which("g++")
+
+
+def take_stock(environment: Environment, extras: list[str], wanted: str) -> tuple[str, tuple[int, int], bool]:
+    """The interpreter to use, its version, and whether the environment has it. Raises InstallError with all that is missing."""
+    missing = []
+    kept = probe(environment.python) if environment.can_be_updated(wanted) else None
+    version, interpreter = REFERENCE, ""
+    try:
+        version, interpreter, _ = kept or find_python()
+    except InstallError as error:
+        missing.append(str(error))
+    if lacks_compiler(extras, version):
+        missing.append(NO_COMPILER)
+    if missing:
+        raise InstallError("\n\n".join(missing))
+    return interpreter, version, kept is not None
+
+
+def detect_torch() -> str:
+    """Which torch build this machine wants: cuda, rocm or cpu."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
+        if listed.returncode == 0 and listed.stdout.startswith("GPU"):
+            return "cuda"
+    if sys.platform.startswith("linux") and (shutil.which("rocminfo") or os.path.isdir("/opt/rocm")):
+        return "rocm"
+    return "cpu"
+
+
+def torch_sources(build: str, pin: str) -> list[tuple[str, list[str]]]:
+    """What to try in turn for a torch build: (label, arguments of pip install)."""
+    if not sys.platform.startswith("linux"):
+        return [(f"torch {pin}", [f"torch=={pin}"])]
+    if build == "cuda":
+        return [(f"torch {pin} with CUDA, several GB", [f"torch=={pin},!={pin}+cpu"])]
+    if build == "rocm":
+        label = f"torch {pin} with ROCm, several GB, from {ROCM_INDEX}"
+        return [(label, [f"torch=={pin}+{ROCM}", "--extra-index-url", ROCM_INDEX])]
+    return [
+        (f"torch {pin} for CPU", [f"torch=={pin}+cpu", "--retries", "1", "--timeout", "30"]),
+        (f"torch {pin} for CPU, from {CPU_INDEX}", [f"torch=={pin}+cpu", "--extra-index-url", CPU_INDEX, "--retries", "1"]),
+        (f"torch {pin} with CUDA (the CPU build is out of reach), several GB", [f"torch=={pin}"]),
+    ]
+
+
+def pinned(name: str) -> str:
+    """The version that constraints.txt names."""
+    return re.findall(rf"(?m)^{name}==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"))[0]
+
+
+def write_constraints(folder: Path, extras: list[str]) -> Path:
+    """The constraints to install under. DirectML brings the torch that it was built for."""
+    text = CONSTRAINTS.read_text(encoding="utf-8")
+    if "directml" in extras:
+        text = re.sub(r"(?m)^torch==.*\n", "", text)
+    path = folder / "constraints.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def install(environment: Environment, extras: list[str], build: str, wanted: str) -> None:
+    """Fills the environment. Raises InstallError with the reason and the way out."""
+    started = time.monotonic()
+    interpreter, version, keep = take_stock(environment, extras, wanted)
+    environment.prepare(keep)
+    build = detect_torch() if build == "auto" else build
+    machine = "Python {}.{}, torch for {}".format(*version, build)
+    print(f"Installing Headrace into {shown(environment.folder)} ({machine})", flush=True)
+    if not keep and not environment.run("virtual environment", [interpreter, "-I", "-m", "venv", str(environment.folder)]):
+        raise environment.failure("The virtual environment could not be made.")
+    limits = write_constraints(environment.folder, extras)
+    under = ["--constraint", str(limits)]
+    if not environment.pip("pip", f"pip=={pinned('pip')}"):
+        raise environment.failure("pip could not be brought up to date.")
+    if "directml" not in extras:
+        if not any(environment.pip(label, *arguments, *under) for label, arguments in torch_sources(build, pinned("torch"))):
+            raise environment.failure("pip could not install torch.")
+    label = "Headrace, its libraries, and: " + ", ".join(extras) if extras else "Headrace and its libraries"
+    project = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+    if not environment.pip(label, "--editable", project, *under, "--build-constraint", str(limits)):
+        raise environment.failure("pip could not install Headrace.")
+    environment.write_stamp(wanted)
+    print(f"Installed in {time.monotonic() - started:.0f} s: {shown(environment.python.with_name('headrace'))}", flush=True)
+
+
+def shown(path: Path) -> str:
+    """A path as the user would type it here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def fingerprint(folder: Path, extras: list[str], build: str) -> str:
+    """What an installation is made from: the folder it lives in, and a digest of its sources and options."""
+    digest = hashlib.sha256(json.dumps([extras, build]).encode())
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
+        digest.update(path.read_bytes())
+    return f"{folder} {digest.hexdigest()}"
+
+
+def known_extras() -> list[str]:
+    """The names under [project.optional-dependencies]; by hand, since tomllib is younger than some that run this."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    return re.findall(r"(?m)^([\w-]+) = \[", section)
+
+
+@contextlib.contextmanager
+def only_one() -> Iterator[None]:
+    """Lets one installation at a time work on this folder, where the system has file locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(ROOT / "pyproject.toml", "rb") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another installation is at work here; waiting for it", flush=True)
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    """Installs unless that has been done. Returns the exit status: 1 where something is missing, 2 for bad usage."""
+    parser = argparse.ArgumentParser(description="Make the environment that Headrace runs in.")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", metavar="FOLDER", help="where to make it (default: .venv)")
+    parser.add_argument("--extras", default="mario,dev", help=f"of: {', '.join(known_extras())} (default: mario,dev)")
+    builds = ["auto", "cpu", "cuda", "rocm"]
+    parser.add_argument("--torch", default="auto", choices=builds, help="the torch build (default: by the GPU)")
+    options = parser.parse_args()
+    extras = sorted({name.strip() for name in options.extras.split(",") if name.strip()})
+    for name in extras:
+        if name not in known_extras():
+            parser.error(f"there is no extra {name!r}; there are: {', '.join(known_extras())}")
+    environment = Environment(Path(os.path.abspath(options.venv)))
+    wanted = fingerprint(environment.folder, extras, options.torch)
+    if environment.holds(wanted):
+        return 0
+    try:
+        with only_one():
+            if not environment.holds(wanted):
+                install(environment, extras, options.torch, wanted)
+    except InstallError as error:
+        print(f"\nNot installed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted: the next call starts afresh.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""`headrace up`: from what was typed to a run's folder that a supervisor can be put in charge of."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from actors.envs.make import EnvError
+from actors.preflight import preflight
+from deploy import runs
+from deploy.config import (
+    ConfigError,
+    RunConfig,
+    Tree,
+    changes_refused_on_resume,
+    layers,
+    load_run_config,
+    nearest,
+    resolve,
+    write_config,
+)
+from deploy.process import child_environment, python_command
+from deploy.service import DEVICE_FILE, read_steps
+from deploy.status import Document, algorithm_name
+from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
+from transport.run_dir import RunDir, write_atomically
+
+PROBE_SECONDS = 120.0
+LEAST_DISK_BYTES = 200_000_000
+SHARED_MEMORY = Path("/dev/shm")
+ANEW = "use --fresh to start anew or --run for another run"
+DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
+
+
+class NoSpace(RuntimeError):
+    """This machine has clearly not enough of something; the text says of what and what to change."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    flags: Tree
+    file: Path | None = None
+    name: str | None = None
+    fresh: bool = False
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A checked run that has not been written yet."""
+
+    run: RunDir
+    config: RunConfig
+    spec: ExperienceSpec
+    device: Document
+    resumed: bool
+    fresh: bool
+
+    def write(self) -> None:
+        """Writes the files that every process of the run reads. To be called under the run's lock."""
+        self.run.create()
+        write_atomically(self.run.config, write_config(self.config))
+        write_atomically(self.run.spec, msgspec.json.encode(self.spec))
+        write_atomically(self.run.path / DEVICE_FILE, json.dumps(self.device).encode())
+
+    def resume_notice(self) -> str:
+        """What a resumed run goes on with, and what it does not."""
+        steps = read_steps(self.run)
+        learner = (
+            "the learner continues from checkpoints/latest.safetensors"
+            if self.run.latest.exists()
+            else "no weights were written, so the learner begins anew"
+        )
+        return f"resuming run {self.run.name} after {steps:,} steps: {learner}; the replay buffer starts empty"
+
+
+def prepare(request: Request) -> Launch:
+    """Resolves and checks everything that can be checked before a process is launched.
+
+    Raises ConfigError, EnvError, AlreadyUp, NoSpace: each is one line.
+    """
+    run = runs.run_dir(request.name or _default_name(request))
+    if runs.is_up(run):
+        raise runs.AlreadyUp(run, runs.supervisor_pid(run))
+    stopped = run.config.exists() and not request.fresh
+    if request.resume and not stopped:
+        raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
+    stack = layers(request.flags, request.file, run.config if stopped else None)
+    config = resolve(stack)
+    if stopped:
+        _check_resume(run, config)
+    _check_device_name(config.learner.device)
+    os.environ.update(child_environment())  # for the children of the pre-flight, too
+    with _device_probe(config.learner.device) as probe:
+        spec = _check_environment(config)
+        device = _probed(probe)
+    config = resolve(stack, on_gpu=device["device"] != "cpu")
+    _check_spec(run, config, spec, stopped)
+    shortages = find_shortages(config, spec, run)
+    if shortages:
+        raise NoSpace("; ".join(shortages))
+    return Launch(run, config, spec, device, stopped, request.fresh)
+
+
+def _default_name(request: Request) -> str:
+    config = resolve(layers(request.flags, request.file))
+    return runs.default_name(config.env.id, algorithm_name(config))
+
+
+def _check_resume(run: RunDir, config: RunConfig) -> None:
+    changed = changes_refused_on_resume(load_run_config(run.config), config)
+    if changed:
+        raise ConfigError(f"run {run.name} was made with another {', '.join(changed)}; {ANEW}")
+    done = read_steps(run)
+    if config.total_steps and done >= config.total_steps:
+        raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
+
+
+def _check_device_name(name: str) -> None:
+    if name.partition(":")[0] not in DEVICES:
+        raise ConfigError(f"--device: no device is called {name!r}; {nearest(name, DEVICES)}")
+
+
+def _check_environment(config: RunConfig) -> ExperienceSpec:
+    print(f"checking {config.env.id} … ", end="", flush=True)
+    began = time.monotonic()
+    try:
+        spec = preflight(config.env, config.algorithm.n_step, config.replay.codec)
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"ok: {describe_spec(spec)}, {time.monotonic() - began:.1f} s", flush=True)
+    return spec
+
+
+@contextmanager
+def _device_probe(name: str) -> Iterator[subprocess.Popen[str]]:
+    """Importing torch takes seconds and 200 MB: in a child, and while the environment is being tried."""
+    probe = subprocess.Popen(
+        python_command("learner.devices", name),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with probe:
+        try:
+            yield probe
+        finally:
+            probe.kill()
+
+
+def _probed(probe: subprocess.Popen[str]) -> Document:
+    try:
+        out, err = probe.communicate(timeout=PROBE_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"looking for the device took more than {PROBE_SECONDS:.0f} s; name one with --device cpu") from None
+    try:
+        found = json.loads(out.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (err.strip().splitlines() or [f"exit {probe.returncode}"])[-1]
+        raise ConfigError(f"the device could not be looked for: {last}") from None
+    if "error" in found:
+        raise ConfigError(f"--device: {found['error']}")
+    print(f"learner on {found['device']} ({found['name']}, {found['precision']})", flush=True)
+    return dict(found)
+
+
+def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: bool) -> None:
+    if algorithm_name(config) == "dqn" and isinstance(spec.action, Continuous):
+        raise ConfigError(f"--algo dqn needs a choice of actions, but {config.env.id} has continuous ones ({len(spec.action.low)})")
+    if stopped and run.spec.exists() and read_spec(run.spec.read_bytes()).digest != spec.digest:
+        raise ConfigError(
+            f"run {run.name} recorded other experience than {config.env.id} gives now "
+            f"(observation, action, stack, n_step or chunk); {ANEW}"
+        )
+
+
+def describe_spec(spec: ExperienceSpec) -> str:
+    """What an agent sees and does, in a few words: `Box(4) -> 2 actions`."""
+    parts = []
+    for field in spec.fields:
+        size = "x".join(map(str, field.shape)) or "1"
+        parts.append(f"Box({size})" if len(spec.fields) == 1 else f"{field.name}({size})")
+    stack = f" x {spec.stack}" if spec.stack > 1 else ""
+    number, kind = (spec.action.n, "") if isinstance(spec.action, Categorical) else (len(spec.action.low), "continuous ")
+    return f"{' + '.join(parts)}{stack} -> {number} {kind}action{'' if number == 1 else 's'}"
+
+
+def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
+    """What this machine clearly has too little of; each with the setting that would help."""
+    rows = config.replay.capacity * spec.rows(spec.chunk_length) / spec.chunk_length
+    wanted = min(int(rows * spec.row_bytes), config.replay.budget_bytes)
+    memory = psutil.virtual_memory().available
+    folder = next(path for path in (run.path, *run.path.parents) if path.exists())
+    disk = shutil.disk_usage(folder).free
+    batch = config.learner.batch_size * (spec.history + 1 + spec.n_step) * spec.row_bytes * (config.learner.prefetch + 1)
+    shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
+    checks = [
+        (wanted <= memory,
+         f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; lower --replay.capacity"),
+        (disk >= LEAST_DISK_BYTES,
+         f"{folder} has {_gigabytes(disk)} free; a run needs {_gigabytes(LEAST_DISK_BYTES)} at least"),
+        (shared is None or batch <= shared,
+         f"batches want {_gigabytes(batch)} of shared memory but {SHARED_MEMORY} has {_gigabytes(shared or 0)} free; "
+         "lower --learner.batch-size or --learner.prefetch, or give the container more (--shm-size)"),
+    ]  # fmt: skip
+    return [complaint for enough, complaint in checks if not enough]
+
+
+def _gigabytes(number: float) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+def check_env(env_id: str, picture: Path | None) -> None:
+    """`headrace envs --check`: the pre-flight alone, and a picture of what the agent sees. Raises ConfigError, EnvError."""
+    config = resolve(layers({"env": {"id": env_id}}))
+    os.environ.update(child_environment())
+    _check_environment(config)
+    if picture is None:
+        return
+    # In a child: this needs the simulator and an image library.
+    code = (
+        "import pathlib, sys, msgspec\n"
+        "from actors.config import EnvConfig; from actors.envs.make import EnvError; from actors.picture import draw\n"
+        "try: draw(msgspec.json.decode(sys.argv[1], type=EnvConfig), pathlib.Path(sys.argv[2]), 100)\n"
+        "except (EnvError, OSError) as error: sys.exit(str(error))"
+    )
+    command = [sys.executable, "-P", "-c", code, msgspec.json.encode(config.env).decode(), str(picture)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])
+    print(f"what the agent sees: {picture}")

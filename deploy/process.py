@@ -1,0 +1,152 @@
+"""One child process: started, listened to line by line, asked to end, killed, and its end put into words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from deploy.topology import Plan
+from transport.lifetime import PARENT_VARIABLE
+
+ROOT = Path(__file__).resolve().parent.parent
+POSIX = os.name == "posix"
+MAX_LINE_BYTES = 64 * 1024  # a longer line is cut, so that a child that never ends one cannot fill the memory
+LAST_WORDS_SECONDS = 0.5
+
+
+class Exit(NamedTuple):
+    """How a process ended. `code` is negative for a signal, as in subprocess; `last_words` its last line."""
+
+    code: int
+    last_words: str = ""
+
+    @property
+    def reason(self) -> str:
+        """For a person."""
+        if self.code < 0:
+            try:
+                return f"killed by {signal.Signals(-self.code).name}"
+            except ValueError:
+                return f"killed by signal {-self.code}"
+        if self.code == 0:
+            return "it ended by itself"
+        return f"exit {self.code}: {self.last_words}" if self.last_words else f"exit {self.code}"
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """`python -m module`, in such a way that a folder of that name in the current directory cannot take its place."""
+    # On Windows the interpreter of a virtual environment is a launcher with another pid than the program's.
+    executable = getattr(sys, "_base_executable", sys.executable) if sys.platform == "win32" else sys.executable
+    return [executable, "-P", "-m", module, *arguments]
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """This process's environment with what every child needs: our modules first, the user's own after them."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = dict.fromkeys([str(ROOT), *filter(None, known), os.getcwd()])
+    result = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"} | extra
+    if sys.platform == "win32" and sys.prefix != sys.base_prefix:
+        result["__PYVENV_LAUNCHER__"] = sys.executable
+    return result
+
+
+class Child:
+    """A process in a session of its own, so that Ctrl-C reaches only the supervisor. Start it from the main thread."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], on_line: Callable[[str, str], None]) -> None:
+        """Starts it. `on_line(name, line)` is called from reader threads, whole lines only. Raises OSError."""
+        flags = 0 if POSIX else subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # one pipe: the order of the lines is kept
+            env=environment,
+            start_new_session=POSIX,
+            creationflags=flags,
+        )
+        self.pid = self._popen.pid
+        self._name = name
+        self._on_line = on_line
+        self._last_words = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def poll(self) -> Exit | None:
+        """How it ended, or None while it lives. Whatever it had started is ended with it."""
+        if self._popen.returncode is None and hasattr(os, "waitid"):
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            self._signal(os.killpg, signal.SIGKILL)  # not reaped yet: its number cannot be another's
+        code = self._popen.poll()
+        if code is None:
+            return None
+        self._reader.join(LAST_WORDS_SECONDS)
+        return Exit(code, self._last_words)
+
+    def ask(self) -> None:
+        """Asks it to end. Where there is no SIGTERM, the Stop message alone does that."""
+        if POSIX:
+            self._signal(os.kill, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it, and all it started, stopped or deaf as it may be."""
+        if POSIX:
+            self._signal(os.killpg, signal.SIGKILL)
+        else:
+            self._popen.kill()
+
+    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
+        if self._popen.returncode is None:
+            try:
+                send(self.pid, number)
+            except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+                pass
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        rest = b""
+        with self._popen.stdout as stream:
+            while piece := os.read(stream.fileno(), MAX_LINE_BYTES):
+                *lines, rest = (rest + piece).split(b"\n")
+                if len(rest) > MAX_LINE_BYTES:
+                    lines, rest = [*lines, rest], b""
+                self._deliver(lines)
+            self._deliver([rest] if rest else [])
+
+    def _deliver(self, lines: list[bytes]) -> None:
+        for raw in lines:
+            line = raw.decode("utf-8", "replace").rstrip()
+            if line:
+                self._last_words = line[-300:].removeprefix(f"{self._name}: ")
+            self._on_line(self._name, line)
+
+
+def spawn(plan: Plan, on_line: Callable[[str, str], None]) -> Child:
+    """Starts a process of a run. Raises OSError."""
+    environment = child_environment(
+        **{PARENT_VARIABLE: str(os.getpid())},
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(plan.threads)),
+    )
+    return Child(plan.name, python_command(plan.module, *plan.arguments), environment, on_line)
+
+
+def start_in_background(command: list[str], log: Path) -> Callable[[], int | None]:
+    """Starts a process that outlives this one, its output appended to `log`; returns its `poll`."""
+    detached = 0 if POSIX else subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=child_environment(),
+            start_new_session=POSIX,
+            creationflags=detached,
+        ).poll

@@ -1,0 +1,158 @@
+"""Runs by name: where they lie, which is up, and the lock that keeps it to one supervisor each."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from deploy.config import ConfigError, nearest
+from transport.run_dir import RunDir
+
+if os.name == "posix":
+    import fcntl
+else:
+    import msvcrt
+
+RUNS = Path("runs")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+LOCK_OFFSET = 1 << 30  # Windows locks bytes, and nobody else may read those: take one beyond the text
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05  # a probe by `status` holds the lock for a moment
+
+
+class AlreadyUp(RuntimeError):
+    """Another supervisor has the run; `pid` is its number, if it could be read."""
+
+    def __init__(self, run_dir: RunDir, pid: int | None) -> None:
+        """Says what to do instead."""
+        super().__init__(
+            f"run {run_dir.name} is already up (supervisor pid {pid or 'unknown'}); "
+            f"stop it with `headrace down {run_dir.name}` or start another with --run NAME"
+        )
+        self.pid = pid
+
+
+def default_name(env_id: str, algorithm: str) -> str:
+    """The name of a run that was not given one: mario:1-2 and dqn make mario-1-2-dqn."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{env_id}-{algorithm}".lower()).strip("-")[:100]
+
+
+def run_dir(name: str) -> RunDir:
+    """The folder of a run, which need not exist. Raises ConfigError for a name that is none."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--run {name!r} is not a name: letters, digits, dots, dashes and underscores only")
+    return RunDir(RUNS / name)
+
+
+def all_runs() -> list[RunDir]:
+    """Every run in ./runs, the most recently used first."""
+    found = [RunDir(path.parent) for path in RUNS.glob("*/config.toml")]
+    return sorted(found, key=_last_used, reverse=True)
+
+
+def _last_used(run: RunDir) -> float:
+    return max(path.stat().st_mtime for path in (run.config, run.status) if path.exists())
+
+
+def find(name: str | None) -> RunDir:
+    """The run of that name (or folder), else the only one that is up, else the most recent. Raises ConfigError."""
+    runs = all_runs()
+    if name is not None:
+        if (Path(name) / "config.toml").is_file():
+            return RunDir(Path(name))
+        for run in runs:
+            if run.name == name:
+                return run
+        raise ConfigError(f"no run named {name!r} in {RUNS}/; {nearest(name, (run.name for run in runs))}")
+    up = [run for run in runs if is_up(run)]
+    if len(up) > 1:
+        raise ConfigError(f"several runs are up; name one of them: {', '.join(run.name for run in up)}")
+    if not runs:
+        raise ConfigError(f"there is no run in {RUNS}/ yet; start one with `headrace up --env mario`")
+    return up[0] if up else runs[0]
+
+
+@contextmanager
+def locked(run: RunDir) -> Iterator[None]:
+    """Holds the run, for as long as this process lives at most. Raises AlreadyUp."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    with open(run.lock, "a+b") as file:
+        for attempt in range(LOCK_TRIES):
+            if _try_lock(file):
+                break
+            if attempt == LOCK_TRIES - 1:
+                raise AlreadyUp(run, supervisor_pid(run))
+            time.sleep(LOCK_PAUSE_SECONDS)
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+            _unlock(file)
+
+
+def is_up(run: RunDir) -> bool:
+    """Whether a supervisor holds the run: the kernel's word, not a file's."""
+    try:
+        with open(run.lock, "r+b") as file:
+            if not _try_lock(file):
+                return True
+            _unlock(file)
+    except OSError:
+        pass
+    return False
+
+
+def supervisor_pid(run: RunDir) -> int | None:
+    """The number that the holder of the lock wrote."""
+    try:
+        return int(run.lock.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        if os.name == "posix":
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            file.seek(LOCK_OFFSET)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except OSError:
+        return False
+    return True
+
+
+def _unlock(file: IO[bytes]) -> None:
+    if os.name == "posix":
+        fcntl.flock(file, fcntl.LOCK_UN)
+    else:
+        file.seek(LOCK_OFFSET)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined]
+
+
+def read_status(run: RunDir) -> dict[str, Any] | None:
+    """The supervisor's last word, or None."""
+    try:
+        status = json.loads(run.status.read_text())
+    except (OSError, ValueError):
+        return None
+    return status if isinstance(status, dict) else None
+
+
+def set_aside(run: RunDir) -> Path | None:
+    """Moves a run's folder to the first free NAME.1, NAME.2, …; None when there is none to move."""
+    if not run.path.exists():
+        return None
+    number = 1
+    while (target := run.path.with_name(f"{run.name}.{number}")).exists():
+        number += 1
+    run.path.rename(target)
+    return target

@@ -1,0 +1,221 @@
+"""One run, kept alive: the supervisor's mind with real processes, sockets, signals and files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from deploy import process, runs
+from deploy.bottleneck import bottleneck
+from deploy.config import RunConfig, load_run_config
+from deploy.logs import Log, Terminal
+from deploy.status import Document, Gauge, document, duration
+from deploy.supervisor import Process, Slot, Supervisor
+from deploy.topology import Plan, topology
+from transport.channel import Server
+from transport.messages import Progress, Stop, Stopping
+from transport.run_dir import RunDir, write_atomically
+
+TURN_SECONDS = 0.1
+STATUS_SECONDS = 1.0
+VERDICT_SECONDS = 30.0
+DEVICE_FILE = "device.json"
+STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+
+
+class Service:
+    """A run from the first start to the last exit. Made and used in the main thread, by the holder of the run's lock."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: RunConfig,
+        terminal: Terminal | None,
+        stop_after_seconds: float = 0.0,
+        plans: Sequence[Plan] | None = None,
+    ) -> None:
+        """Sweeps what a killed supervisor left, binds the control socket; starts nothing. Raises OSError."""
+        self._run, self._config, self._stop_after_seconds = run, config, stop_after_seconds
+        self._steps_before = read_steps(run)
+        run.create()
+        run.remove_sockets()
+        self.log = Log(run, config.deploy.log_bytes, terminal)
+        self._control = Server(run.bind_address("supervisor"))
+        run.write_endpoint("supervisor", self._control.address)
+        self._peers: dict[str, bytes] = {}
+        self._gauge = Gauge()
+        self._began = time.monotonic()
+        self._next_status = 0.0
+        self._next_verdict = self._began + VERDICT_SECONDS
+        self._signals: list[int] = []
+        self._device = read_device(run)
+        self.supervisor = Supervisor(
+            topology(config, run.path) if plans is None else plans,
+            config.deploy,
+            clock=time.monotonic,
+            spawn=self._spawn,
+            ask=self._ask,
+            say=self.say,
+        )
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor's own."""
+        self.log.line("supervisor", text)
+
+    @property
+    def steps(self) -> float:
+        """Environment steps of the run, those before a stop and resume included."""
+        return self._steps_before + self.supervisor.steps
+
+    def run(self) -> int:
+        """Runs until the end; returns the exit status. Leaves no process, no socket, no endpoint."""
+        numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
+        before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
+        psutil.cpu_percent()  # the first call only sets the mark
+        try:
+            while not self.supervisor.finished:
+                self._turn()
+            self._write_status()
+            self._say_goodbye()
+        finally:
+            self._end_children()
+            self._control.close()
+            self._run.remove_sockets()
+            self.log.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self.supervisor.exit_status
+
+    def _turn(self) -> None:
+        self._obey_signals()
+        self.supervisor.turn()
+        self._listen(TURN_SECONDS)
+        self._check_limits()
+        now = time.monotonic()
+        if now >= self._next_status:
+            self._next_status = now + STATUS_SECONDS
+            self._write_status()
+        if now >= self._next_verdict and not self.supervisor.stopping:
+            self._next_verdict = now + VERDICT_SECONDS
+            self.log.verdict(self._verdict())
+
+    def _obey_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if not self.supervisor.stopping:
+                self._stop(f"stopped by {signal.Signals(number).name}" if number != signal.SIGINT else "stopped by you")
+            elif number == signal.SIGINT:
+                self.say("killing everything")
+                self.supervisor.kill_all()
+
+    def _stop(self, reason: str) -> None:
+        if not self.supervisor.stopping:
+            self.say(f"stopping: {reason} (Ctrl-C again kills at once)")
+        self.supervisor.stop(reason)
+
+    def _listen(self, timeout_seconds: float) -> None:
+        while (arrived := self._control.receive(timeout_seconds)) is not None:
+            timeout_seconds = 0
+            peer, message, _ = arrived
+            if isinstance(message, Progress):
+                self._peers[message.name] = peer
+                self.supervisor.heard(message)
+            elif isinstance(message, Stop):
+                self._control.send(peer, Stopping())
+                self._stop(message.reason)
+
+    def _check_limits(self) -> None:
+        total = self._config.total_steps
+        if total and self.steps >= total:
+            self._stop(f"{self.steps:,.0f} of {total:,} environment steps done")
+        if self._stop_after_seconds and time.monotonic() - self._began >= self._stop_after_seconds:
+            self._stop(f"{duration(self._stop_after_seconds)} are over")
+
+    def _spawn(self, plan: Plan) -> Process:
+        self._peers.pop(plan.name, None)
+        child = process.spawn(plan, self.log.line)
+        self.say(f"starting {plan.name} (pid {child.pid})")
+        return child
+
+    def _ask(self, slot: Slot) -> None:
+        peer = self._peers.get(slot.name)
+        if peer is not None:
+            self._control.send(peer, Stop(self.supervisor.reason))
+        if isinstance(slot.process, process.Child):
+            slot.process.ask()
+
+    def _write_status(self) -> None:
+        uptime = time.monotonic() - self._began
+        status = document(self._run, self._config, self._device, self.supervisor, self._gauge, uptime, self.steps)
+        try:
+            write_atomically(self._run.status, json.dumps(status).encode())
+        except OSError:  # a full disk must not end the run
+            pass
+
+    def _verdict(self) -> str:
+        records = {slot.name: slot.record for slot in self.supervisor.slots}
+        return bottleneck(
+            [slot.record for slot in self.supervisor.slots if slot.plan.role == "actor"],
+            records.get("replay", {}),
+            records.get("learner", {}),
+            min_size=self._config.replay.min_size,
+            envs_per_actor=self._config.actors.envs_per_actor,
+            cores=psutil.cpu_count() or 1,
+            cores_busy=psutil.cpu_percent() / 100,
+        )
+
+    def _say_goodbye(self) -> None:
+        verb = "failed" if self.supervisor.exit_status else "stopped"
+        self.say(f"run {self._run.name} {verb}: {self.supervisor.reason} · {self.steps:,.0f} environment steps")
+
+    def _end_children(self) -> None:
+        # Only an error in this very file leaves any.
+        for slot in self.supervisor.slots:
+            if slot.process is not None:
+                slot.process.kill()
+
+
+def read_device(run: RunDir) -> Document:
+    """What the device probe found when the run was started."""
+    try:
+        found = json.loads((run.path / DEVICE_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_steps(run: RunDir) -> int:
+    """Environment steps that the run had done when it was last up."""
+    return int((runs.read_status(run) or {}).get("steps") or 0)
+
+
+def start_detached(run: RunDir, stop_after_seconds: float) -> Callable[[], int | None]:
+    """Starts this module in a session of its own, its output in logs/supervisor.log; returns its `poll`."""
+    command = process.python_command("deploy.service", str(run.path), "--stop-after-seconds", str(stop_after_seconds))
+    return process.start_in_background(command, run.log("supervisor"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The background supervisor of `headrace up --detach`."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.service")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--stop-after-seconds", type=float, default=0.0)
+    options = parser.parse_args(arguments)
+    run = RunDir(options.run_dir)
+    try:
+        with runs.locked(run):
+            return Service(run, load_run_config(run.config), None, options.stop_after_seconds).run()
+    except runs.AlreadyUp as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

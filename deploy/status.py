@@ -1,0 +1,174 @@
+"""What `headrace status` says: one document, made by the supervisor each second, shown as JSON or as a table."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from deploy.config import RunConfig
+from deploy.supervisor import Slot, Supervisor
+from transport.metrics import Record
+from transport.run_dir import RunDir
+
+Document = dict[str, Any]
+SILENT_SECONDS = 5.0
+LEARNER_KEYS = ("epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction")
+EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean")
+REPLAY_KEYS = ("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "samples_per_insert")
+WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version"} - {"samples_per_insert"}
+
+
+class Gauge:
+    """Memory and processor use of the processes of a run."""
+
+    def __init__(self) -> None:
+        """Knows no process yet."""
+        self._known: dict[int, psutil.Process] = {}
+
+    def read(self, pid: int) -> tuple[int | None, float | None]:
+        """(resident bytes, percent of one core since the last call); None for what cannot be read."""
+        try:
+            process = self._known.setdefault(pid, psutil.Process(pid))
+            return process.memory_info().rss, process.cpu_percent()
+        except psutil.Error:
+            self._known.pop(pid, None)
+            return None, None
+
+
+def figures(record: Record, names: tuple[str, ...]) -> dict[str, float | int | None]:
+    """The named figures, None for those that are missing; counts as whole numbers."""
+    found = {name: record.get(name) for name in names}
+    return {name: int(value) if value is not None and name in WHOLE else value for name, value in found.items()}
+
+
+def run_state(supervisor: Supervisor) -> str:
+    """The state of the whole run."""
+    if supervisor.finished:
+        return "failed" if supervisor.exit_status else "stopped"
+    if supervisor.stopping:
+        return "stopping"
+    return "running" if supervisor.all_ready else "starting"
+
+
+def document(
+    run: RunDir, config: RunConfig, device: Document, supervisor: Supervisor, gauge: Gauge, uptime_seconds: float, steps: float
+) -> Document:
+    """Everything about the run now; a key without a figure holds None."""
+    records = {slot.name: slot.record for slot in supervisor.slots}
+    return {
+        "run": run.name,
+        "state": run_state(supervisor),
+        "reason": supervisor.reason or None,
+        "pid": os.getpid(),
+        "time": time.time(),
+        "uptime_seconds": round(uptime_seconds, 1),
+        "env": config.env.id,
+        "algorithm": algorithm_name(config),
+        "steps": int(steps),
+        "total_steps": config.total_steps or None,
+        "processes": [_process(slot, supervisor, gauge) for slot in supervisor.slots],
+        "replay": figures(records.get("replay", {}), REPLAY_KEYS),
+        "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
+        "evaluation": dict.fromkeys(EVALUATION_KEYS),
+    }
+
+
+def algorithm_name(config: RunConfig) -> str:
+    """The algorithm's short name."""
+    return str(config.algorithm.__struct_config__.tag)
+
+
+def _process(slot: Slot, supervisor: Supervisor, gauge: Gauge) -> Document:
+    pid = slot.process.pid if slot.process else None
+    rss_bytes, cpu_percent = gauge.read(pid) if pid else (None, None)
+    silent = supervisor.silent_seconds(slot)
+    return {
+        "name": slot.name,
+        "role": slot.plan.role,
+        "pid": pid,
+        "state": "silent" if silent is not None and silent > SILENT_SECONDS else slot.state,
+        "silent_seconds": None if silent is None else round(silent, 1),
+        "restarts": slot.restarts,
+        "last_exit": slot.last_exit,
+        "steps_per_second": slot.record.get("steps_per_second"),
+        "rss_bytes": rss_bytes,
+        "cpu_percent": cpu_percent,
+    }
+
+
+def as_dead(status: Document) -> Document:
+    """The last word of a supervisor that was killed, told as what it is."""
+    gone = {"pid": None, "state": "dead", "rss_bytes": None, "cpu_percent": None, "steps_per_second": None}
+    processes = [process | gone for process in status["processes"]]
+    return status | {"state": "dead", "reason": "the supervisor was killed", "processes": processes}
+
+
+def empty(run: RunDir, config: RunConfig) -> Document:
+    """The document of a run whose supervisor has not written one."""
+    return {
+        "run": run.name,
+        "state": "stopped",
+        "uptime_seconds": None,
+        "env": config.env.id,
+        "algorithm": algorithm_name(config),
+        "processes": [],
+        "replay": dict.fromkeys(REPLAY_KEYS),
+        "learner": dict.fromkeys(LEARNER_KEYS),
+        "evaluation": dict.fromkeys(EVALUATION_KEYS),
+    }
+
+
+def show(status: Document) -> None:
+    """Prints the document for a person."""
+    console = Console(highlight=False)
+    uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
+    reason = f" ({status['reason']})" if status.get("reason") else ""
+    steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
+    head = f"{status['run']}: {status['state']}{uptime}{reason}"
+    console.print(f"{head} · {status['env']} · {status['algorithm']}{steps}", markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("process", "state", "pid", "steps/s", "memory", "cpu", "restarts", "last exit"):
+        table.add_column(heading, justify="left" if heading in ("process", "state", "last exit") else "right")
+    for process in status["processes"]:
+        state = process["state"]
+        table.add_row(
+            process["name"],
+            f"no word for {process['silent_seconds']:.0f} s" if state == "silent" else state,
+            _cell(process["pid"], "{}"),
+            _cell(process["steps_per_second"], "{:,.0f}"),
+            _cell(process["rss_bytes"] and process["rss_bytes"] / 2**20, "{:,.0f} MB"),
+            _cell(process["cpu_percent"], "{:.0f}%"),
+            _cell(process["restarts"], "{}"),
+            process["last_exit"] or "",
+        )
+    console.print(table)
+    replay, learner = status["replay"], status["learner"]
+    if replay["items"] is not None:
+        console.print(
+            f"replay   {replay['items']:,}/{_cell(replay['capacity'], '{:,}')} items · samples/insert "
+            f"{_cell(replay['samples_per_insert'], '{:.1f}')} · duplicates {_cell(replay['duplicates'], '{:,}')} · "
+            f"rejected {_cell(replay['rejected'], '{:,}')}"
+        )
+    if learner["updates"] is not None:
+        console.print(
+            f"learner  epoch {_cell(learner['epoch'], '{:,}')} · {_cell(learner['updates_per_second'], '{:.1f}')} updates/s · "
+            f"policy v{_cell(learner['policy_version'], '{}')} · {learner['device']} {learner['precision']} · "
+            f"data wait {_cell(learner['data_wait_fraction'], '{:.1%}')}"
+        )
+
+
+def _cell(value: Any, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def duration(seconds: float) -> str:
+    """90 s, 12 min, 3 h 05 min."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

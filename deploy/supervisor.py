@@ -1,0 +1,220 @@
+"""The supervisor's mind: a table of processes and what to do next. No clock, no process and no socket of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from deploy.config import DeployConfig
+from deploy.process import Exit
+from deploy.topology import STOP_ORDER, Plan
+from transport.messages import Progress
+from transport.metrics import Record
+
+State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
+LONGEST_DELAY_SECONDS = 60.0
+LAST_WAIT_SECONDS = 1.0  # what SIGKILL may take before we go on without
+USAGE_ERROR = 2
+
+
+class Process(Protocol):
+    """What the supervisor needs of a child."""
+
+    pid: int
+
+    def poll(self) -> Exit | None:
+        """How it ended, or None while it lives."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+
+@dataclass
+class Slot:
+    """One line of the table: a place in the run, and the process that fills it now."""
+
+    plan: Plan
+    state: State = "waiting"
+    process: Process | None = None
+    started: float = 0.0
+    start_at: float = 0.0  # not before
+    failures: int = 0  # deaths in a row
+    restarts: int = 0  # in all
+    last_exit: str | None = None
+    been_ready: bool = False
+    heard: float | None = None  # when it last sent word
+    record: Record = field(default_factory=dict)  # the newest; empty after a death
+    steps_before: float = 0.0  # environment steps of its earlier lives
+    killed: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The process's name."""
+        return self.plan.name
+
+    @property
+    def steps(self) -> float:
+        """Environment steps of all its lives."""
+        return self.steps_before + self.record.get("steps", 0.0)
+
+
+class Supervisor:
+    """Starts processes in order of readiness, replaces the dead, and brings all to an end by one deadline.
+
+    Call `turn` some ten times a second until `finished`. Clock, spawn, ask and say are given, so that tests can replay histories.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        config: DeployConfig,
+        *,
+        clock: Callable[[], float],
+        spawn: Callable[[Plan], Process],
+        ask: Callable[[Slot], None],
+        say: Callable[[str], None],
+        jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
+    ) -> None:
+        """Nothing is started yet."""
+        self.slots = [Slot(plan) for plan in plans]
+        self.exit_status = 0
+        self.reason = ""
+        self.finished = False
+        self._by_name = {slot.name: slot for slot in self.slots}
+        self._config = config
+        self._clock, self._spawn, self._ask, self._say, self._jitter = clock, spawn, ask, say, jitter
+        self._stop_began: float | None = None
+        self._phase = 0
+        self._at_once = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is being brought to an end."""
+        return self._stop_began is not None
+
+    @property
+    def steps(self) -> float:
+        """Environment steps of all actors since this supervisor began."""
+        return sum(slot.steps for slot in self.slots if slot.plan.role == "actor")
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every process that has not been given up does its work."""
+        return all(slot.state in ("ready", "failed") for slot in self.slots)
+
+    def silent_seconds(self, slot: Slot) -> float | None:
+        """Time since a ready process's main loop last sent word."""
+        return self._clock() - slot.heard if slot.state == "ready" and slot.heard is not None else None
+
+    def turn(self) -> None:
+        """Looks at every process once and does what is due. Never waits."""
+        now = self._clock()
+        for slot in self.slots:
+            if slot.process is not None and (ended := slot.process.poll()) is not None:
+                self._on_exit(slot, ended, now)
+        if not self.stopping:
+            self._start(now)
+        if self.stopping and not self.finished:
+            self._proceed_with_stop(now)
+
+    def heard(self, progress: Progress) -> None:
+        """Takes a process's word about itself; that of a stranger or of an earlier life is ignored."""
+        slot = self._by_name.get(progress.name)
+        if slot is None or slot.process is None or slot.process.pid != progress.pid:
+            return
+        slot.heard = self._clock()
+        if progress.record:
+            slot.record = progress.record
+        if slot.state == "starting" and progress.state == "ready":
+            slot.state, slot.been_ready = "ready", True
+            self._say(f"{slot.name} is ready")
+
+    def stop(self, reason: str, exit_status: int = 0) -> None:
+        """Begins an orderly stop, once; a later reason changes nothing."""
+        if self.stopping:
+            return
+        self._stop_began = self._clock()
+        self.reason, self.exit_status = reason, exit_status
+        for slot in self.slots:
+            if slot.process is None and slot.state != "failed":
+                slot.state = "stopped"
+
+    def kill_all(self) -> None:
+        """Ends everything now, without order."""
+        self._at_once = True
+        for slot in self.slots:
+            self._kill(slot, self._clock())
+
+    # ---- starting and replacing
+
+    def _start(self, now: float) -> None:
+        for slot in self.slots:
+            due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
+            if not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
+                continue
+            slot.state, slot.started, slot.heard, slot.killed = "starting", now, None, None
+            try:
+                slot.process = self._spawn(slot.plan)
+            except OSError as error:
+                self._on_death(slot, f"could not be started: {error}", now, hopeless=False)
+
+    def _on_exit(self, slot: Slot, ended: Exit, now: float) -> None:
+        slot.process, slot.heard = None, None
+        slot.steps_before, slot.record = slot.steps, {}
+        if self.stopping:
+            slot.last_exit = ended.reason if ended.code else None
+            slot.state = "stopped"
+            return
+        # Trying again cannot help against a process that says, before it ever worked, that it was started wrongly.
+        self._on_death(slot, ended.reason, now, hopeless=ended.code == USAGE_ERROR and not slot.been_ready)
+
+    def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
+        slot.last_exit = reason
+        if now - slot.started >= self._config.healthy_seconds:
+            slot.failures = 0
+        slot.failures += 1
+        if hopeless or slot.failures > self._config.restarts:
+            slot.state = "failed"
+            times = f" {slot.failures} times in a row" if slot.failures > 1 else ""
+            self._say(f"{slot.name} died{times} ({reason}); given up")
+            self._fail_run(slot)
+            return
+        slot.state = "restarting"
+        slot.restarts += 1
+        delay = 0.0 if slot.failures == 1 else min(2.0 ** (slot.failures - 2) * self._jitter(), LONGEST_DELAY_SECONDS)
+        slot.start_at = now + delay
+        self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
+
+    def _fail_run(self, culprit: Slot) -> None:
+        peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role]
+        if culprit.plan.vital or all(slot.state == "failed" for slot in peers):
+            who = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
+            self.stop(f"{who} failed ({culprit.last_exit})", exit_status=1)
+
+    # ---- stopping
+
+    def _proceed_with_stop(self, now: float) -> None:
+        assert self._stop_began is not None
+        while self._phase < len(STOP_ORDER):
+            role, share = STOP_ORDER[self._phase]
+            alive = [slot for slot in self.slots if slot.process and (slot.plan.role == role or self._at_once)]
+            for slot in alive:
+                if slot.state != "stopping":
+                    slot.state = "stopping"
+                    self._ask(slot)
+                if now >= self._stop_began + share * self._config.stop_seconds and slot.killed is None:
+                    self._say(f"{slot.name} did not stop in time; killed")
+                    self._kill(slot, now)
+            if any(slot.killed is None or now < slot.killed + LAST_WAIT_SECONDS for slot in alive):
+                return
+            for slot in alive:
+                self._say(f"{slot.name} (pid {slot.process.pid if slot.process else 0}) cannot be killed; going on without")
+            self._phase += 1
+        self.finished = True
+
+    def _kill(self, slot: Slot, now: float) -> None:
+        if slot.process is not None and slot.killed is None:
+            slot.process.kill()
+            slot.killed = now

@@ -1,0 +1,42 @@
+"""Which processes a run consists of, what each is started with, and in what order they come and go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.config import RunConfig
+
+# An orderly stop goes by role: no new experience, then the last weights, then the server that both were talking to. The number is
+# the share of the whole time after which whoever is left of that role is killed.
+STOP_ORDER = (("actor", 0.6), ("learner", 0.85), ("replay", 1.0))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
+
+    The run cannot go on without a `vital` one.
+    """
+
+    name: str
+    role: str
+    module: str
+    arguments: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    vital: bool = False
+    threads: int = 1
+
+
+def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
+    """The processes of a run on one machine, in the order of their start."""
+    folder = str(run_dir)
+    servers = (
+        Plan("replay", "replay", "replay", (folder,), vital=True),
+        Plan("learner", "learner", "learner", (folder,), needs=("replay",), vital=True, threads=config.learner.threads),
+    )
+    actors = (
+        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), needs=("learner",), threads=config.actors.threads)
+        for i in range(config.actors.count)
+    )
+    return (*servers, *actors)

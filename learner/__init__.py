@@ -1,0 +1,1 @@
+"""Turns batches into better weights, and serves those weights to whoever acts."""

@@ -1,0 +1,49 @@
+"""`python -m learner RUN_DIR`: the learner process of a run."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from learner.config import DqnConfig, LearnerConfig
+from learner.train import Learner, LearnerSettings, describe
+from replay.client import ReplayRefused
+from transport.experience import read_spec
+from transport.lifetime import Lifetime, say
+from transport.run_dir import RunDir
+
+
+def read_settings(run_dir: RunDir) -> LearnerSettings:
+    """What the learner needs of a run's files. Raises SpecError."""
+    document = tomllib.loads(run_dir.config.read_text())
+    return LearnerSettings(
+        document.get("seed", 0),
+        document["env"]["id"],
+        msgspec.convert(document["algorithm"], DqnConfig),
+        msgspec.convert(document["learner"], LearnerConfig),
+        read_spec(run_dir.spec.read_bytes()),
+    )
+
+
+def main() -> int:
+    """Set up, then one loop."""
+    run_dir = RunDir(Path(sys.argv[1]))
+    try:
+        settings = read_settings(run_dir)
+        life = Lifetime("learner", run_dir, describe)
+        learner = Learner(settings, run_dir, life)
+        parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
+        say(f"{settings.learner.batch_size} items per update on {learner.device} in {learner.optimiser.precision}, {parameters:,} parameters")
+        learner.run()
+    except (ValueError, OSError, ReplayRefused) as error:
+        say(f"learner: {error}")
+        return 2
+    life.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

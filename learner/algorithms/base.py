@@ -1,0 +1,81 @@
+"""What an algorithm is to the loop around it, and the batch that it learns from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from learner.returns import n_step_return
+from transport.experience import Transition
+
+
+class Batch(NamedTuple):
+    """B sampled items on the device, as replay gathered them: row windows and what to make of them.
+
+    A window has W = stack + n_step rows, t-(stack-1) … t+n. m = min(n, steps to the episode's boundary).
+    """
+
+    observation: dict[str, Tensor]  # {name: [B, W, *shape]} as stored
+    observation_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_t, oldest first
+    next_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_{t+m}
+    action: Tensor  # [B] int64, or [B, A] float32
+    reward: Tensor  # [B, n] float32: r_t … r_{t+n-1}; entries from m on mean nothing and may be NaN
+    steps: Tensor  # [B] int64: m, at least 1
+    terminated: Tensor  # [B] bool: the episode terminated within the m steps
+    probability: Tensor  # [B] float: the probability with which the item was drawn
+    population: Tensor | int  # items in the table when the batch was drawn
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Items start … stop-1: views, no copies."""
+        return Batch(
+            {name: rows[start:stop] for name, rows in self.observation.items()},
+            self.observation_index[start:stop],
+            self.next_index[start:stop],
+            self.action[start:stop],
+            self.reward[start:stop],
+            self.steps[start:stop],
+            self.terminated[start:stop],
+            self.probability[start:stop],
+            self.population,
+        )
+
+
+class Algorithm(Protocol):
+    """What the optimiser and the learner's loop ask of an algorithm. No method waits for the device or does I/O."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is to be optimised."""
+
+    def importance(self, batch: Batch) -> Tensor:
+        """The weight [B] of each item's loss, normalised over the whole batch."""
+
+    def loss(self, micro_batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The mean weighted loss (0-d), new priorities [b], and metrics (0-d); all but the loss are detached."""
+
+    def after_update(self) -> None:
+        """Called once after every update."""
+
+    def policy(self) -> nn.Module:
+        """The network whose weights actors run; the same object all along."""
+
+
+def take_rows(window: Tensor, index: Tensor) -> Tensor:
+    """Picks rows of each item's window: [B, W, *shape] by [B, K] -> [B, K, *shape]."""
+    items, width = window.shape[:2]
+    start = torch.arange(0, items * width, width, device=index.device)
+    flat = (index + start[:, None]).reshape(-1)  # one index_select over all rows copies whole rows: 15x an index pair
+    return window.reshape(items * width, *window.shape[2:]).index_select(0, flat).reshape(*index.shape, *window.shape[2:])
+
+
+def transition(batch: Batch, gamma: float) -> Transition:
+    """Stacks a batch's windows by index and folds its rewards; observations stay as stored."""
+    return_, discount = n_step_return(batch.reward, batch.steps, batch.terminated, gamma)
+    return Transition(
+        {name: take_rows(rows, batch.observation_index) for name, rows in batch.observation.items()},
+        batch.action,
+        return_,
+        discount,
+        {name: take_rows(rows, batch.next_index) for name, rows in batch.observation.items()},
+    )

@@ -1,0 +1,81 @@
+"""Deep Q-learning: n-step, double, dueling, prioritised (the parts of Rainbow, arXiv:1710.02298, that matter most)."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.functional import huber_loss
+
+from learner.algorithms.base import Batch, transition
+from learner.config import DqnConfig
+from learner.devices import capabilities
+from learner.networks import QNetwork, build_network, evaluating
+from learner.returns import double_q_target, importance_weights
+from transport.experience import ExperienceSpec
+
+
+class Dqn:
+    """An online network, the target network that values its choices, and the loss between them.
+
+    Only the loss's own forward pass uses (and updates) batch statistics; acting, choosing and valuing use running ones.
+    """
+
+    def __init__(self, spec: ExperienceSpec, config: DqnConfig, device: torch.device) -> None:
+        """Builds both networks on the device. Raises ValueError with one line for a spec that DQN cannot serve."""
+        self.config = config
+        memory_format = torch.channels_last if capabilities(device).channels_last else torch.contiguous_format
+        self.network: QNetwork = build_network(spec, config).to(device, memory_format=memory_format)  # type: ignore[call-overload]
+        self.target = copy.deepcopy(self.network).eval().requires_grad_(False)
+        self.updates = 0
+
+    def parameters(self) -> list[Parameter]:
+        """The online network's parameters."""
+        return list(self.network.parameters())
+
+    def policy(self) -> QNetwork:
+        """The online network: its act() is what actors run."""
+        return self.network
+
+    def importance(self, batch: Batch) -> Tensor:
+        """Weights [B] that undo prioritised sampling's bias as far as the configuration asks."""
+        return importance_weights(batch.probability, self.config.importance_exponent)
+
+    def loss(self, micro_batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The weighted mean Huber loss, |td| [b] as priorities, and the metrics loss, td (mean |td|), q (mean Q), ignored.
+
+        An item whose td is not finite (an infinite reward, say) teaches nothing and gets priority 0, so that it is not drawn
+        again; `ignored` is the fraction of such items.
+        """
+        step = transition(micro_batch, self.config.gamma)
+        # First the pass with gradients: autocast caches the parameters it converts, and a copy made under no_grad has none.
+        q = self.network(step.observation).gather(1, micro_batch.action[:, None]).squeeze(1)  # [b]
+        with torch.no_grad():
+            valuing = self.target(step.next_observation)  # [b, n]
+            selecting = valuing
+            if self.config.double:
+                with evaluating(self.network):
+                    selecting = self.network(step.next_observation)
+            goal = double_q_target(step.reward, step.discount, selecting, valuing)  # type: ignore[arg-type]
+        value = q.detach()
+        td = goal - value
+        sound = td.isfinite()
+        loss = (weight * huber_loss(q, torch.where(sound, goal, value), reduction="none")).mean()
+        priority = torch.where(sound, td.abs(), 0.0)
+        metrics = {"loss": loss.detach(), "td": priority.mean(), "q": value.mean(), "ignored": 1 - sound.float().mean()}
+        return loss, priority, metrics
+
+    def after_update(self) -> None:
+        """Counts the update, and every target_period updates copies the online network into the target."""
+        self.updates += 1
+        if self.updates % self.config.target_period == 0:
+            self.synchronise_target()
+
+    def synchronise_target(self) -> None:
+        """Copies the online network into the target, running statistics of batch normalisation included."""
+        with torch.no_grad():
+            online = [*self.network.parameters(), *self.network.buffers()]
+            for theirs, ours in zip([*self.target.parameters(), *self.target.buffers()], online, strict=True):
+                theirs.copy_(ours)

@@ -1,0 +1,125 @@
+"""Weights as bytes: on disk (atomic, checksummed) and on the wire. safetensors both times; nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+Weights = dict[str, np.ndarray]
+DIGEST_KEY = "blake2b"  # in a file's metadata
+
+
+class CheckpointError(ValueError):
+    """Weights that cannot be used; the message says why in one line."""
+
+
+def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> None:
+    """Writes weights and metadata so that `path` is at all times either the old file or the new one, whole.
+
+    The temporary file starts with a dot and does not end in .safetensors, so that nobody takes it for a checkpoint.
+    Raises OSError as the system does (no space, say); the old file then stays.
+    """
+    arrays = {name: as_array(value) for name, value in weights.items()}
+    payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: _digest(arrays)})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if os.name == "posix":  # so that the rename outlasts a power cut; Windows cannot open a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read(path: Path) -> tuple[Weights, dict[str, str]]:
+    """Reads what write() wrote, checked. Raises CheckpointError."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            weights = {name: file.get_tensor(name) for name in file.keys()}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such checkpoint") from None
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path}: truncated, or not a safetensors file ({_line(error)})") from error
+    digest = metadata.pop(DIGEST_KEY, None)
+    if digest is None:
+        raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of ours (no checksum in it)")
+    if digest != _digest(weights):
+        raise CheckpointError(f"{path}: damaged, its checksum does not fit")
+    _check_finite(weights, str(path))
+    return weights, metadata
+
+
+def pack(module: nn.Module) -> bytes:
+    """A module's weights, buffers included, as bytes for the wire."""
+    return safetensors.numpy.save({name: as_array(value) for name, value in module.state_dict().items()})
+
+
+def unpack(payload: bytes) -> Weights:
+    """Reads what pack() gave, from whom it may. Raises CheckpointError for anything that is not finite weights."""
+    try:
+        weights = safetensors.numpy.load(payload)
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"weights are not in safetensors format ({_line(error)})") from error
+    _check_finite(weights, "weights")
+    return weights
+
+
+def load_into(module: nn.Module, weights: Weights) -> None:
+    """Copies weights into a module in place: all of them, or raises CheckpointError and changes none."""
+    own = module.state_dict()
+    if own.keys() != weights.keys():
+        odd = sorted(own.keys() ^ weights.keys())[0]
+        lacking = "lack" if odd in own else "have an unknown"
+        raise CheckpointError(f"weights of another network: they {lacking} {odd}")
+    tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in weights.items()}
+    for name, tensor in tensors.items():
+        if (tensor.shape, tensor.dtype) != (own[name].shape, own[name].dtype):
+            theirs, ours = (f"{value.dtype} {list(value.shape)}" for value in (tensor, own[name]))
+            raise CheckpointError(f"weights of another network: {name} is {theirs}, not {ours}")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+
+
+def as_array(value: Tensor | np.ndarray) -> np.ndarray:
+    """A C-ordered array on the host, whatever the device and memory format; 0-d stays 0-d."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value, order="C")
+
+
+def _digest(weights: Weights) -> str:
+    """A checksum over names, types, shapes and bytes."""
+    state = hashlib.blake2b(digest_size=16)
+    for name in sorted(weights):
+        state.update(f"{name} {weights[name].dtype.str} {weights[name].shape};".encode())
+        state.update(np.ascontiguousarray(weights[name]).data)
+    return state.hexdigest()
+
+
+def _check_finite(weights: Weights, what: str) -> None:
+    """Raises CheckpointError if a float is not a number or infinite."""
+    for name, array in weights.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise CheckpointError(f"{what}: {name} is not finite")
+
+
+def _line(error: Exception) -> str:
+    """An error's first line."""
+    return (str(error) or type(error).__name__).splitlines()[0]

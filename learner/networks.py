@@ -1,0 +1,180 @@
+"""Networks, built from the spec alone: a torso per observation field, one trunk, one head.
+
+A network takes observations as they rest (uint8 images, float32 vectors) and dequantises them itself, on its device.
+Float fields go in as they are: there is no observation normaliser, so an environment whose values span orders of
+magnitude should scale them itself.
+
+Layers that feed a ReLU are initialised after He et al. 2015 (arXiv:1502.01852, eq. 10: variance 2 / fan-in), the head
+with variance 1 / fan-in, biases with zero. Random numbers come from torch's global generator: seed it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from learner.config import DqnConfig
+from transport.experience import Categorical, ExperienceSpec, Field
+
+NATURE_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
+SMALL_LAYERS = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
+NATURE_MINIMUM = 36  # the least height and width in pixels that the Nature layers can read
+
+
+class Action(NamedTuple):
+    """What a policy answers for B observations; parts an algorithm does not have are None.
+
+    action: [B] int64 or [B, A] float32. log_prob: [B]. value: [B], for DQN the Q-value of the action taken.
+    """
+
+    action: Tensor
+    log_prob: Tensor | None
+    value: Tensor | None
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Within, batch normalisation uses its running statistics and leaves them alone."""
+    training = module.training
+    if training:
+        module.eval()
+    try:
+        yield
+    finally:
+        if training:
+            module.train()
+
+
+def is_image(field: Field) -> bool:
+    """Whether a field is a picture, [C, H, W] or [H, W] in uint8. Everything else is a vector, whatever its shape."""
+    return field.dtype == "|u1" and len(field.shape) in (2, 3)
+
+
+class Torso(nn.Module):
+    """One field's features: [B, stack, *shape] as stored -> [B, features]. A stack becomes channels, or a longer vector."""
+
+    def __init__(self, field: Field, stack: int, layers: nn.Sequential, features: int, image: bool) -> None:
+        """Takes the layers that follow dequantisation."""
+        super().__init__()
+        self.scale, self.offset, self.shape = field.scale, field.offset, (stack, *field.shape)
+        self.layers, self.features, self.image = layers, features, image
+
+    def forward(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        """Dequantises in `dtype`, then applies the layers."""
+        assert stored.shape[1:] == self.shape, f"expected [B, {self.shape}], got {tuple(stored.shape)}"
+        values = stored.to(dtype)
+        if self.scale != 1.0 or self.offset != 0.0:
+            values = values * self.scale + self.offset if self.offset else values * self.scale
+        if not self.image:
+            values = values.flatten(1)
+        elif values.dim() == 5:
+            values = values.flatten(1, 2)
+        return self.layers(values)
+
+
+def image_torso(field: Field, stack: int, batch_norm: bool) -> Torso:
+    """Convolutions of Mnih et al. 2015 (doi:10.1038/nature14236, Methods), or 3x3 ones where an image is too small.
+
+    With `batch_norm` every convolution is normalised before its ReLU, and has no bias since the normalisation has one.
+    """
+    height, width = field.shape[-2:]
+    channels = stack * (field.shape[0] if len(field.shape) == 3 else 1)
+    layers: list[nn.Module] = []
+    for outputs, kernel, stride, padding in NATURE_LAYERS if min(height, width) >= NATURE_MINIMUM else SMALL_LAYERS:
+        layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, bias=not batch_norm))
+        if batch_norm:
+            layers.append(nn.BatchNorm2d(outputs))
+        layers.append(nn.ReLU(inplace=True))
+        height, width = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
+        channels = outputs
+    return Torso(field, stack, nn.Sequential(*layers, nn.Flatten()), channels * height * width, image=True)
+
+
+def vector_torso(field: Field, stack: int, hidden: int) -> Torso:
+    """One hidden layer over the flattened stack."""
+    inputs = stack
+    for size in field.shape:
+        inputs *= size
+    return Torso(field, stack, nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(inplace=True)), hidden, image=False)
+
+
+class QNetwork(nn.Module):
+    """Q-values of n actions. Torsos -> concatenated -> one hidden layer -> n Q-values, dueling or plain."""
+
+    def __init__(self, spec: ExperienceSpec, torsos: list[Torso], n: int, hidden: int, dueling: bool) -> None:
+        """Takes one torso per field of the spec, in its order."""
+        super().__init__()
+        self.names = [field.name for field in spec.fields]
+        self.n, self.dueling = n, dueling
+        self.torsos = nn.ModuleList(torsos)  # a list, not a dict by name: a field may be called what a module may not
+        self.trunk = nn.Sequential(nn.Linear(sum(torso.features for torso in torsos), hidden), nn.ReLU(inplace=True))
+        self.head = nn.Linear(hidden, n + 1 if dueling else n)
+        initialise(self)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Takes {name: [B, stack, *shape]} as stored; gives Q-values [B, n] in the parameters' type, also under autocast.
+
+        Dueling: Q = V + A - mean A, Wang et al. 2016 (arXiv:1511.06581, eq. 9). The streams share the hidden layer, which
+        halves what travels to the actors.
+        """
+        dtype = self.head.weight.dtype
+        features = [torso(observation[name], dtype) for name, torso in zip(self.names, self.torsos, strict=True)]
+        output = self.head(self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))).to(dtype)
+        if not self.dueling:
+            return output
+        value, advantage = output[:, :1], output[:, 1:]  # [B, 1], [B, n]
+        return value + advantage - advantage.mean(1, keepdim=True)
+
+    @torch.inference_mode()
+    def act(
+        self, observation: dict[str, Tensor], epsilon: Tensor | float = 0.0, generator: torch.Generator | None = None
+    ) -> Action:
+        """Acts on B observations: greedily, or uniformly at random with probability epsilon (one, or one per row [B]).
+
+        The generator lives on the network's device. Normalisation uses running statistics, whatever mode the network is in.
+        """
+        with evaluating(self):
+            q = self(observation)  # [B, n]
+        action = q.argmax(1)
+        if isinstance(epsilon, Tensor) or epsilon > 0:
+            explore = torch.rand(len(q), generator=generator, device=q.device) < epsilon
+            anything = torch.randint(self.n, (len(q),), generator=generator, device=q.device)
+            action = torch.where(explore, anything, action)
+        return Action(action, None, q.gather(1, action[:, None]).squeeze(1))
+
+
+def initialise(network: QNetwork) -> None:
+    """Sets every parameter as the head of this file says."""
+    for module in network.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="linear" if module is network.head else "relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def build_network(spec: ExperienceSpec, config: DqnConfig) -> QNetwork:
+    """Builds the network of a spec, in float32 on the CPU, in training mode.
+
+    `auto` gives images convolutions and all else an MLP; `mlp` flattens images too. Raises ValueError with one line for
+    what cannot be built.
+    """
+    if not isinstance(spec.action, Categorical):
+        dimensions = len(spec.action.low)
+        raise ValueError(
+            f"dqn picks one of n actions, but this environment's action is a vector of {dimensions} reals: "
+            "choose an algorithm for continuous actions"
+        )
+    images = [] if config.network == "mlp" else [field for field in spec.fields if is_image(field)]
+    if config.network.startswith("nature") and not images:
+        raise ValueError(f"network {config.network} needs an image, and no observation field is one: use network auto or mlp")
+    torsos = [
+        image_torso(field, spec.stack, batch_norm=config.network == "nature_batchnorm")
+        if field in images
+        else vector_torso(field, spec.stack, config.hidden)
+        for field in spec.fields
+    ]
+    return QNetwork(spec, torsos, spec.action.n, config.hidden, config.dueling)

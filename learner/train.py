@@ -1,0 +1,166 @@
+"""The learner's loop: pull a batch, update, send priorities back; now and then, publish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learner import checkpoint, devices
+from learner.algorithms.dqn import Dqn
+from learner.batches import to_device
+from learner.checkpoint import CheckpointError
+from learner.config import DqnConfig, LearnerConfig
+from learner.optim import Optimiser
+from learner.weights import WeightPublisher
+from replay.client import SampledBatch, Sampler
+from transport.experience import ExperienceSpec
+from transport.lifetime import Lifetime, say
+from transport.metrics import Record
+from transport.run_dir import RunDir
+
+WAIT_SECONDS = 0.2
+CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """What the learner needs of a run's configuration."""
+
+    seed: int
+    env_id: str
+    algorithm: DqnConfig
+    learner: LearnerConfig
+    spec: ExperienceSpec
+
+
+def describe(record: Record) -> str:
+    """The throughput line."""
+    get = record.get
+    if not get("updates"):
+        return f"waiting for experience · policy v{get('policy_version', 0):.0f}"
+    return (
+        f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s · {get('items_per_second', 0):,.0f} items/s"
+        f" · loss {get('loss', 0):.4f} · td {get('td', 0):.4f} · q {get('q', 0):.2f} · policy v{get('policy_version', 0):.0f}"
+        f" · data wait {get('data_wait_fraction', 0):.1%} · update {get('update_fraction', 0):.0%}"
+        + (f" · skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "")
+    )
+
+
+class Learner:
+    """Owns the networks, the optimiser and the published weights."""
+
+    def __init__(self, settings: LearnerSettings, run_dir: RunDir, life: Lifetime) -> None:
+        """Builds everything on the device and publishes the first weights. Raises ValueError (DeviceError too), OSError."""
+        self.settings, self._run_dir, self._life, self._metrics = settings, run_dir, life, life.metrics
+        config = settings.learner
+        self.device = devices.resolve(config.device)
+        devices.set_up(self.device, config.threads)
+        torch.manual_seed(settings.seed)
+        self.algorithm = Dqn(settings.spec, settings.algorithm, self.device)
+        self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device)
+        self.epoch = 0
+        self.version = 0
+        self._continue()
+        bind = run_dir.bind_address
+        self._publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
+        self._publish()
+        run_dir.write_endpoint("payload", self._publisher.addresses[1])
+        run_dir.write_endpoint("weights", self._publisher.addresses[0])
+
+    def run(self) -> None:
+        """The loop. Raises ReplayRefused, OSError."""
+        life, config, spec = self._life, self.settings.learner, self.settings.spec
+        address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
+        if address is None:
+            return
+        sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, config.prefetch)
+        life.ready()
+        while not life.stopping:
+            for _ in range(config.updates_per_epoch):
+                sampled = self._wait_for_batch(sampler)
+                if sampled is None:
+                    break
+                with self._metrics.phase("update"):
+                    batch = to_device(sampled, spec, self.device)
+                    keys = sampled.arrays["key"].copy()
+                    lag = float(self.version - sampled.arrays["policy_version"].mean())
+                    sampler.release(sampled)
+                    measured, priorities = self.optimiser.update(self.algorithm, batch)
+                    sampler.update_priorities(keys, priorities.cpu().numpy())  # the one wait for the device in this loop
+                self._metrics.count("updates")
+                self._metrics.count("items", len(keys))
+                self._metrics.mean("lag_mean", lag)
+                life.beat()
+            else:
+                self._end_epoch(measured)
+        self._save()
+        sampler.close()
+        self._publisher.close()
+
+    def _end_epoch(self, measured: dict[str, Tensor]) -> None:
+        """Counts the epoch; reads the last update's metrics; publishes, saves and tidies when it is time."""
+        config = self.settings.learner
+        self.epoch += 1
+        self._metrics.gauge("epoch", self.epoch)
+        for name, value in measured.items():
+            self._metrics.gauge(name, float(value))
+        if self.epoch % config.publish_epochs == 0:
+            with self._metrics.phase("publish"):
+                self.version += 1
+                self._publish()
+        if self.epoch % config.checkpoint_epochs == 0:
+            with self._metrics.phase("checkpoint"):
+                self._save()
+        if self.epoch % CACHE_EPOCHS == 0:
+            devices.clear_cache(self.device)
+
+    def _wait_for_batch(self, sampler: Sampler) -> SampledBatch | None:
+        """The next batch, or None when the process is to stop."""
+        while not self._life.stopping:
+            with self._metrics.phase("data_wait"):
+                sampled = sampler.next(WAIT_SECONDS)
+            if sampled is not None:
+                return sampled
+            self._life.beat()
+        return None
+
+    def _beat_while_waiting(self) -> bool:
+        self._life.beat()
+        return self._life.stopping
+
+    def _publish(self) -> None:
+        self._publisher.publish(self.algorithm.policy(), self.version)
+        self._metrics.gauge("policy_version", self.version)
+
+    def _save(self) -> None:
+        """Writes the newest weights to disk. A full disk is said aloud and training goes on with the old file."""
+        metadata = {
+            "policy_version": str(self.version),
+            "epoch": str(self.epoch),
+            "spec_digest": self.settings.spec.digest,
+            "env": self.settings.env_id,
+            "algorithm": type(self.algorithm).__name__.lower(),
+        }
+        try:
+            checkpoint.write(self._run_dir.latest, dict(self.algorithm.policy().state_dict()), metadata)
+        except OSError as error:
+            say(f"could not write {self._run_dir.latest.name} ({error.strerror}); the one before is kept and training goes on")
+
+    def _continue(self) -> None:
+        """Takes up the weights of this run's last life, if there are any that fit."""
+        if not self._run_dir.latest.exists():
+            return
+        try:
+            weights, metadata = checkpoint.read(self._run_dir.latest)
+            if metadata.get("spec_digest") != self.settings.spec.digest:
+                raise CheckpointError(f"{self._run_dir.latest}: made for another experience spec; start with --fresh")
+            checkpoint.load_into(self.algorithm.policy(), weights)
+        except CheckpointError as error:
+            raise ValueError(str(error)) from error
+        self.algorithm.synchronise_target()
+        self.epoch = int(metadata["epoch"])
+        # Versions that actors may have seen after the file was written must not come again with other weights.
+        self.version = int(metadata["policy_version"]) + 1 + self.settings.learner.checkpoint_epochs
+        say(f"continues from {self._run_dir.latest.name}: epoch {self.epoch:,}, policy v{self.version} (the optimiser starts anew)")

@@ -1,0 +1,129 @@
+"""Weights on their way: the learner publishes versions, whoever acts follows the newest.
+
+The announcement is small and may be missed; it is repeated each second. The payload is fetched by who wants it, checked by
+length, sha256 and finiteness, and adopted whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+
+import numpy as np
+from torch import nn
+
+from learner.checkpoint import CheckpointError, load_into, pack, unpack
+from transport.channel import Announcer, Client, Listener, Server, cut, wait
+from transport.messages import Announce, FetchWeights, Weights
+
+ANNOUNCE_SECONDS = 1.0
+FETCH_AGAIN_SECONDS = 2.0
+TURN_SECONDS = 0.05
+
+
+class WeightPublisher:
+    """Announces and serves the newest weights from a thread of its own, so that no reader, however slow, slows the learner."""
+
+    def __init__(self, announce_address: str, serve_address: str, incarnation: int) -> None:
+        """Binds both sockets. Raises OSError."""
+        self._announcer = Announcer(announce_address)
+        self._server = Server(serve_address)
+        self.addresses = (self._announcer.address, self._server.address)
+        self._incarnation = incarnation
+        self._newest: tuple[Announce, bytes] | None = None  # replaced as one, read by the thread
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="weights", daemon=True)
+        self._thread.start()
+
+    def publish(self, module: nn.Module, version: int) -> None:
+        """Makes the module's parameters and buffers the newest weights. `version` must grow from call to call."""
+        payload = pack(module)
+        digest = hashlib.sha256(payload).hexdigest()
+        self._newest = (Announce(self._incarnation, version, len(payload), digest), payload)
+
+    def close(self) -> None:
+        """Ends the thread and closes the sockets."""
+        self._stopping.set()
+        self._thread.join()
+        self._announcer.close()
+        self._server.close()
+
+    def _serve(self) -> None:
+        announced: Announce | None = None
+        next_announce = 0.0
+        while not self._stopping.is_set():
+            wait([self._server], TURN_SECONDS)
+            if self._newest is None:
+                continue
+            announce, payload = self._newest
+            if announce is not announced or time.monotonic() >= next_announce:
+                self._announcer.announce(announce)
+                announced, next_announce = announce, time.monotonic() + ANNOUNCE_SECONDS
+            while (arrival := self._server.receive()) is not None:
+                peer, message, _ = arrival
+                if isinstance(message, FetchWeights):
+                    answer = Weights(announce.incarnation, announce.version, announce.sha256)
+                    self._server.send(peer, answer, cut(payload))
+
+
+class WeightFollower:
+    """Keeps a module at the newest weights. `poll` never waits."""
+
+    def __init__(self, announce_address: str, serve_address: str, module: nn.Module) -> None:
+        """Connects in the background and asks for whatever is newest."""
+        self._listener = Listener(announce_address)
+        self._client = Client(serve_address)
+        self._module = module
+        self._incarnation = -1
+        self.version = -1  # of the weights in the module; -1 before the first
+        self.newest = -1  # the highest version announced
+        self.rejected = 0
+        self._asked = 0.0
+
+    @property
+    def lag(self) -> int:
+        """Versions that the module is behind the newest announced."""
+        return max(self.newest - self.version, 0)
+
+    def poll(self) -> bool:
+        """Adopts newer weights if they have arrived; asks for them if they were announced. True when the module changed."""
+        announce = self._listener.newest()
+        if isinstance(announce, Announce):
+            self.newest = announce.version
+            if (announce.incarnation, announce.version) != (self._incarnation, self.version):
+                self._ask()
+        elif self.version < 0:
+            self._ask()
+        changed = False
+        while (arrival := self._client.receive()) is not None:
+            message, parts = arrival
+            if isinstance(message, Weights):
+                changed |= self._adopt(message, b"".join(parts))
+        return changed
+
+    def close(self) -> None:
+        """Closes both sockets."""
+        self._listener.close()
+        self._client.close()
+
+    def _ask(self) -> None:
+        if time.monotonic() - self._asked > FETCH_AGAIN_SECONDS or self._asked == 0.0:
+            self._asked = time.monotonic()
+            self._client.send(FetchWeights())
+
+    def _adopt(self, message: Weights, payload: bytes) -> bool:
+        self._asked = 0.0
+        if message.incarnation == self._incarnation and message.version <= self.version:
+            return False
+        try:
+            if hashlib.sha256(payload).hexdigest() != message.sha256:
+                raise CheckpointError("sha256 differs")
+            weights: dict[str, np.ndarray] = unpack(payload)
+            load_into(self._module, weights)
+        except CheckpointError:
+            self.rejected += 1
+            return False
+        self._incarnation, self.version = message.incarnation, message.version
+        self.newest = max(self.newest, self.version)
+        return True

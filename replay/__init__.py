@@ -1,0 +1,1 @@
+"""Consolidates the experience of all actors and serves batches of it. numpy only."""

@@ -1,0 +1,60 @@
+"""`python -m replay RUN_DIR`: the replay process of a run."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from replay.config import ReplayConfig
+from replay.server import ReplayServer
+from transport.experience import SpecError, read_spec
+from transport.lifetime import Lifetime, say
+from transport.metrics import Record
+from transport.run_dir import RunDir
+
+IDLE_SECONDS = 0.1
+
+
+def describe(record: Record) -> str:
+    """The throughput line."""
+    get = record.get
+    return (
+        f"in {get('inserted_steps_per_second', 0):,.0f} steps/s · out {get('sampled_items_per_second', 0):,.0f} items/s"
+        f" · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
+        f" · samples/insert {get('samples_per_insert', 0):.1f} (band {get('band_low', 0):g}-{get('band_high', 0):g})"
+        f" · duplicates {get('duplicates', 0):.0f} · rejected {get('rejected', 0) + get('malformed', 0):.0f}"
+        f" · queue {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}"
+    )
+
+
+def main() -> int:
+    """Set up, then one loop."""
+    run_dir = RunDir(Path(sys.argv[1]))
+    document = tomllib.loads(run_dir.config.read_text())
+    config = msgspec.convert(document["replay"], ReplayConfig)
+    try:
+        spec = read_spec(run_dir.spec.read_bytes())
+        life = Lifetime("replay", run_dir, describe)
+        address = run_dir.bind_address("replay")
+        server = ReplayServer(spec, config, document.get("seed", 0), life.incarnation, address, life.metrics)
+    except (SpecError, ValueError, OSError) as error:
+        say(f"replay: {error}")
+        return 2
+    run_dir.write_endpoint("replay", server.address)
+    held = server.table
+    say(f"holds {held.capacity:,} items of {spec.row_bytes:,} bytes a row at most ({held.capacity // spec.chunk_length * held.slot_bytes / 1e9:.2f} GB)")
+    life.ready()
+    while not life.stopping:
+        server.turn(IDLE_SECONDS)
+        server.measure()
+        life.beat()
+    server.close()
+    life.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

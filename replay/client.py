@@ -1,0 +1,255 @@
+"""The two clients of the replay server: the actors' writer and the learner's sampler."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.storage import batch_layout
+from transport.channel import Client
+from transport.compression import crc32, pack_chunk
+from transport.experience import Chunk, ExperienceSpec
+from transport.messages import (
+    PROTOCOL,
+    Ack,
+    Greet,
+    Insert,
+    PriorityUpdate,
+    Refused,
+    Sample,
+    SampleRequest,
+    SamplerHello,
+    SamplerWelcome,
+    WriterHello,
+    WriterWelcome,
+)
+from transport.slab import Slab
+
+SILENCE_SECONDS = 2.0  # replay answers, or says that it holds, several times in this long; more means trouble
+
+
+class ReplayRefused(RuntimeError):
+    """Replay will not serve this process: the message is replay's reason."""
+
+
+@dataclass(frozen=True)
+class _Unacknowledged:
+    sequence: int
+    message: Insert
+    parts: list[bytes]
+    bytes: int
+
+
+class ExperienceWriter:
+    """Sends chunks and holds each until replay has acknowledged it.
+
+    Nothing here blocks: `insert` when `has_credit`, and call `poll` often. Chunks are sent again only over a new connection or to a new
+    replay server, and replay drops what it already has.
+    """
+
+    def __init__(self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int) -> None:
+        """Connects in the background; credit arrives with replay's welcome."""
+        self._client = Client(address)
+        self._name, self._incarnation, self._spec, self._streams = name, incarnation, spec, streams
+        self._unacknowledged: deque[_Unacknowledged] = deque()
+        self._next_sequence = 0
+        self._next_to_send = 0
+        self._outstanding_bytes = 0
+        self._credit_bytes = 0
+        self._server: tuple[int, int] | None = None  # (incarnation, connection) of the last welcome
+        self._welcomed = False  # while a greeting is unanswered nothing is sent, or it might arrive before what was lost
+        self._heard = time.monotonic()
+        self._greeted = 0.0
+        self.raw_bytes = 0
+        self.sent_bytes = 0
+        self.acknowledged_items = 0
+        self._greet()
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether a chunk may be inserted now. With nothing under way one chunk always may, however small the credit."""
+        if self._server is None:
+            return False
+        return not self._unacknowledged or self._outstanding_bytes < self._credit_bytes
+
+    @property
+    def outstanding(self) -> int:
+        """Chunks not acknowledged yet."""
+        return len(self._unacknowledged)
+
+    def insert(self, chunk: Chunk) -> None:
+        """Packs and sends a chunk."""
+        parts = pack_chunk(self._spec, chunk)
+        size = sum(map(len, parts))
+        message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts))
+        if not self._unacknowledged:
+            self._heard = time.monotonic()  # silence counts from here
+        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, size))
+        self._next_sequence += 1
+        self._outstanding_bytes += size
+        self.raw_bytes += self._spec.rows(chunk.length) * self._spec.row_bytes
+        self.sent_bytes += size
+        self._send()
+
+    def poll(self, timeout_seconds: float = 0) -> None:
+        """Takes in acknowledgements; greets again after silence. Raises ReplayRefused."""
+        while (arrival := self._client.receive(timeout_seconds)) is not None:
+            timeout_seconds = 0
+            self._heard = time.monotonic()
+            message = arrival[0]
+            if isinstance(message, Ack):
+                self._acknowledge(message.next_sequence)
+            elif isinstance(message, WriterWelcome):
+                self._welcome(message)
+            elif isinstance(message, Greet):
+                self._greet()
+            elif isinstance(message, Refused):
+                raise ReplayRefused(message.reason)
+        self._send()
+        silent = time.monotonic() - self._heard > SILENCE_SECONDS
+        if (not self._welcomed or (silent and self._unacknowledged)) and time.monotonic() - self._greeted > SILENCE_SECONDS:
+            self._greet()
+
+    def close(self) -> None:
+        """Closes; call after the last acknowledgement, or accept that what is outstanding is lost."""
+        self._client.close()
+
+    def _greet(self) -> None:
+        self._greeted = time.monotonic()
+        self._welcomed = False
+        first = self._unacknowledged[0].sequence if self._unacknowledged else self._next_sequence
+        self._client.send(WriterHello(self._name, self._incarnation, PROTOCOL, self._spec.digest, self._streams, first))
+
+    def _welcome(self, message: WriterWelcome) -> None:
+        self._welcomed = True
+        self._credit_bytes = message.credit_bytes
+        server = (message.server_incarnation, message.connection)
+        if server != self._server:  # over the same connection, whatever was sent is still on its way
+            self._server = server
+            self._next_to_send = message.next_sequence
+
+    def _send(self) -> None:
+        """Sends, in order, what has not been sent over this connection."""
+        if not self._welcomed or self._next_to_send >= self._next_sequence:
+            return
+        for entry in self._unacknowledged:
+            if entry.sequence >= self._next_to_send:
+                if not self._client.send(entry.message, entry.parts):
+                    return
+                self._next_to_send = entry.sequence + 1
+
+    def _acknowledge(self, next_sequence: int) -> None:
+        while self._unacknowledged and self._unacknowledged[0].sequence < next_sequence:
+            entry = self._unacknowledged.popleft()
+            self._outstanding_bytes -= entry.bytes
+            self.acknowledged_items += entry.message.length
+
+
+@dataclass(frozen=True)
+class SampledBatch:
+    """A batch in a slot, until it is released. `arrays` are those of `batch_layout`; `population` is what it was drawn from."""
+
+    slot: int
+    generation: int
+    population: int
+    arrays: dict[str, np.ndarray]
+
+
+class Sampler:
+    """Keeps every free slot requested, so that batches are ready before they are needed."""
+
+    def __init__(self, address: str, name: str, incarnation: int, spec: ExperienceSpec, batch_size: int, slots: int, shared: bool = True) -> None:
+        """`shared` False makes batches travel as raw parts, as they do between hosts. Raises SlabError."""
+        self._client = Client(address)
+        self._slab = Slab.create(batch_layout(spec, batch_size), slots)
+        slab_name = self._slab.name if shared else ""
+        self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name)
+        self._generation = 0
+        self._requested: dict[int, int] = {}  # slot -> generation
+        self._free = set(range(slots))
+        self._ready: deque[SampledBatch] = deque()
+        self._server: int | None = None
+        self._heard = time.monotonic()
+        self._greeted = 0.0
+        self._greet()
+
+    def next(self, timeout_seconds: float) -> SampledBatch | None:
+        """The next batch, or None when none came in time. Raises ReplayRefused."""
+        deadline = time.monotonic() + timeout_seconds
+        self._receive(0)
+        while not self._ready and (left := deadline - time.monotonic()) > 0:
+            self._receive(left)  # other messages than batches arrive too
+        return self._ready.popleft() if self._ready else None
+
+    def release(self, batch: SampledBatch) -> None:
+        """The batch has been copied to where it is used: its slot goes back to replay. Do not touch its arrays afterwards."""
+        self._free.add(batch.slot)
+        self._request_free()
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Sends priorities [N] of keys [N] back."""
+        parts = [np.ascontiguousarray(keys, "<i8").tobytes(), np.ascontiguousarray(priorities, "<f4").tobytes()]
+        self._client.send(PriorityUpdate(len(keys)), parts)
+
+    def close(self) -> None:
+        """Closes the socket and gives the memory back."""
+        self._ready.clear()
+        self._client.close()
+        self._slab.close()
+
+    def _greet(self) -> None:
+        self._greeted = time.monotonic()
+        self._client.send(self._hello)
+
+    def _request_free(self) -> None:
+        if self._server is None:
+            return
+        while self._free:
+            slot = self._free.pop()
+            self._generation += 1
+            self._requested[slot] = self._generation
+            self._client.send(SampleRequest(slot, self._generation))
+
+    def _receive(self, timeout_seconds: float) -> None:
+        while (arrival := self._client.receive(timeout_seconds)) is not None:
+            timeout_seconds = 0
+            self._heard = time.monotonic()
+            message, parts = arrival
+            if isinstance(message, Sample):
+                self._on_sample(message, parts)
+            elif isinstance(message, SamplerWelcome):
+                self._on_welcome(message)
+            elif isinstance(message, Greet):
+                self._server = None
+                self._greet()
+            elif isinstance(message, Refused):
+                raise ReplayRefused(message.reason)
+        silent = time.monotonic() - self._heard > SILENCE_SECONDS
+        if (self._server is None or (silent and self._requested)) and time.monotonic() - self._greeted > SILENCE_SECONDS:
+            self._server = None
+            self._greet()
+
+    def _on_welcome(self, message: SamplerWelcome) -> None:
+        if self._server is not None:
+            return  # an answer to a greeting sent twice
+        self._server = message.server_incarnation
+        self._free.update(self._requested)  # whoever was asked before may be gone; late answers carry an old generation
+        self._requested.clear()
+        self._request_free()
+
+    def _on_sample(self, message: Sample, parts: list[bytes]) -> None:
+        if self._requested.get(message.slot) != message.generation:
+            return
+        if parts:
+            target = self._slab.raw(message.slot)
+            if sum(map(len, parts)) != len(target):
+                return
+            offset = 0
+            for part in parts:
+                target[offset : offset + len(part)] = part
+                offset += len(part)
+        del self._requested[message.slot]
+        self._ready.append(SampledBatch(message.slot, message.generation, message.population, self._slab.slots[message.slot]))

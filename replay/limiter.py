@@ -1,0 +1,57 @@
+"""Keeps samples per insert within a band, by making one side or the other wait."""
+
+from __future__ import annotations
+
+
+class Limiter:
+    """Both sides are free until `min_size` items are there (but nothing is sampled before).
+
+    From then on, counted since the last rebase, with I inserted items and S sampled items:
+
+        inserts wait while  S < low  * I - slack      and a learner is connected (a dead learner never stops the actors)
+        samples wait while  S > high * I + slack
+
+    The slack must hold a batch and everything under way, or the two sides could wait for each other.
+    """
+
+    def __init__(self, min_size: int, low: float, high: float, slack: float) -> None:
+        """`low`, `high`: samples per insert; `slack`: in samples."""
+        self._min_size = min_size
+        self._low = low
+        self._high = high
+        self.slack = slack
+        self._inserted = 0
+        self._sampled = 0
+        self._learner = False
+
+    def connect_learner(self) -> None:
+        """A learner is there (again): what was missed while it was away is not held against anyone."""
+        self._learner = True
+        self._rebase()
+
+    def disconnect_learner(self) -> None:
+        """No learner: inserts never wait."""
+        self._learner = False
+
+    def _rebase(self) -> None:
+        self._inserted = 0
+        self._sampled = 0
+
+    def can_insert(self, size: int) -> bool:
+        """Whether a chunk may be inserted into a table of `size` items."""
+        if not self._learner or size < self._min_size:
+            return True
+        return self._sampled >= self._low * self._inserted - self.slack
+
+    def can_sample(self, size: int) -> bool:
+        """Whether a batch may be drawn from a table of `size` items."""
+        return size >= self._min_size and self._sampled <= self._high * self._inserted + self.slack
+
+    def inserted(self, count: int, size: int) -> None:
+        """`count` items were inserted; the table then held `size`."""
+        if size >= self._min_size:
+            self._inserted += count
+
+    def sampled(self, count: int) -> None:
+        """`count` items were sampled."""
+        self._sampled += count

@@ -1,0 +1,307 @@
+"""The replay server: one thread that owns the table and one socket for everyone."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from replay.config import ReplayConfig
+from replay.storage import batch_layout
+from replay.table import RejectedChunk, Table
+from transport.channel import Server, cut, wait
+from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
+from transport.experience import Chunk, ExperienceSpec
+from transport.messages import (
+    PROTOCOL,
+    Ack,
+    Greet,
+    Hold,
+    Insert,
+    PriorityUpdate,
+    Refused,
+    Sample,
+    SampleRequest,
+    SamplerHello,
+    SamplerWelcome,
+    WriterHello,
+    WriterWelcome,
+)
+from transport.metrics import Metrics
+from transport.slab import Layout, Slab, SlabError
+
+HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that they do
+MESSAGES_PER_TURN = 8
+CHUNKS_OF_CREDIT = 8
+
+
+@dataclass
+class Writer:
+    """What the server knows of one life of one actor."""
+
+    name: str
+    incarnation: int
+    streams: int
+    peer: bytes
+    connection: int
+    received: int  # every sequence below has arrived
+    inserted: int = 0  # every sequence below is in the table
+    waiting: int = 0  # arrived, not in the table yet
+
+
+@dataclass
+class Learner:
+    """What the server knows of one life of the learner."""
+
+    incarnation: int
+    peer: bytes
+    layout: Layout
+    slab: Slab | None  # None: batches travel as raw parts
+    slots: int
+    scratch: np.ndarray = field(repr=False)
+    requests: deque[SampleRequest] = field(default_factory=deque)
+
+    def arrays(self, slot: int) -> dict[str, np.ndarray]:
+        """Where the batch of a slot is to be written."""
+        return self.slab.slots[slot] if self.slab else self.layout.view(self.scratch)
+
+
+class ReplayServer:
+    """Takes chunks from actors, serves batches to the learner. Call `turn` for ever."""
+
+    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int, incarnation: int, address: str, metrics: Metrics) -> None:
+        """Binds. Raises ValueError when the configuration holds no chunk, OSError when the address cannot be bound."""
+        self.spec = spec
+        self.table = Table(spec, config, seed)
+        self._config = config
+        self._incarnation = incarnation
+        self._metrics = metrics
+        self._wire_bytes = chunk_wire_bytes(spec)
+        self._server = Server(address, max_part_bytes=max(self._wire_bytes, 1 << 20))
+        self.address = self._server.address
+        self._writers: dict[str, Writer] = {}
+        self._peers: dict[bytes, Writer] = {}
+        self._connections = 0
+        self._pending: deque[tuple[Writer, Insert, Chunk | None]] = deque()
+        self._learner: Learner | None = None
+        self._next_hold = 0.0
+
+    def turn(self, timeout_seconds: float) -> None:
+        """Reads what has come, inserts and samples as the limiter allows, answers; waits at most `timeout_seconds` for work."""
+        with self._metrics.phase(self._idle_phase()):
+            wait([self._server], timeout_seconds)
+        for _ in range(MESSAGES_PER_TURN):
+            arrival = self._server.receive()
+            if arrival is None:
+                break
+            self._handle(*arrival)
+        self._insert_pending()
+        self._serve_batches()
+        if time.monotonic() >= self._next_hold:
+            self._next_hold = time.monotonic() + HOLD_SECONDS
+            self._reassure()
+
+    def close(self) -> None:
+        """Closes the socket and the learner's memory."""
+        self._drop_learner()
+        self._server.close()
+
+    def _idle_phase(self) -> str:
+        # Waiting has a reason, and the bottleneck is told from it.
+        if self._pending:
+            return "insert_hold"
+        if self._learner and self._learner.requests:
+            return "sample_hold"
+        return "idle"
+
+    def _handle(self, peer: bytes, message: object, parts: list[bytes]) -> None:
+        if isinstance(message, Insert):
+            self._on_insert(peer, message, parts)
+        elif isinstance(message, SampleRequest):
+            self._on_request(peer, message)
+        elif isinstance(message, PriorityUpdate):
+            self._on_priorities(peer, message, parts)
+        elif isinstance(message, WriterHello):
+            self._on_writer(peer, message)
+        elif isinstance(message, SamplerHello):
+            self._on_learner(peer, message)
+        else:
+            self._metrics.count("rejected")
+
+    # ---- actors
+
+    def _mismatch(self, hello: WriterHello | SamplerHello) -> str:
+        if hello.protocol != PROTOCOL:
+            return f"{hello.name} speaks protocol {hello.protocol}, replay speaks {PROTOCOL}: use the same version of headrace"
+        if hello.spec_digest != self.spec.digest:
+            return f"{hello.name} was made for another experience spec ({hello.spec_digest}, replay has {self.spec.digest})"
+        return ""
+
+    def _on_writer(self, peer: bytes, hello: WriterHello) -> None:
+        reason = self._mismatch(hello)
+        if reason:
+            self._server.send(peer, Refused(reason))
+            return
+        writer = self._writers.get(hello.name)
+        if writer is None or writer.incarnation != hello.incarnation:
+            # Either a new life of the actor, or this server is the new one: what the writer still holds comes first.
+            first = hello.first_sequence
+            writer = Writer(hello.name, hello.incarnation, hello.streams, b"", 0, received=first, inserted=first)
+            self._writers[hello.name] = writer
+        if writer.peer != peer:
+            self._peers.pop(writer.peer, None)
+            self._connections += 1
+            writer.peer, writer.connection = peer, self._connections
+            self._peers[peer] = writer
+        self._set_slack()
+        self._server.send(peer, WriterWelcome(self._incarnation, writer.connection, writer.received, self._credit_bytes(writer)))
+
+    def _credit_chunks(self, writer: Writer) -> int:
+        return max(CHUNKS_OF_CREDIT, 2 * writer.streams)
+
+    def _credit_bytes(self, writer: Writer) -> int:
+        share = self._config.receive_bytes // max(len(self._writers), 1)
+        return min(self._credit_chunks(writer) * self._wire_bytes, share)
+
+    def _set_slack(self) -> None:
+        """Room for a batch and for everything under way, so that the two sides never wait for each other."""
+        high = self._config.samples_per_insert_high
+        under_way = sum(self._credit_chunks(writer) for writer in self._writers.values()) * self.spec.chunk_length
+        batches = len(self._learner.layout.view(self._learner.scratch)["key"]) * self._learner.slots if self._learner else 0
+        self.table.limiter.slack = batches + high * under_way
+
+    def _on_insert(self, peer: bytes, message: Insert, parts: list[bytes]) -> None:
+        writer = self._peers.get(peer)
+        if writer is None:
+            self._server.send(peer, Greet())
+            return
+        if message.sequence < writer.received:
+            self._metrics.count("duplicates")
+            self._server.send(peer, Ack(writer.inserted))
+            return
+        if message.sequence > writer.received:
+            # Messages were lost on the way: take nothing more until the writer has greeted and begun again where they are missing.
+            self._metrics.count("gaps")
+            self._peers.pop(peer)
+            writer.peer = b""
+            self._server.send(peer, Greet())
+            return
+        writer.received = message.sequence + 1
+        writer.waiting += 1
+        self._pending.append((writer, message, self._read_chunk(message, parts)))
+
+    def _read_chunk(self, message: Insert, parts: list[bytes]) -> Chunk | None:
+        """None for a chunk that is not one; it is counted, and its sequence still acknowledged, so that its sender goes on."""
+        try:
+            if message.length > self.spec.chunk_length:
+                raise CorruptChunk(f"{message.length} items")
+            if crc32(parts) != message.crc32:
+                raise CorruptChunk("checksum differs")
+            return Chunk(message.stream, message.length, unpack_chunk(self.spec, message.length, parts))
+        except CorruptChunk:
+            self._metrics.count("rejected")
+            return None
+
+    def _insert_pending(self) -> None:
+        touched: dict[str, Writer] = {}
+        while self._pending and self.table.can_insert():
+            writer, message, chunk = self._pending.popleft()
+            if chunk is not None:
+                try:
+                    self._metrics.count("inserted_steps", self.table.insert(chunk))
+                    self._metrics.count("inserted_chunks")
+                except RejectedChunk:
+                    self._metrics.count("rejected")
+            writer.inserted = message.sequence + 1
+            writer.waiting -= 1
+            touched[writer.name] = writer
+        for writer in touched.values():
+            self._server.send(writer.peer, Ack(writer.inserted))
+
+    # ---- the learner
+
+    def _on_learner(self, peer: bytes, hello: SamplerHello) -> None:
+        reason = self._mismatch(hello)
+        if reason:
+            self._server.send(peer, Refused(reason))
+            return
+        known = self._learner
+        if known is None or known.incarnation != hello.incarnation or known.peer != peer:
+            self._drop_learner()
+            layout = batch_layout(self.spec, hello.batch_size)
+            slab = None
+            if hello.slab:
+                try:
+                    slab = Slab.open(layout, hello.slots, hello.slab)
+                except SlabError:
+                    pass  # another host, or another user's: the raw parts reach it all the same
+            scratch = np.zeros(layout.slot_bytes, np.uint8)
+            self._learner = Learner(hello.incarnation, peer, layout, slab, hello.slots, scratch)
+            self._set_slack()
+            self.table.limiter.connect_learner()
+        assert self._learner is not None
+        self._server.send(peer, SamplerWelcome(self._incarnation, shared=self._learner.slab is not None))
+
+    def _drop_learner(self) -> None:
+        if self._learner and self._learner.slab:
+            self._learner.slab.close()
+        self._learner = None
+        self.table.limiter.disconnect_learner()
+
+    def _on_request(self, peer: bytes, message: SampleRequest) -> None:
+        if self._learner is None or self._learner.peer != peer:
+            self._server.send(peer, Greet())
+        elif message.slot < self._learner.slots and len(self._learner.requests) < self._learner.slots:
+            self._learner.requests.append(message)
+        else:
+            self._metrics.count("rejected")
+
+    def _on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
+        if self._learner is None or self._learner.peer != peer:
+            self._server.send(peer, Greet())
+            return
+        if [len(part) for part in parts] != [8 * message.count, 4 * message.count]:
+            self._metrics.count("rejected")
+            return
+        keys, priorities = np.frombuffer(parts[0], "<i8"), np.frombuffer(parts[1], "<f4")
+        taken = self.table.update_priorities(keys, priorities)
+        self._metrics.count("stale_priorities", message.count - taken)
+
+    def _serve_batches(self) -> None:
+        learner = self._learner
+        while learner and learner.requests:
+            arrays = learner.arrays(learner.requests[0].slot)
+            if not self.table.can_sample(len(arrays["key"])):
+                return
+            request = learner.requests.popleft()
+            self.table.sample(arrays)
+            self._metrics.count("sampled_items", len(arrays["key"]))
+            parts = () if learner.slab else cut(learner.scratch.data)
+            if not self._server.send(learner.peer, Sample(request.slot, request.generation, self.table.size), parts):
+                self._drop_learner()
+                return
+
+    def _reassure(self) -> None:
+        """Tells everyone who waits that silence is not trouble; finds out whether the learner is still there."""
+        for writer in self._writers.values():
+            if writer.waiting:
+                self._server.send(writer.peer, Hold())
+        if self._learner and not self._server.send(self._learner.peer, Hold()):
+            self._drop_learner()
+
+    def measure(self) -> None:
+        """Sets the gauges that change all the time."""
+        table, metrics = self.table, self._metrics
+        metrics.gauge("items", table.size)
+        metrics.gauge("capacity", table.capacity)
+        metrics.gauge("bytes", table.used_bytes)
+        metrics.gauge("samples_per_insert", table.sampled_items / max(table.inserted_items, 1))
+        metrics.gauge("min_size", self._config.min_size)
+        metrics.gauge("band_low", self._config.samples_per_insert_low)
+        metrics.gauge("band_high", self._config.samples_per_insert_high)
+        metrics.gauge("queue", len(self._pending))
+        metrics.gauge("queue_limit", sum(self._credit_chunks(writer) for writer in self._writers.values()))
+        metrics.gauge("malformed", self._server.malformed)
+        metrics.gauge("received_bytes", self._server.received_bytes)

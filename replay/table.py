@@ -1,0 +1,138 @@
+"""Storage, selector and limiter as one table. No socket in here, and one owner: nothing is locked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replay.config import ReplayConfig
+from replay.limiter import Limiter
+from replay.selectors import Fifo, make_selector
+from replay.storage import Storage
+from transport.experience import Categorical, Chunk, ExperienceSpec
+
+TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per leaf, and indices come on top
+
+
+class RejectedChunk(ValueError):
+    """A chunk whose values cannot be learned from: the text says why."""
+
+
+def check_values(spec: ExperienceSpec, chunk: Chunk) -> None:
+    """Raises RejectedChunk for what would break a learner: actions that do not exist, rewards that are no numbers, wild flags."""
+    columns = chunk.columns
+    used = columns["valid"] != 0
+    if isinstance(spec.action, Categorical):
+        action = columns["action"][used]
+        if action.size and (action.min() < 0 or action.max() >= spec.action.n):
+            raise RejectedChunk(f"an action outside 0 to {spec.action.n - 1}")
+    elif not np.isfinite(columns["action"][used]).all():
+        raise RejectedChunk("an action that is not finite")
+    if not np.isfinite(columns["reward"][used]).all():
+        raise RejectedChunk("a reward that is not finite")
+    if columns["episode_step"].min() < 0:
+        raise RejectedChunk("a negative episode_step")
+    for field in spec.fields:
+        if field.dtype.startswith("<f") and not np.isfinite(columns[field.name]).all():
+            raise RejectedChunk(f"{field.name} is not finite")
+
+
+class Table:
+    """Experience that can be sampled.
+
+    An item is one transition; its key is chunk_key * chunk_length + offset and never used twice. Its leaf is the place in the ring
+    where it lies. Eviction is first in, first out, by chunk.
+    """
+
+    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int) -> None:
+        """Takes address space for the capacity at once; memory fills as chunks arrive. Raises ValueError if nothing fits."""
+        self.spec = spec
+        self._length = spec.chunk_length
+        per_slot = Storage.slot_bytes(spec) + TREE_BYTES_PER_ITEM * self._length
+        by_items = max(config.capacity // self._length, 1)
+        by_bytes = config.budget_bytes // per_slot
+        slots = min(by_items, by_bytes)
+        if slots < 1:
+            raise ValueError(f"replay.budget_bytes {config.budget_bytes:,} holds no chunk of {per_slot:,} bytes: raise it")
+        self.capacity = slots * self._length
+        if self.capacity < config.min_size:
+            raise ValueError(
+                f"replay holds {self.capacity:,} items at most but replay.min_size is {config.min_size:,}: "
+                "raise replay.capacity or replay.budget_bytes, or lower replay.min_size"
+            )
+        self.slot_bytes = per_slot
+        self._storage = Storage(spec, slots)
+        self._selector = make_selector(config.selector, slots * self._length, config.priority_exponent, np.random.default_rng(seed))
+        self.limiter = Limiter(config.min_size, config.samples_per_insert_low, config.samples_per_insert_high, slack=0.0)
+        self._chunk_keys = np.full(slots, -1, np.int64)
+        self._items = np.zeros(slots, np.int64)  # drawable items per slot
+        self._next_chunk = 0
+        self.size = 0  # drawable items
+        self.inserted_items = 0
+        self.sampled_items = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the chunks held, with what it takes to draw them."""
+        return min(self._next_chunk, self._storage.slots) * self.slot_bytes
+
+    def can_insert(self) -> bool:
+        """Whether the limiter lets a chunk in."""
+        return self.limiter.can_insert(self.size)
+
+    def insert(self, chunk: Chunk) -> int:
+        """Stores a chunk, evicting the oldest when full; returns how many items it brought. Raises RejectedChunk."""
+        check_values(self.spec, chunk)
+        slot = self._next_chunk % self._storage.slots
+        first = slot * self._length
+        if self._chunk_keys[slot] >= 0:
+            self._selector.evict(first, self._length)
+            self.size -= int(self._items[slot])
+        drawable = self._storage.write(slot, chunk)
+        self._selector.insert(first, drawable)
+        self._chunk_keys[slot] = self._next_chunk
+        self._next_chunk += 1
+        items = int(drawable.sum())
+        self._items[slot] = items
+        self.size += items
+        self.inserted_items += items
+        self.limiter.inserted(items, self.size)
+        return items
+
+    def can_sample(self, count: int) -> bool:
+        """Whether the limiter lets a batch of `count` out, and there are items to draw."""
+        available = self._selector.available()
+        needed = count if isinstance(self._selector, Fifo) else 1
+        return available >= needed and self.limiter.can_sample(self.size)
+
+    def sample(self, out: dict[str, np.ndarray]) -> None:
+        """Draws a batch into arrays of `batch_layout`."""
+        count = len(out["key"])
+        leaves, probability = self._selector.sample(count)
+        self._storage.gather(leaves, out)
+        out["probability"][:] = probability
+        slot, offset = np.divmod(leaves, self._length)
+        out["key"][:] = self._chunk_keys[slot] * self._length + offset
+        self.sampled_items += count
+        self.limiter.sampled(count)
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        """New priorities [N] for keys [N]; returns how many were taken. Evicted keys and non-finite priorities are left out."""
+        chunk, offset = np.divmod(keys, self._length)
+        slot = chunk % self._storage.slots
+        leaves = slot * self._length + offset
+        present = (keys >= 0) & (self._chunk_keys[slot] == chunk) & self._storage.drawable(leaves)
+        present &= np.isfinite(priorities) & (priorities >= 0)
+        self._selector.update(leaves[present], priorities[present])
+        return int(present.sum())
+
+    def check_invariants(self) -> None:
+        """For tests: raises AssertionError when the parts disagree."""
+        held = self._chunk_keys >= 0
+        assert self.size == self._items[held].sum() <= self.capacity
+        slots = np.arange(self._storage.slots)
+        assert (self._chunk_keys[held] % self._storage.slots == slots[held]).all()
+        newest = self._chunk_keys.max(initial=-1)
+        assert newest == self._next_chunk - 1
+        assert (self._chunk_keys[held] > newest - self._storage.slots).all()
+        if not isinstance(self._selector, Fifo):
+            assert self._selector.available() == self.size

@@ -1,0 +1,247 @@
+"""The contract that every environment keeps, from the name to the arrays that an actor works with."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.config import EnvConfig
+from actors.envs.make import EnvError, known_envs, make_env
+from actors.envs.spec import experience_spec, to_env_action
+from actors.envs.vector import VectorEnv, VectorStep
+from actors.picture import draw
+from transport.experience import Categorical, Continuous, ExperienceSpec
+
+TOYS = "tests.actors.toy_envs"
+needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
+EVERY = [
+    pytest.param(EnvConfig(id="CartPole-v1"), id="CartPole"),
+    pytest.param(EnvConfig(id="mario", max_episode_steps=12), id="mario", marks=needs_mario),
+    pytest.param(EnvConfig(id=f"{TOYS}:Camera"), id="image"),
+    pytest.param(EnvConfig(id=f"{TOYS}:Rover"), id="dict"),
+]
+
+
+def spec_of(config: EnvConfig) -> ExperienceSpec:
+    env = make_env(config)
+    try:
+        return experience_spec(env, config, 3, "lz4")
+    finally:
+        env.close()
+
+
+def random_actions(spec: ExperienceSpec, count: int, random: np.random.Generator) -> np.ndarray:
+    if isinstance(spec.action, Categorical):
+        return random.integers(spec.action.n, size=count)
+    return random.uniform(spec.action.low, spec.action.high, (count, len(spec.action.low))).astype(np.float32)
+
+
+def play(config: EnvConfig, seeds: list[int], steps: int) -> tuple[list[dict[str, np.ndarray]], list[VectorStep]]:
+    """Every observation acted on, and every step, of a random but repeatable run."""
+    spec = spec_of(config)
+    env = VectorEnv(config, spec, len(seeds), seeds)
+    random = np.random.default_rng(1)
+    observations, results = [env.reset()], []
+    try:
+        for _ in range(steps):
+            results.append(env.step(random_actions(spec, len(seeds), random)))
+            observations.append(results[-1].observation)
+    finally:
+        env.close()
+    return observations, results
+
+
+def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("config", EVERY)
+def test_the_simulator_gives_what_its_spaces_declare(config: EnvConfig) -> None:
+    env = make_env(config)
+    env.action_space.seed(0)
+    observation, info = env.reset(seed=0)
+    assert env.observation_space.contains(observation) and isinstance(info, dict)
+    for _ in range(15):
+        observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        assert env.observation_space.contains(observation)
+        assert np.isfinite(float(reward))
+        if terminated or truncated:
+            observation, _ = env.reset()
+            assert env.observation_space.contains(observation)
+    env.close()
+
+
+@pytest.mark.parametrize("config", EVERY)
+def test_observations_come_out_as_the_fields_rest(config: EnvConfig) -> None:
+    spec = spec_of(config)
+    observations, results = play(config, [3, 4], 15)
+    for seen in [*observations, *(result.final_observation for result in results)]:
+        assert list(seen) == [field.name for field in spec.fields]
+        for field in spec.fields:
+            assert seen[field.name].shape == (2, *field.shape)
+            assert seen[field.name].dtype == np.dtype(field.dtype)
+    for result in results:
+        assert result.reward.shape == (2,) and result.reward.dtype == np.float32
+        assert result.terminated.shape == (2,) and result.terminated.dtype == bool
+
+
+@pytest.mark.parametrize("config", EVERY)
+def test_the_same_seeds_give_the_same_run(config: EnvConfig) -> None:
+    first, second = play(config, [7, 8], 15), play(config, [7, 8], 15)
+    assert all(same(left, right) for left, right in zip(first[0], second[0], strict=True))
+    for left, right in zip(first[1], second[1], strict=True):
+        assert np.array_equal(left.reward, right.reward)
+        assert np.array_equal(left.terminated, right.terminated) and np.array_equal(left.truncated, right.truncated)
+
+
+@pytest.mark.parametrize("config", EVERY)
+def test_episodes_end_once_and_the_next_begins_in_the_same_step(config: EnvConfig) -> None:
+    _, results = play(config, [0, 1], 40)
+    length, total = np.zeros(2, int), np.zeros(2)
+    ended = 0
+    for result in results:
+        length += 1
+        total += result.reward
+        assert not (result.terminated & result.truncated).any()
+        over = result.terminated | result.truncated
+        assert sorted(episode.env for episode in result.episodes) == list(np.flatnonzero(over))
+        for episode in result.episodes:
+            assert episode.length == length[episode.env]
+            assert episode.total_reward == pytest.approx(total[episode.env], rel=1e-5)
+            length[episode.env], total[episode.env] = 0, 0.0
+        ended += len(result.episodes)
+    assert ended >= 2, "the run was too short to say anything"
+
+
+def test_different_seeds_give_different_episodes() -> None:
+    observations, _ = play(EnvConfig(id=f"{TOYS}:Camera"), [1, 2], 1)
+    assert not np.array_equal(observations[0]["observation"][0], observations[0]["observation"][1])
+
+
+def test_a_later_reset_draws_a_new_start_instead_of_repeating_the_seed() -> None:
+    observations, results = play(EnvConfig(id="CartPole-v1"), [5], 200)
+    starts = [observations[0]] + [result.observation for result in results if result.episodes]
+    assert len(starts) >= 3
+    assert len({start["observation"].tobytes() for start in starts}) == len(starts)
+
+
+def test_the_last_observation_is_delivered_beside_the_first_of_the_next_episode() -> None:
+    _, results = play(EnvConfig(id=f"{TOYS}:Camera"), [1, 2], 12)
+    end = results[4]  # the fifth step terminates
+    assert end.terminated.all() and not end.truncated.any()
+    assert (end.final_observation["observation"][:, 2] == 5).all()  # channel 2 counts the steps
+    assert (end.observation["observation"][:, 2] == 0).all()
+    assert (end.observation["observation"][:, 1] == 1).all()  # channel 1 counts the episodes
+    cut = results[11]  # seven steps later the second one is truncated
+    assert cut.truncated.all() and not cut.terminated.any()
+    assert (cut.final_observation["observation"][:, 2] == 7).all()
+
+
+def test_score_and_success_come_from_the_environment_where_it_gives_them() -> None:
+    _, results = play(EnvConfig(id=f"{TOYS}:Camera"), [1], 12)
+    first, second = results[4].episodes[0], results[11].episodes[0]
+    assert (first.score, first.success) == (50.0, False)
+    assert (second.score, second.success) == (70.0, True)
+    _, results = play(EnvConfig(id=f"{TOYS}:Rover"), [1], 10)
+    episode = results[9].episodes[0]
+    assert episode.score == episode.total_reward and episode.success is None
+
+
+def test_termination_wins_over_truncation_in_the_same_step() -> None:
+    _, results = play(EnvConfig(id=f"{TOYS}:Rover"), [1], 10)
+    assert results[9].terminated.all() and not results[9].truncated.any()
+
+
+def test_arrays_that_were_handed_out_are_never_written_again() -> None:
+    config = EnvConfig(id=f"{TOYS}:Camera")
+    env = VectorEnv(config, spec_of(config), 2, [1, 2])
+    held = [env.reset()]
+    copies = [held[0]["observation"].copy()]
+    for _ in range(12):
+        result = env.step(np.zeros(2, np.int64))
+        for seen in (result.observation, result.final_observation):
+            held.append(seen)
+            copies.append(seen["observation"].copy())
+    assert all(np.array_equal(seen["observation"], copy) for seen, copy in zip(held, copies, strict=True))
+
+
+def test_a_step_limit_truncates_registered_ids_and_factories_alike() -> None:
+    for name in ("CartPole-v1", f"{TOYS}:Endless"):
+        _, results = play(EnvConfig(id=name, max_episode_steps=4), [0], 4)
+        assert [bool(result.truncated[0]) for result in results] == [False, False, False, True]
+
+
+def test_an_environment_without_a_step_limit_is_left_alone() -> None:
+    _, results = play(EnvConfig(id=f"{TOYS}:Endless"), [0], 300)
+    assert not any(result.episodes for result in results)
+
+
+def test_actions_reach_the_environment_in_its_own_terms() -> None:
+    camera, rover = make_env(EnvConfig(id=f"{TOYS}:Camera")), make_env(EnvConfig(id=f"{TOYS}:Rover"))
+    assert to_env_action(camera.action_space, np.int64(2)) == 7
+    action = to_env_action(rover.action_space, np.array([-3.0, 1.5], np.float64))
+    assert action.dtype == np.float32
+    assert action.tolist() == [[-1.0], [1.5]]
+    assert spec_of(EnvConfig(id=f"{TOYS}:Rover")).action == Continuous((-1.0, -2.0), (1.0, 2.0))
+
+
+def test_a_factory_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_toys.py").write_text("from tests.actors.toy_envs import Endless\n\ndef build():\n    return Endless()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["/nowhere", *__import__("sys").path])
+    assert make_env(EnvConfig(id="my_toys:build")).action_space.n == 2  # type: ignore[attr-defined]
+
+
+def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
+    assert make_env(EnvConfig(id=f"{TOYS}:HeadraceToy-v0")).unwrapped.__class__.__name__ == "Endless"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (EnvConfig(id="cartpole-v1"), ["unknown environment", "did you mean CartPole-v1"]),
+        (EnvConfig(id="CartPole-v7"), ["unknown environment", "CartPole-v1"]),
+        (EnvConfig(id="marioo"), ["did you mean mario"]),
+        (EnvConfig(id="no such thing"), ["unknown environment"]),
+        (EnvConfig(id="no_such_module:make"), ["no module 'no_such_module'"]),
+        (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
+        (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
+        (EnvConfig(id=f"{TOYS}:not_an_env"), ["gave a object, not a gymnasium.Env"]),
+        (EnvConfig(id="CartPole-v1", skip=4), ["env.skip", "only mario"]),
+        (EnvConfig(id="CartPole-v1", actions="simple"), ["env.actions", "only mario"]),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: EnvConfig, words: list[str]) -> None:
+    with pytest.raises(EnvError) as refusal:
+        make_env(config)
+    message = str(refusal.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(("name", "extra"), [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "gymnasium[box2d]")])
+def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("ale_py", "Box2D"):
+        monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(EnvError, match="pip install"):
+        make_env(EnvConfig(id=name))
+    with pytest.raises(EnvError) as refusal:
+        make_env(EnvConfig(id=name))
+    assert extra in str(refusal.value)
+
+
+def test_every_short_name_has_a_line_about_it() -> None:
+    assert "mario" in known_envs() and all(known_envs().values())
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Camera", f"{TOYS}:Rover"])
+def test_a_picture_shows_what_the_agent_sees(name: str, tmp_path: Path) -> None:
+    import cv2
+
+    draw(EnvConfig(id=name), tmp_path / "seen.png", 12)
+    picture = cv2.imread(str(tmp_path / "seen.png"))
+    assert picture is not None and min(picture.shape[:2]) > 100
+    assert picture.std() > 5  # something is drawn

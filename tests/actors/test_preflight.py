@@ -1,0 +1,73 @@
+"""Trying an environment before a run, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from actors.config import EnvConfig
+from actors.envs.make import EnvError, make_env
+from actors.envs.spec import experience_spec
+from actors.preflight import preflight
+
+TOYS = "tests.actors.toy_envs"
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Rover", f"{TOYS}:Chatty"])
+def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> None:
+    config = EnvConfig(id=name)
+    assert preflight(config, 3, "lz4") == experience_spec(make_env(config), config, 3, "lz4")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("RaisesInReset", "in reset: FileNotFoundError: no level file level.bin"),
+        ("DiesInStep", "died in step (signal SIGSEGV): assertion failed in physics"),
+        ("LeavesInReset", "died in reset (exit status 7)"),
+        ("OldStep", "step must give (observation, reward, terminated, truncated, info), not 4 values"),
+        ("WrongShape", "step gave observation of shape (4,); its observation_space says (3,)"),
+        ("NotFinite", "step gave observation with a value that is not finite"),
+        ("NotFiniteReward", "it must be one finite number"),
+        ("Camra", "has no Camra (did you mean Camera?)"),
+    ],
+)
+def test_a_bad_environment_is_one_line_that_names_the_phase(name: str, message: str) -> None:
+    with pytest.raises(EnvError) as refusal:
+        preflight(EnvConfig(id=f"{TOYS}:{name}"), 1, "none")
+    assert message in str(refusal.value)
+    assert f"{TOYS}:{name}" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_an_environment_that_hangs_is_killed_with_its_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = tmp_path / "group"
+    monkeypatch.setenv("TOY_ENV_NOTE", str(note))
+    with pytest.raises(EnvError, match=r"reset did not return within 5 s \(raise --env.preflight_seconds"):
+        preflight(EnvConfig(id=f"{TOYS}:HangsInReset", preflight_seconds=5.0), 1, "none")
+    group = int(note.read_text())
+    deadline = time.monotonic() + 10
+    while _group_lives(group):
+        assert time.monotonic() < deadline, "a process of the environment was left behind"
+
+
+def _group_lives(group: int) -> bool:
+    """Whether a process of the group still runs; one that is dead and waits for a parent to notice does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, member_of = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(member_of) == group and state != "Z":
+            return True
+    return False
+
+
+def test_the_parent_imports_neither_torch_nor_gymnasium() -> None:
+    code = "import sys, actors.preflight, actors.envs.make; print([m for m in ('torch', 'gymnasium', 'cv2') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,143 @@
+"""From spaces to fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from actors.config import EnvConfig
+from actors.envs.make import EnvError
+from actors.envs.spec import experience_spec, flatten_observation, to_env_action
+from transport.experience import Categorical, Continuous, ExperienceSpec, Field, read_spec
+
+TWO = spaces.Discrete(2)
+
+
+def spec_for(observation: spaces.Space, action: spaces.Space = TWO, **config: Any) -> ExperienceSpec:
+    env = gymnasium.Env()
+    env.observation_space, env.action_space = observation, action
+    return experience_spec(env, EnvConfig(id="toy", **config), n_step=2, codec="zstd")
+
+
+def unit(*shape: int, dtype: Any = np.float32) -> spaces.Box:
+    return spaces.Box(-1.0, 1.0, shape, dtype)
+
+
+def image(*shape: int) -> spaces.Box:
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [(image(84, 84), (84, 84)), (image(64, 80, 3), (3, 64, 80)), (image(64, 80, 1), (1, 64, 80)), (image(3, 64, 80), (3, 64, 80))],
+)
+def test_an_image_rests_as_bytes_with_its_channels_first(space: spaces.Box, shape: tuple[int, ...]) -> None:
+    assert spec_for(space).fields == (Field("observation", shape, "|u1", scale=1 / 255, codec="zstd"),)
+    picture = np.random.default_rng(0).integers(256, size=space.shape).astype(np.uint8)
+    values = flatten_observation(space, picture)["observation"]
+    assert values.shape == shape and values.dtype == np.uint8
+    expected = picture if shape == space.shape else np.moveaxis(picture, -1, 0)
+    assert np.array_equal(values, expected)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "expected"),
+    [
+        (unit(3, dtype=np.float64), np.array([0.5, -1.0, 1.0]), [0.5, -1.0, 1.0]),
+        (unit(2, 2), np.array([[0.0, 0.25], [0.5, 0.75]], np.float32), [0.0, 0.25, 0.5, 0.75]),
+        (spaces.Box(-1.0, 1.0, ()), np.float32(0.5), [0.5]),
+        (spaces.Box(0, 9, (2,), np.int64), np.array([3, 9]), [3, 9]),
+        (spaces.Box(0, 255, (4,), np.uint8), np.array([0, 1, 2, 255], np.uint8), [0, 1, 2, 255]),
+        (spaces.Discrete(4, start=-1), np.int64(1), [0, 0, 1, 0]),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
+        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
+    ],
+)
+def test_everything_else_rests_as_a_float_vector(space: spaces.Space, value: Any, expected: list[float]) -> None:
+    (field,) = spec_for(space).fields
+    assert field == Field("observation", (len(expected),), "<f4")
+    values = flatten_observation(space, value)["observation"]
+    assert values.dtype == np.float32
+    assert values.tolist() == expected
+
+
+def test_a_nested_dict_has_one_field_per_leaf() -> None:
+    space = spaces.Dict({"camera": image(40, 40), "arm": spaces.Dict({"angles": unit(6), "held": spaces.Discrete(2)})})
+    names = [field.name for field in spec_for(space).fields]
+    assert sorted(names) == ["arm.angles", "arm.held", "camera"]
+    values = flatten_observation(space, space.sample())
+    assert list(values) == names
+    assert {name: array.shape for name, array in values.items()} == {"camera": (40, 40), "arm.angles": (6,), "arm.held": (2,)}
+
+
+def test_the_gaps_of_the_configuration_are_filled_by_what_suits_the_space() -> None:
+    pictures, vectors = spec_for(image(84, 84)), spec_for(unit(3))
+    mixed = spec_for(spaces.Dict({"camera": image(40, 40), "joints": unit(3)}))
+    assert (pictures.stack, pictures.chunk_length, pictures.n_step) == (4, 128, 2)
+    assert (vectors.stack, vectors.chunk_length) == (1, 64)
+    assert (mixed.stack, mixed.chunk_length) == (4, 128)
+    assert [field.codec for field in mixed.fields] == ["zstd", "none"]
+    chosen = spec_for(image(84, 84), stack=2, chunk_length=32)
+    assert (chosen.stack, chosen.chunk_length) == (2, 32)
+
+
+def test_a_quantised_vector_rests_as_bytes_over_its_bounds() -> None:
+    space = spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32))
+    (field,) = spec_for(space, quantise=True).fields
+    assert (field.dtype, field.scale, field.offset) == ("|u1", 5 / 255, -2.0)
+    values = np.array([-2.0, 3.0], np.float32)
+    assert field.encode(values).tolist() == [0, 255]
+    assert np.abs(field.decode(field.encode(values)) - values).max() < 0.5 * 5 / 255
+
+
+def test_quantising_leaves_images_and_indices_as_they_are() -> None:
+    space = spaces.Dict({"camera": image(40, 40), "kind": spaces.Discrete(3)})
+    assert spec_for(space, quantise=True).fields == spec_for(space).fields
+
+
+def test_actions_become_categorical_or_continuous() -> None:
+    assert spec_for(unit(1), spaces.Discrete(5, start=2)).action == Categorical(5)
+    box = spaces.Box(np.array([[-1.0, 0.0]]), np.array([[1.0, 2.0]]), dtype=np.float64)
+    assert spec_for(unit(1), box).action == Continuous((-1.0, 0.0), (1.0, 2.0))
+    action = to_env_action(box, np.array([7.0, 1.0], np.float32))
+    assert action.dtype == np.float64 and action.tolist() == [[1.0, 1.0]]
+    assert to_env_action(spaces.Discrete(5, start=2), np.int64(4)) == 6
+
+
+def test_a_spec_survives_its_file() -> None:
+    import msgspec
+
+    spec = spec_for(spaces.Dict({"camera": image(40, 40), "joints": unit(3)}), unit(2))
+    assert read_spec(msgspec.json.encode(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "config", "words"),
+    [
+        (spaces.Tuple([unit(1)]), TWO, {}, "Tuple spaces are not supported"),
+        (spaces.Sequence(unit(1)), TWO, {}, "Sequence spaces"),
+        (spaces.Graph(unit(1), None), TWO, {}, "Graph spaces"),
+        (spaces.Dict({"a": spaces.Text(3)}), TWO, {}, "'a': Text spaces"),
+        (spaces.Dict({}), TWO, {}, "at least one field"),
+        (spaces.Dict({"reward": unit(1)}), TWO, {}, "column names must differ"),
+        (unit(1), spaces.MultiDiscrete([2, 2]), {}, "MultiDiscrete actions are not supported"),
+        (unit(1), spaces.MultiBinary(2), {}, "MultiBinary actions"),
+        (unit(1), spaces.Dict({"a": TWO}), {}, "Dict actions"),
+        (unit(1), spaces.Box(0, 3, (2,), np.int32), {}, "Box actions of int32"),
+        (unit(1), spaces.Box(-np.inf, np.inf, (2,)), {}, "no bounds"),
+        (spaces.Box(-np.inf, np.inf, (2,)), TWO, {"quantise": True}, "needs finite bounds"),
+        (spaces.Box(-3e38, 3e38, (2,)), TWO, {"quantise": True}, "needs finite bounds"),
+        (unit(1), TWO, {"chunk_length": 100}, "power of two"),
+    ],
+)
+def test_what_cannot_be_a_row_is_refused_with_the_reason(
+    observation: spaces.Space, action: spaces.Space, config: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(EnvError) as refusal:
+        spec_for(observation, action, **config)
+    message = str(refusal.value)
+    assert message.startswith("toy: ") and words in message and "\n" not in message

@@ -1,0 +1,79 @@
+from deploy.bottleneck import bottleneck
+
+ACTOR = {"env_step_fraction": 0.95, "act_fraction": 0.03, "wait_credit_fraction": 0.0}
+REPLAY = {"items": 50_000.0, "band_low": 2.0, "band_high": 8.0, "samples_per_insert": 4.0, "sample_hold_fraction": 0.0, "busy_fraction": 0.2}
+LEARNER = {"updates": 100.0, "update_fraction": 0.9, "data_wait_fraction": 0.02}
+
+
+def verdict(
+    actors: list[dict[str, float]] | None = None,
+    replay: dict[str, float] | None = None,
+    learner: dict[str, float] | None = None,
+    cores_busy: float | None = 0.5,
+) -> str:
+    return bottleneck(
+        [ACTOR, ACTOR] if actors is None else actors,
+        REPLAY | (replay or {}),
+        LEARNER | (learner or {}),
+        min_size=5_000,
+        envs_per_actor=4,
+        cores=8,
+        cores_busy=cores_busy,
+    )
+
+
+def test_without_records_it_says_that_figures_are_to_come() -> None:
+    text = bottleneck([{}, {}], {}, {}, min_size=5_000, envs_per_actor=4, cores=2, cores_busy=None)
+    assert text.startswith("starting ·")
+
+
+def test_before_the_first_batch_it_says_how_full_replay_is() -> None:
+    assert verdict(replay={"items": 1200}, learner={"updates": 0}).startswith("filling replay 1,200/5,000 ·")
+
+
+def test_a_learner_held_by_the_limiter_asks_for_more_actors() -> None:
+    text = verdict(replay={"sample_hold_fraction": 0.6}, learner={"update_fraction": 0.3, "data_wait_fraction": 0.65})
+    assert text == "simulators (actors 95% in env.step, learner waits 60%) · try more actors"
+
+
+def test_more_actors_are_not_advised_when_all_cores_are_busy() -> None:
+    text = verdict(replay={"sample_hold_fraction": 0.6}, learner={"update_fraction": 0.3}, cores_busy=0.99)
+    assert text.startswith("simulators (")
+    assert "more actors will not help; try a higher --replay.samples-per-insert-high (now 8)" in text
+
+
+def test_actors_that_mostly_compute_the_policy_are_told_to_batch_more() -> None:
+    slow = {"env_step_fraction": 0.2, "act_fraction": 0.75}
+    text = verdict(actors=[slow, slow], replay={"sample_hold_fraction": 0.5})
+    assert text.startswith("inference (actors 75% in the policy") and "--envs-per-actor, now 4" in text
+
+
+def test_actors_that_wait_for_a_busy_learner_name_the_learner() -> None:
+    text = verdict(actors=[ACTOR | {"wait_credit_fraction": 0.4}], learner={"update_fraction": 0.97})
+    assert text.startswith("learner (updates take 97% of its time, actors wait 40% of theirs) · try a faster device")
+
+
+def test_actors_that_wait_for_an_idle_learner_name_the_band() -> None:
+    text = verdict(replay={"insert_hold_fraction": 0.5, "samples_per_insert": 1.9}, learner={"update_fraction": 0.2})
+    assert text == (
+        "limiter (actors wait 50% for samples/insert 1.9 to reach the band 2-8) · try a lower --replay.samples-per-insert-low"
+    )
+
+
+def test_a_busy_replay_is_named_when_somebody_waits_for_it() -> None:
+    text = verdict(replay={"busy_fraction": 0.93}, learner={"data_wait_fraction": 0.5, "update_fraction": 0.5})
+    assert text.startswith("replay (busy 93%)")
+
+
+def test_late_batches_on_busy_cores_are_the_processors_fault() -> None:
+    text = verdict(learner={"data_wait_fraction": 0.4, "update_fraction": 0.58}, cores_busy=0.98)
+    assert text.startswith("processor (all 8 cores busy, learner 58% in updates, 40% waiting)")
+
+
+def test_late_batches_on_idle_cores_ask_for_prefetch() -> None:
+    text = verdict(learner={"data_wait_fraction": 0.4, "update_fraction": 0.58})
+    assert text.startswith("batches (") and "--learner.prefetch" in text
+
+
+def test_when_nobody_waits_both_sides_may_grow() -> None:
+    assert verdict().startswith("none (learner 90% in updates, nobody waits)")

@@ -1,0 +1,295 @@
+"""Histories: a supervisor with a made-up clock and made-up processes."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deploy.config import DeployConfig, RunConfig
+from deploy.process import Exit
+from deploy.supervisor import Slot, Supervisor
+from deploy.topology import STOP_ORDER, Plan, topology
+from transport.messages import Progress
+
+PLANS = (
+    Plan("replay", "replay", "replay", (), vital=True),
+    Plan("learner", "learner", "learner", (), needs=("replay",), vital=True),
+    Plan("actor-0", "actor", "actors", (), needs=("learner",)),
+    Plan("actor-1", "actor", "actors", (), needs=("learner",)),
+)
+
+
+@dataclass
+class FakeProcess:
+    pid: int
+    deaf: bool = False  # does not end when asked
+    immortal: bool = False
+    ended: Exit | None = None
+
+    def poll(self) -> Exit | None:
+        return self.ended
+
+    def kill(self) -> None:
+        if not self.immortal and self.ended is None:
+            self.ended = Exit(-9)
+
+
+@dataclass
+class World:
+    """The outside of a supervisor: time, processes, and what it said."""
+
+    config: DeployConfig = field(default_factory=DeployConfig)
+    plans: tuple[Plan, ...] = PLANS
+    now: float = 0.0
+    lines: list[str] = field(default_factory=list)
+    events: list[tuple[float, str]] = field(default_factory=list)
+    processes: dict[str, FakeProcess] = field(default_factory=dict)
+    deaf: tuple[str, ...] = ()
+    immortal: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor(
+            self.plans,
+            self.config,
+            clock=lambda: self.now,
+            spawn=self.spawn,
+            ask=self.ask,
+            say=self.lines.append,
+            jitter=lambda: 1.0,
+        )
+
+    def spawn(self, plan: Plan) -> FakeProcess:
+        if plan.name in self.broken:
+            raise OSError("no more processes")
+        pid = 100 + len(self.events)
+        process = FakeProcess(pid, plan.name in self.deaf, plan.name in self.immortal)
+        self.processes[plan.name] = process
+        self.events.append((self.now, f"start {plan.name}"))
+        return process
+
+    def ask(self, slot: Slot) -> None:
+        self.events.append((self.now, f"ask {slot.name}"))
+        if not self.processes[slot.name].deaf:
+            self.processes[slot.name].ended = Exit(0)
+
+    def progress(self, name: str, state: str = "ready", pid: int | None = None, **record: float) -> None:
+        number = self.processes[name].pid if pid is None else pid
+        self.supervisor.heard(Progress(name, number, state, 1, record))  # type: ignore[arg-type]
+
+    def run(self, seconds: float, step: float = 0.1) -> None:
+        end = self.now + seconds
+        while self.now < end and not self.supervisor.finished:
+            self.supervisor.turn()
+            self.now = round(self.now + step, 6)
+
+    def bring_up(self) -> None:
+        for name in [plan.name for plan in self.plans]:
+            self.run(0.2)
+            self.progress(name)
+        assert self.supervisor.all_ready
+
+    def die(self, name: str, code: int = -9, words: str = "") -> None:
+        self.processes[name].ended = Exit(code, words)
+
+    def slot(self, name: str) -> Slot:
+        return next(slot for slot in self.supervisor.slots if slot.name == name)
+
+    def starts(self, name: str) -> list[float]:
+        return [when for when, what in self.events if what == f"start {name}"]
+
+
+def test_each_role_starts_when_those_it_needs_are_ready() -> None:
+    world = World()
+    world.run(5)
+    assert [what for _, what in world.events] == ["start replay"]
+    world.progress("replay", "starting")
+    world.run(1)
+    assert len(world.events) == 1
+    world.progress("replay")
+    world.run(1)
+    assert [what for _, what in world.events] == ["start replay", "start learner"]
+    world.progress("learner")
+    world.run(1)
+    assert [what for _, what in world.events[2:]] == ["start actor-0", "start actor-1"]
+
+
+def test_a_killed_actor_is_replaced_at_once_and_the_log_says_why() -> None:
+    world = World()
+    world.bring_up()
+    world.die("actor-1")
+    killed = world.now
+    world.run(0.5)
+    assert world.starts("actor-1")[-1] - killed <= 0.2
+    assert "actor-1 died (killed by SIGKILL); starting again" in world.lines
+    assert world.slot("actor-1").restarts == 1 and world.slot("actor-1").last_exit == "killed by SIGKILL"
+    assert not world.supervisor.stopping and len(world.starts("actor-0")) == 1
+
+
+def test_a_crash_loop_backs_off_then_the_slot_fails_and_the_rest_goes_on() -> None:
+    world = World()
+    world.bring_up()
+    for _ in range(1 + world.config.restarts):
+        world.die("actor-0", 1, "ValueError: boom")
+        world.run(70, step=0.5)
+    gaps = [round(b - a) for a, b in zip(world.starts("actor-0")[1:], world.starts("actor-0")[2:], strict=False)]
+    assert gaps == [70] * (world.config.restarts - 1)  # each within its back-off of the death, which comes every 70 s
+    assert world.slot("actor-0").state == "failed"
+    assert "actor-0 died 7 times in a row (exit 1: ValueError: boom); given up" in world.lines
+    assert world.slot("actor-1").state == "ready" and not world.supervisor.stopping
+
+
+def test_the_pauses_between_restarts_double_up_to_a_minute() -> None:
+    world = World(DeployConfig(restarts=9))
+    world.bring_up()
+    pauses = []
+    for _ in range(9):
+        died = world.now
+        world.die("actor-0", 1)
+        while world.processes["actor-0"].ended is not None:
+            world.run(0.1)
+        pauses.append(world.starts("actor-0")[-1] - died)
+    assert pauses == pytest.approx([0, 1, 2, 4, 8, 16, 32, 60, 60], abs=0.25)
+
+
+def test_a_long_healthy_life_forgives_earlier_deaths() -> None:
+    world = World(DeployConfig(restarts=1))
+    world.bring_up()
+    for _ in range(4):
+        world.run(601, step=1)
+        world.die("actor-0")
+        world.run(1)
+        assert world.slot("actor-0").state == "starting"
+    assert world.slot("actor-0").restarts == 4
+
+
+@pytest.mark.parametrize("name", ["replay", "learner"])
+def test_the_run_fails_with_the_reason_when_a_server_is_given_up(name: str) -> None:
+    world = World(DeployConfig(restarts=0))
+    world.bring_up()
+    world.die(name, 1, "RuntimeError: out of order")
+    world.run(1)
+    assert world.supervisor.finished and world.supervisor.exit_status == 1
+    assert world.supervisor.reason == f"{name} failed (exit 1: RuntimeError: out of order)"
+
+
+def test_the_run_fails_only_when_every_actor_is_given_up() -> None:
+    world = World(DeployConfig(restarts=0))
+    world.bring_up()
+    world.die("actor-0", 1, "boom")
+    world.run(1)
+    assert not world.supervisor.stopping
+    world.die("actor-1", 1, "boom")
+    world.run(1)
+    assert world.supervisor.finished and world.supervisor.exit_status == 1
+    assert world.supervisor.reason == "every actor failed (exit 1: boom)"
+
+
+def test_a_process_that_refuses_its_configuration_is_not_tried_again() -> None:
+    world = World()
+    world.run(0.2)
+    world.die("replay", 2, "capacity too small")
+    world.run(1)
+    assert len(world.starts("replay")) == 1
+    assert world.supervisor.finished and world.supervisor.reason == "replay failed (exit 2: capacity too small)"
+
+
+def test_a_process_that_cannot_be_started_counts_as_dead() -> None:
+    world = World(DeployConfig(restarts=1), broken=("replay",))
+    world.run(5)
+    assert world.supervisor.finished and "could not be started: no more processes" in world.supervisor.reason
+
+
+def test_an_orderly_stop_goes_actors_learner_replay() -> None:
+    world = World()
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.run(3)
+    assert [what for _, what in world.events[4:]] == ["ask actor-0", "ask actor-1", "ask learner", "ask replay"]
+    assert world.supervisor.finished and world.supervisor.exit_status == 0
+    assert {slot.state for slot in world.supervisor.slots} == {"stopped"}
+
+
+def test_a_dead_actor_is_not_replaced_during_a_stop() -> None:
+    world = World(deaf=("actor-0",))
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.run(0.5)
+    world.die("actor-0")
+    world.run(3)
+    assert len(world.starts("actor-0")) == 1 and world.supervisor.finished
+
+
+@pytest.mark.parametrize("deaf", [("actor-1",), ("learner",), ("replay",), ("replay", "learner", "actor-0", "actor-1")])
+def test_whoever_is_deaf_is_killed_and_all_ends_by_the_one_deadline(deaf: tuple[str, ...]) -> None:
+    world = World(deaf=deaf)
+    world.bring_up()
+    began = world.now
+    world.supervisor.stop("stopped by you")
+    world.run(20)
+    assert world.supervisor.finished and world.now - began <= world.config.stop_seconds + 0.5
+    assert [f"{name} did not stop in time; killed" in world.lines for name in deaf] == [True] * len(deaf)
+
+
+def test_even_an_unkillable_process_does_not_hold_the_end() -> None:
+    names = tuple(plan.name for plan in PLANS)
+    world = World(deaf=names, immortal=names)
+    world.bring_up()
+    began = world.now
+    world.supervisor.stop("stopped by you")
+    world.run(30)
+    assert world.supervisor.finished and world.now - began < 10
+
+
+def test_a_second_interrupt_kills_everything_at_once() -> None:
+    world = World(deaf=tuple(plan.name for plan in PLANS))
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.run(0.2)
+    began = world.now
+    world.supervisor.kill_all()
+    world.run(5)
+    assert world.supervisor.finished and world.now - began <= 0.3
+
+
+def test_a_stop_during_the_start_leaves_the_rest_unstarted() -> None:
+    world = World()
+    world.run(0.2)
+    world.supervisor.stop("stopped by you")
+    world.run(2)
+    assert [what for _, what in world.events] == ["start replay", "ask replay"] and world.supervisor.finished
+
+
+def test_steps_are_kept_over_the_restart_of_an_actor() -> None:
+    world = World()
+    world.bring_up()
+    world.progress("actor-0", steps=500)
+    world.progress("actor-1", steps=100)
+    world.die("actor-0")
+    world.run(0.5)
+    assert world.supervisor.steps == 600
+    world.progress("actor-0", steps=50)
+    assert world.supervisor.steps == 650
+
+
+def test_word_from_an_earlier_life_or_a_stranger_is_ignored() -> None:
+    world = World()
+    world.bring_up()
+    world.progress("actor-0", pid=1, steps=1e9)
+    world.supervisor.heard(Progress("actor-9", 5, "ready", 1, {"steps": 1e9}))
+    assert world.supervisor.steps == 0
+
+
+def test_silence_of_a_ready_process_is_measured() -> None:
+    world = World()
+    world.bring_up()
+    world.run(12)
+    assert world.supervisor.silent_seconds(world.slot("actor-0")) == pytest.approx(12, abs=1)
+    world.progress("actor-0", "ready")
+    assert world.supervisor.silent_seconds(world.slot("actor-0")) == 0
+
+
+def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
+    plans = topology(RunConfig(), Path("runs/x"))
+    assert {plan.role for plan in plans} == {role for role, _ in STOP_ORDER}
+    assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1"]

@@ -1,0 +1,118 @@
+"""Above all: every row of every batch is what an actor saw. Real replay and actor processes; the test is the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.config import ActorsConfig, EnvConfig
+from replay.config import ReplayConfig
+from tests.flow.fleet import Checker, Fleet, wait_until
+
+CASES = [
+    # kind, environments per actor, stack, n_step, chunk_length, chunk_seconds, codec
+    pytest.param("image", 1, 4, 3, 8, 10.0, "lz4", id="image-1-env"),
+    pytest.param("image", 8, 4, 3, 16, 0.01, "zstd", id="image-8-envs-late-chunks"),
+    pytest.param("vector", 1, 1, 1, 1, 10.0, "none", id="vector-1-env-chunks-of-one"),
+    pytest.param("vector", 8, 3, 5, 4, 10.0, "none", id="vector-8-envs-n-beyond-the-chunk"),
+]
+
+
+@pytest.fixture
+def fleets() -> Iterator[list[Fleet]]:
+    """Ends every process a test has started."""
+    started: list[Fleet] = []
+    yield started
+    for fleet in started:
+        fleet.close()
+
+
+def make_fleet(path: Path, fleets: list[Fleet], kind: str, envs: int, stack: int, n: int, length: int, seconds: float, **replay: object) -> Fleet:
+    """A fleet of the counting environment."""
+    env = EnvConfig(id=f"tests.flow.counting_env:{kind}", stack=stack, chunk_length=length)
+    actors = ActorsConfig(count=2, envs_per_actor=envs, chunk_seconds=seconds)
+    settings = {"min_size": 1, "samples_per_insert_low": 0.0, "samples_per_insert_high": 1e9} | replay
+    fleet = Fleet(path / "run", env, actors, ReplayConfig(**settings), n)  # type: ignore[arg-type]
+    fleets.append(fleet)
+    return fleet
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(("kind", "envs", "stack", "n", "length", "seconds", "codec"), CASES)
+def test_each_step_arrives_once_and_as_it_was(
+    tmp_path: Path, fleets: list[Fleet], kind: str, envs: int, stack: int, n: int, length: int, seconds: float, codec: str
+) -> None:
+    """fifo, sampled once, nothing evicted: the learner sees every step of every stream exactly once."""
+    # Inserts are held to samples, so that nothing is evicted before it was drawn.
+    fleet = make_fleet(
+        tmp_path, fleets, kind, envs, stack, n, length, seconds,
+        selector="fifo", codec=codec, samples_per_insert_low=1.0, samples_per_insert_high=2.0, capacity=400_000,
+    )  # fmt: skip
+    fleet.start_replay()
+    sampler = fleet.sampler(batch_size=1)
+    checker = Checker(fleet)
+    for index in range(2):
+        fleet.start_actor(index)
+
+    def take(seconds: float) -> bool:
+        batch = sampler.next(seconds)
+        if batch is None:
+            return False
+        checker.check(batch)
+        sampler.release(batch)
+        return True
+
+    wait_until(lambda: take(0.5), 60, "the first item")
+    for _ in range(5):
+        fleet.publish()
+        for _ in range(600):
+            wait_until(lambda: take(0.5), 30, "the next item")
+    checker.check_none_shortened()
+    actors = [fleet.ask_to_stop(f"actor-{index}") for index in range(2)]
+    while take(0.5) or any(actor.poll() is None for actor in actors):  # replay holds inserts while nobody samples
+        pass
+    assert [actor.returncode for actor in actors] == [0, 0]
+    checker.check_nothing_lost_or_doubled()
+    checker.check_versions_rise()
+    assert len({name[0] for name in checker.seen}) == 2 * envs
+    assert max(version for versions in checker.versions.values() for version in versions.values()) > 0
+    # What the actors count as taken is what arrived: the ends of all streams were drained.
+    assert len(checker.seen) == sum(fleet.steps_taken(f"actor-{index}") for index in range(2))
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("shared", [True, False], ids=["shared-memory", "raw-parts"])
+@pytest.mark.parametrize("kind", ["image", "vector"])
+def test_batches_stay_true_while_the_ring_turns_over(tmp_path: Path, fleets: list[Fleet], kind: str, shared: bool) -> None:
+    """Prioritised, a small ring overwritten many times, priorities flowing back for keys that may be gone."""
+    fleet = make_fleet(tmp_path, fleets, kind, 4, 4, 3, 16, 10.0, capacity=2_000, min_size=200)
+    fleet.start_replay()
+    sampler = fleet.sampler(batch_size=16, shared=shared)
+    checker = Checker(fleet)
+    for index in range(2):
+        fleet.start_actor(index)
+    checked = 0
+
+    def take() -> bool:
+        nonlocal checked
+        batch = sampler.next(0.5)
+        if batch is None:
+            return False
+        checker.check(batch)
+        sampler.update_priorities(batch.arrays["key"], batch.arrays["reward"][:, 0])
+        sampler.release(batch)
+        checked += 1
+        if checked % 50 == 0:
+            fleet.publish()
+        return True
+
+    wait_until(lambda: take() and checked >= 250 and fleet.version >= 5, 90, "250 batches")
+    checker.check_none_shortened()
+    newest = max(max(versions.values()) for versions in checker.versions.values())
+    assert newest > 0, "no new weights reached the actors"
+    checker.check_versions_rise()
+    for index in range(2):
+        assert fleet.stop(f"actor-{index}") == 0, fleet.log(f"actor-{index}")
+    assert fleet.stop("replay") == 0, fleet.log("replay")

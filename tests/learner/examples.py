@@ -1,0 +1,51 @@
+"""Specs and batches for the learner's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from learner.algorithms.base import Batch
+from transport.experience import Categorical, ExperienceSpec, Field
+
+CPU = torch.device("cpu")
+
+
+def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Field:
+    return Field(name, shape, "|u1", 1 / 255)
+
+
+def vector(name: str = "vector", size: int = 4) -> Field:
+    return Field(name, (size,), "<f4")
+
+
+def make_spec(*fields: Field, n: int = 3, stack: int = 1, n_step: int = 1) -> ExperienceSpec:
+    return ExperienceSpec(tuple(fields), Categorical(n), 16, stack, n_step)
+
+
+def make_observation(fields: Sequence[Field], axes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    return {
+        field.name: torch.randint(256, (*axes, *field.shape), dtype=torch.uint8)
+        if field.dtype == "|u1"
+        else torch.randn(*axes, *field.shape)
+        for field in fields
+    }
+
+
+def make_batch(spec: ExperienceSpec, items: int) -> Batch:
+    """Random items with every m from 1 to n_step, some terminated."""
+    assert isinstance(spec.action, Categorical)
+    steps = torch.randint(1, spec.n_step + 1, (items,))
+    stack = torch.arange(spec.stack)
+    return Batch(
+        observation=make_observation(spec.fields, (items, spec.stack + spec.n_step)),
+        observation_index=stack.expand(items, -1),
+        next_index=stack + steps[:, None],
+        action=torch.randint(spec.action.n, (items,)),
+        reward=torch.randn(items, spec.n_step),
+        steps=steps,
+        terminated=torch.rand(items) < 0.3,
+        probability=torch.rand(items, dtype=torch.float64) + 0.01,
+        population=1_000,
+    )

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from learner import checkpoint
+from learner.checkpoint import CheckpointError, load_into, pack, read, unpack, write
+from learner.config import DqnConfig
+from learner.networks import QNetwork, build_network
+from tests.learner.examples import image, make_observation, make_spec, vector
+
+
+def make_network(hidden: int = 8) -> QNetwork:
+    return build_network(make_spec(image(shape=(8, 8)), vector()), DqnConfig(hidden=hidden, network="nature_batchnorm"))
+
+
+def test_what_is_written_is_read_and_acts_the_same(tmp_path: Path) -> None:
+    first, second = make_network(), make_network()
+    observation = make_observation([image(shape=(8, 8)), vector()], (5, 1))
+    first(observation)  # moves the running statistics, which have to travel too
+    first = first.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    path = tmp_path / "latest.safetensors"
+    write(path, first.state_dict(), {"policy_version": "12"})
+    weights, metadata = read(path)
+    assert metadata == {"policy_version": "12"}
+    load_into(second, weights)
+    torch.testing.assert_close(second.eval()(observation), first.eval()(observation))
+    assert os.listdir(tmp_path) == ["latest.safetensors"]
+
+
+def test_packed_weights_survive_the_wire_bit_for_bit() -> None:
+    first, second = make_network(), make_network()
+    storages = [parameter.data_ptr() for parameter in second.parameters()]
+    load_into(second, unpack(pack(first)))
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+    assert storages == [parameter.data_ptr() for parameter in second.parameters()]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "latest.safetensors"
+    write(path, {"x": np.zeros(3, np.float32)}, {"policy_version": "1"})
+
+    def no_space(_file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space"):
+        write(path, {"x": np.ones(3, np.float32)}, {"policy_version": "2"})
+    assert read(path)[1] == {"policy_version": "1"}
+    assert os.listdir(tmp_path) == ["latest.safetensors"]
+
+
+def test_a_missing_truncated_damaged_foreign_or_endless_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "latest.safetensors"
+    write(path, make_network().state_dict(), {})
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[-5] ^= 1
+
+    def refused(content: bytes) -> str:
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError) as refusal:
+            read(path)
+        message = str(refusal.value)
+        assert message.startswith(str(path)) and "\n" not in message
+        return message
+
+    for length in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        assert "truncated" in refused(whole[:length])
+    assert "checksum does not fit" in refused(bytes(damaged))
+    assert "not a safetensors file" in refused(b"\x80\x04\x95 a pickle, say" * 100)
+    assert "not a checkpoint of ours" in refused(safetensors.numpy.save({"x": np.zeros(3, np.float32)}))
+    write(path, {"x": np.array([0.0, np.nan], np.float32)}, {})
+    assert "x is not finite" in refused(path.read_bytes())
+    path.unlink()
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        read(path)
+
+
+def test_hostile_or_broken_payloads_are_refused() -> None:
+    payload = pack(make_network())
+    for broken in (b"", payload[:-1], payload[: len(payload) // 2], payload + b"x", b"\xff" * 64, b"cposix\nsystem\n"):
+        with pytest.raises(CheckpointError):
+            unpack(broken)
+    with pytest.raises(CheckpointError, match="not finite"):
+        unpack(safetensors.numpy.save({"x": np.array([np.inf], np.float32)}))
+
+
+def test_weights_of_another_network_are_refused_and_change_nothing() -> None:
+    network = make_network()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    good = unpack(pack(make_network()))
+    name = "head.weight"
+    cases = [
+        (unpack(pack(make_network(hidden=9))), "not torch.float32"),
+        ({key: value for key, value in good.items() if key != name}, f"lack {name}"),
+        ({**good, "stranger": good[name]}, "unknown stranger"),
+        ({**good, name: good[name].astype(np.float64)}, "float64"),
+    ]
+    for weights, reason in cases:
+        with pytest.raises(CheckpointError, match=reason):
+            load_into(network, weights)
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())

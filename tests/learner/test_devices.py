@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from learner import devices
+from learner.devices import DeviceError, capabilities, clear_cache, precision, resolve, set_up
+
+CPU = torch.device("cpu")
+
+
+def test_auto_is_a_device_that_works_and_cpu_is_always_there() -> None:
+    device = resolve("auto")
+    assert float(torch.ones(3, device=device).sum()) == 3.0
+    assert resolve("cpu") == CPU
+
+
+def test_auto_takes_the_first_kind_that_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_missing", lambda kind: "" if kind == "mps" else "gone")
+    assert resolve("auto") == torch.device("mps", 0)
+    monkeypatch.setattr(devices, "_missing", lambda kind: "gone")
+    assert resolve("auto") == CPU
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "xpu", "mps", "directml"])
+def test_an_absent_device_is_refused_in_one_line_that_says_what_is_missing(name: str) -> None:
+    if not devices._missing(name.partition(":")[0]):
+        pytest.skip(f"{name} is here")
+    with pytest.raises(DeviceError, match=f"device {name} is not here: .+") as refusal:
+        resolve(name)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cuda:", "cuda:-1", ""])
+def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(DeviceError, match="use auto, cpu, cuda"):
+        resolve(name)
+
+
+def test_a_card_past_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_missing", lambda kind: "")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(DeviceError, match="the last one is cuda:1"):
+        resolve("cuda:2")
+
+
+def test_the_cpu_computes_in_float32_unless_asked_and_has_no_float16() -> None:
+    assert precision("auto", CPU) == "float32"
+    assert precision("bfloat16", CPU) == "bfloat16"
+    with pytest.raises(DeviceError, match="use auto, or float32 or bfloat16"):
+        precision("float16", CPU)
+
+
+@pytest.mark.parametrize(
+    ("generation", "hip", "expected"),
+    [
+        ((9, 0), None, "bfloat16"),
+        ((8, 6), None, "bfloat16"),
+        ((7, 5), None, "float16"),
+        ((6, 1), None, "float32"),
+        ((10, 3), "6.2", "float16"),
+    ],
+)
+def test_a_gpu_computes_in_what_its_generation_is_fast_at(
+    monkeypatch: pytest.MonkeyPatch, generation: tuple[int, int], hip: str | None, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: generation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert precision("auto", torch.device("cuda", 0)) == expected
+
+
+def test_a_device_without_fused_kernels_is_not_asked_for_them() -> None:
+    assert not capabilities(torch.device("mps")).fused_optimiser
+    assert capabilities(torch.device("mps")).precisions == ("float32",)
+    clear_cache(CPU)
+
+
+def test_a_process_gets_the_compute_threads_it_asked_for_also_when_set_up_twice() -> None:
+    threads = torch.get_num_threads()
+    try:
+        for wanted in (1, 2):
+            set_up(CPU, wanted)
+            assert torch.get_num_threads() == wanted
+        assert torch.get_num_interop_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_module_prints_one_json_line() -> None:
+    def ask(name: str) -> tuple[int, dict[str, str]]:
+        child = subprocess.run([sys.executable, "-m", "learner.devices", name], capture_output=True, text=True, timeout=60)
+        return child.returncode, json.loads(child.stdout)
+
+    assert ask("cpu") == (0, {"device": "cpu", "name": "CPU", "precision": "float32"})
+    status, answer = ask("toaster")
+    assert status == 2 and "toaster" in answer["error"]

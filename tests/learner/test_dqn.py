@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+
+from learner.algorithms.base import Batch, transition
+from learner.algorithms.dqn import Dqn
+from learner.config import DqnConfig, LearnerConfig
+from learner.optim import Optimiser
+from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+
+
+def huber(error: float) -> float:
+    return 0.5 * error * error if abs(error) <= 1 else abs(error) - 0.5
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_the_loss_equals_a_loop_over_the_items(double: bool) -> None:
+    torch.manual_seed(0)
+    spec = make_spec(vector(), image(shape=(6, 6)), n=4, stack=2, n_step=3)
+    dqn = Dqn(spec, DqnConfig(hidden=16, double=double, gamma=0.9), CPU)
+    for parameter in dqn.target.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.1)
+    batch = make_batch(spec, 12)
+    weight = torch.rand(12)
+    loss, priorities, metrics = dqn.loss(batch, weight)
+
+    step = transition(batch, 0.9)
+    with torch.no_grad():
+        q, online, target = dqn.network(step.observation), dqn.network(step.next_observation), dqn.target(step.next_observation)
+    total = 0.0
+    for item in range(12):
+        goal = sum(0.9**k * float(batch.reward[item, k]) for k in range(int(batch.steps[item])))
+        if not batch.terminated[item]:
+            best = int((online if double else target)[item].argmax())
+            goal += 0.9 ** int(batch.steps[item]) * float(target[item, best])
+        td = goal - float(q[item, batch.action[item]])
+        total += float(weight[item]) * huber(td) / 12
+        assert float(priorities[item]) == pytest.approx(abs(td), abs=1e-4)
+    assert float(loss.detach()) == pytest.approx(total, abs=1e-4)
+    assert float(metrics["loss"]) == float(loss.detach())
+    assert float(metrics["td"]) == pytest.approx(float(priorities.mean()), abs=1e-5)
+
+
+def test_rewards_past_the_boundary_reach_neither_loss_nor_gradient() -> None:
+    spec = make_spec(vector(), n_step=3)
+    dqn = Dqn(spec, DqnConfig(hidden=16), CPU)
+    batch = make_batch(spec, 6)._replace(steps=torch.ones(6, dtype=torch.int64))
+    reward = batch.reward.clone()
+    reward[:, 1:] = float("nan")
+    loss, priorities, _ = dqn.loss(batch._replace(reward=reward), torch.ones(6))
+    loss.backward()
+    assert loss.isfinite() and bool((priorities > 0).all())
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in dqn.parameters())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_an_item_with_a_reward_that_is_not_finite_teaches_nothing_and_is_reported(reward: float) -> None:
+    spec = make_spec(vector())
+    dqn = Dqn(spec, DqnConfig(hidden=16), CPU)
+    batch = make_batch(spec, 4)
+    broken = batch.reward.clone()
+    broken[1] = reward
+    loss, priorities, metrics = dqn.loss(batch._replace(reward=broken), torch.ones(4))
+    without, expected, _ = dqn.loss(batch, torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    torch.testing.assert_close(torch.autograd.grad(loss, dqn.parameters()), torch.autograd.grad(without, dqn.parameters()))
+    expected[1] = 0.0
+    torch.testing.assert_close(priorities, expected)
+    assert float(metrics["ignored"]) == 0.25
+
+
+def test_the_target_network_is_copied_every_period_and_gets_no_gradient() -> None:
+    spec = make_spec(image(shape=(40, 40)))
+    dqn = Dqn(spec, DqnConfig(hidden=8, network="nature_batchnorm", target_period=3), CPU)
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=4), CPU)
+
+    def same() -> bool:
+        online = dqn.network.state_dict()
+        return all(torch.equal(value, online[name]) for name, value in dqn.target.state_dict().items())
+
+    history = []
+    for _ in range(6):
+        optimiser.update(dqn, make_batch(spec, 4))
+        history.append(same())
+    assert history == [False, False, True, False, False, True]
+    assert not any(parameter.requires_grad for parameter in dqn.target.parameters())
+
+
+def test_learning_moves_batch_statistics_once_per_pass_and_valuing_does_not() -> None:
+    spec = make_spec(image(shape=(40, 40)))
+    dqn = Dqn(spec, DqnConfig(hidden=8, network="nature_batchnorm"), CPU)
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8, accumulation=2), CPU)
+    optimiser.update(dqn, make_batch(spec, 8))
+    assert int(dqn.network.state_dict()["torsos.0.layers.1.num_batches_tracked"]) == 2
+    assert int(dqn.target.state_dict()["torsos.0.layers.1.num_batches_tracked"]) == 0
+    assert dqn.network.training and not dqn.target.training
+
+
+def test_loaded_weights_reach_the_target_when_it_is_synchronised() -> None:
+    spec = make_spec(vector())
+    first, second = (Dqn(spec, DqnConfig(hidden=8), CPU) for _ in range(2))
+    second.policy().load_state_dict(first.policy().state_dict())
+    second.synchronise_target()
+    batch = make_batch(spec, 4)
+    assert torch.equal(first.loss(batch, torch.ones(4))[0], second.loss(batch, torch.ones(4))[0])
+
+
+@pytest.mark.parametrize("network", ["mlp", "nature_batchnorm"])
+def test_a_bandit_whose_best_arm_is_shown_is_solved(network: Literal["mlp", "nature_batchnorm"]) -> None:
+    """The observation shows which of four arms pays 1; all others pay 0. One step, then the episode terminates."""
+    torch.manual_seed(0)
+    arms = 4
+    field = image(shape=(6, 6)) if network == "nature_batchnorm" else vector(size=arms)
+    spec = make_spec(field, n=arms)
+    dqn = Dqn(spec, DqnConfig(hidden=64, network=network, target_period=10), CPU)
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=64, learning_rate=1e-3), CPU)
+
+    def show(paying: torch.Tensor) -> torch.Tensor:
+        """[B] -> [B, rows 2, *shape]: both rows show it."""
+        hot = torch.nn.functional.one_hot(paying, arms).float()
+        if network == "nature_batchnorm":
+            hot = (hot * 255).to(torch.uint8)[:, :, None].expand(-1, -1, 9).reshape(-1, 6, 6)
+        return hot[:, None].repeat_interleave(2, 1)
+
+    for _ in range(150):
+        paying, action = torch.randint(arms, (64,)), torch.randint(arms, (64,))
+        index = torch.zeros(64, 1, dtype=torch.int64)
+        optimiser.update(
+            dqn,
+            Batch(
+                observation={field.name: show(paying)},
+                observation_index=index,
+                next_index=index + 1,
+                action=action,
+                reward=(action == paying).float()[:, None],
+                steps=torch.ones(64, dtype=torch.int64),
+                terminated=torch.ones(64, dtype=torch.bool),
+                probability=torch.full((64,), 1e-3),
+                population=1_000,
+            ),
+        )
+    paying = torch.arange(arms)
+    chosen = dqn.policy().act({field.name: show(paying)[:, :1]})
+    assert torch.equal(chosen.action, paying)
+    assert chosen.value is not None and chosen.value.tolist() == pytest.approx([1.0] * arms, abs=0.2)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from learner import optim
+from learner.algorithms.base import Batch
+from learner.algorithms.dqn import Dqn
+from learner.config import DqnConfig, LearnerConfig
+from learner.devices import capabilities
+from learner.optim import Optimiser
+from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+
+SPEC = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)
+
+
+def make_dqn() -> Dqn:
+    torch.manual_seed(0)
+    return Dqn(SPEC, DqnConfig(hidden=32), CPU)
+
+
+def parameters_after(config: LearnerConfig, batch: Batch) -> tuple[list[torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
+    dqn = make_dqn()
+    metrics, priorities = Optimiser(dqn.parameters(), config, CPU).update(dqn, batch)
+    return [parameter.detach() for parameter in dqn.parameters()], metrics, priorities
+
+
+def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
+    batch = make_batch(SPEC, 24)
+    gradients = []
+    for parts in (1, 4):
+        dqn = make_dqn()
+        optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9), CPU)
+        seen: list[torch.Tensor] = []
+        optimiser._adam.register_step_pre_hook(
+            lambda adam, *_, seen=seen: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
+        )
+        metrics, priorities = optimiser.update(dqn, batch)
+        gradients.append((seen, metrics, priorities))
+    (whole, whole_metrics, whole_priorities), (parts_, parts_metrics, parts_priorities) = gradients
+    for one, other in zip(whole, parts_, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(whole_priorities, parts_priorities, rtol=1e-4, atol=1e-5)
+    for name in whole_metrics:
+        torch.testing.assert_close(whole_metrics[name], parts_metrics[name], rtol=1e-4, atol=1e-5)
+
+
+def test_an_update_returns_detached_scalars_and_one_priority_per_item() -> None:
+    _, metrics, priorities = parameters_after(LearnerConfig(batch_size=8, accumulation=2), make_batch(SPEC, 8))
+    assert set(metrics) == {"loss", "td", "q", "ignored", "gradient_norm", "skipped_updates"}
+    assert all(value.dim() == 0 and not value.requires_grad and value.isfinite() for value in metrics.values())
+    assert priorities.shape == (8,) and not priorities.requires_grad and bool((priorities >= 0).all())
+    assert float(metrics["td"]) == pytest.approx(float(priorities.mean()), rel=1e-5)
+
+
+def test_gradients_are_clipped_to_the_norm_and_the_norm_before_is_reported() -> None:
+    batch = make_batch(SPEC, 8)._replace(reward=torch.full((8, 3), 100.0))
+    dqn = make_dqn()
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8, max_gradient_norm=0.01), CPU)
+    norms: list[float] = []
+    optimiser._adam.register_step_pre_hook(
+        lambda adam, *_: norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in adam.param_groups[0]["params"])))
+    )
+    metrics, _ = optimiser.update(dqn, batch)
+    assert norms == [pytest.approx(0.01, rel=1e-3)]
+    assert float(metrics["gradient_norm"]) > 0.1
+    assert all(parameter.grad is None for parameter in dqn.parameters())
+
+
+def test_a_step_that_is_not_finite_is_skipped_counted_and_forgotten() -> None:
+    torch.manual_seed(1)
+    healthy = make_batch(SPEC, 8)
+    vectors = healthy.observation["vector"].clone()
+    vectors[2] = math.nan
+    dqn = make_dqn()
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8), CPU)
+    before = [parameter.detach().clone() for parameter in dqn.parameters()]
+
+    broken = healthy._replace(observation={**healthy.observation, "vector": vectors})
+    metrics, priorities = optimiser.update(dqn, broken)
+    assert float(metrics["skipped_updates"]) == 1
+    assert all(torch.equal(one, other.detach()) for one, other in zip(before, dqn.parameters(), strict=True))
+    assert float(priorities[2]) == 0.0 and bool(priorities.isfinite().all())
+
+    metrics, _ = optimiser.update(dqn, healthy)
+    fresh, _, _ = parameters_after(LearnerConfig(batch_size=8), healthy)
+    assert float(metrics["skipped_updates"]) == 1
+    for one, other in zip(fresh, dqn.parameters(), strict=True):  # as if the skipped one had never been
+        torch.testing.assert_close(one, other.detach())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_skipping_works_with_and_without_a_fused_optimiser(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    able = replace(capabilities(CPU), fused_optimiser=fused)
+    monkeypatch.setattr(optim, "capabilities", lambda device: able)
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    for gradient, moves in ((1.0, True), (math.nan, False), (math.inf, False), (1.0, True)):
+        before = parameter.detach().clone()
+        parameter.grad = torch.tensor([1.0, gradient, 1.0])
+        optimiser._step()
+        assert torch.equal(parameter.detach(), before) is not moves
+    assert float(optimiser._skipped) == 2
+
+
+def test_bfloat16_learns_the_same_direction_in_float32_parameters() -> None:
+    torch.manual_seed(2)
+    batch = make_batch(SPEC, 16)
+    changes = []
+    for precision in ("float32", "bfloat16"):
+        dqn = make_dqn()
+        before = torch.cat([parameter.detach().flatten().clone() for parameter in dqn.parameters()])
+        optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=16, precision=precision), CPU)  # type: ignore[arg-type]
+        metrics, _ = optimiser.update(dqn, batch)
+        assert all(parameter.dtype == torch.float32 for parameter in dqn.parameters())
+        assert all(value.dtype == torch.float32 for value in metrics.values())
+        changes.append(torch.cat([parameter.detach().flatten() for parameter in dqn.parameters()]) - before)
+    assert float(torch.cosine_similarity(changes[0], changes[1], dim=0)) > 0.9
+
+
+def test_a_batch_that_cannot_be_split_evenly_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"batch_size 10 must be a multiple of learner\.accumulation 4"):
+        Optimiser(make_dqn().parameters(), LearnerConfig(batch_size=10, accumulation=4), CPU)

@@ -1,0 +1,260 @@
+"""The house rules that a machine can check: who may import whom, who owns which library, and what is never used."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ("transport", "replay", "learner", "actors", "deploy")
+BESIDE = ("tests", "benchmarks")
+
+# Where a library may be imported: a folder ends in a slash. Tests and benchmarks may import what they like.
+OWNERS = {
+    "zmq": ("transport/channel.py",),
+    "lz4": ("transport/compression.py",),
+    "zstandard": ("transport/compression.py",),
+    "torch": ("learner/", "actors/", "deploy/"),
+    "gymnasium": ("actors/",),
+    "cv2": ("actors/",),
+    "nes_py": ("actors/envs/mario.py",),
+    "gym_super_mario_bros": ("actors/envs/mario.py",),
+    "gym": ("actors/envs/mario.py",),
+    "pybullet": ("actors/envs/arm.py",),
+    "ray": ("deploy/ray_cluster.py",),
+}
+LAZY = {"nes_py", "gym_super_mario_bros", "gym", "pybullet", "ray"}  # only inside functions: an extra may be absent
+TORCHLESS = ("deploy.cli", "deploy.supervisor", "replay.__main__")  # torch costs a process 200 MB and seconds
+UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+UNSAFE_NAMES = {"eval", "exec"}
+UNSAFE_ATTRIBUTES = {"recv_pyobj", "send_pyobj"}
+
+
+class Import(NamedTuple):
+    """One imported name: `module`, the `name` taken from it (or nothing), and where."""
+
+    module: str
+    name: str
+    line: int
+    in_function: bool
+    only_for_types: bool
+
+    @property
+    def top(self) -> str:
+        """The package at the front of the name."""
+        return self.module.partition(".")[0]
+
+
+def imports(tree: ast.AST, in_function: bool = False, only_for_types: bool = False) -> Iterator[Import]:
+    """Every import below a node, `import_module("…")` and `__import__("…")` included; a relative one keeps its dots."""
+    for node in ast.iter_child_nodes(tree):
+        deeper = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        typing = only_for_types or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, "", node.lineno, deeper, typing)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield Import("." * node.level + (node.module or ""), alias.name, node.lineno, deeper, typing)
+        elif isinstance(node, ast.Call) and node.args and called(node) in ("import_module", "__import__"):
+            if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                yield Import(node.args[0].value, "", node.lineno, deeper, typing)
+        yield from imports(node, deeper, typing)
+
+
+def called(call: ast.Call) -> str:
+    """The last name of what is called: `load` for np.load(…)."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def layer_faults(path: str, source: str) -> list[str]:
+    """Imports of a layer to the right, of tests or benchmarks, and relative ones."""
+    faults = []
+    layer = path.partition("/")[0]
+    forbidden = {*LAYERS[LAYERS.index(layer) + 1 :], *BESIDE} if layer in LAYERS else set()
+    for found in imports(ast.parse(source)):
+        if found.module.startswith("."):
+            faults.append(f"{path}:{found.line} a relative import; write it from the top")
+        elif found.top in forbidden:
+            faults.append(f"{path}:{found.line} {layer} may not import {found.module}")
+    return faults
+
+
+def owner_faults(path: str, source: str) -> list[str]:
+    """Libraries imported outside the file or folder that owns them, and simulators imported before they are needed."""
+    faults = []
+    for found in imports(ast.parse(source)):
+        owners = OWNERS.get(found.top)
+        if owners is None or path.partition("/")[0] not in LAYERS:
+            continue
+        if not path.startswith(owners):
+            faults.append(f"{path}:{found.line} only {' and '.join(owners)} may import {found.top}")
+        elif found.top in LAZY and not found.in_function and not found.only_for_types:
+            faults.append(f"{path}:{found.line} import {found.top} inside the function that needs it")
+    return faults
+
+
+def unsafe_faults(path: str, source: str) -> list[str]:
+    """Whatever would run what it reads: pickle in any dress, and eval."""
+    faults = []
+    for node in ast.walk(tree := ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in UNSAFE_ATTRIBUTES:
+            faults.append(f"{path}:{node.lineno} {node.attr} pickles")
+        if not isinstance(node, ast.Call):
+            continue
+        options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if isinstance(node.func, ast.Name) and node.func.id in UNSAFE_NAMES:
+            faults.append(f"{path}:{node.lineno} {node.func.id} runs what it reads")
+        if options.get("allow_pickle", "False") != "False":
+            faults.append(f"{path}:{node.lineno} allow_pickle must stay False")
+        if ast.unparse(node.func) == "torch.load" and options.get("weights_only") != "True":
+            faults.append(f"{path}:{node.lineno} torch.load unpickles without weights_only=True")
+    faults += [f"{path}:{found.line} {found.top} is never used" for found in imports(tree) if found.top in UNSAFE_MODULES]
+    return faults
+
+
+def package_faults(path: str, source: str) -> list[str]:
+    """An __init__.py that holds anything but a docstring."""
+    tree = ast.parse(source)
+    if not path.endswith("__init__.py") or not path.startswith(LAYERS):
+        return []
+    return [] if len(tree.body) == 1 and ast.get_docstring(tree) else [f"{path}: a docstring, and nothing else"]
+
+
+def import_graph(sources: dict[str, str], at_run_time: bool = False) -> dict[str, set[str]]:
+    """Which module imports which of ours and, by top name, of others. At run time: only what importing it executes."""
+    names = {module_name(path): path for path in sources}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found = imports(ast.parse(sources[path]))
+        kept = [one for one in found if not at_run_time or not (one.in_function or one.only_for_types)]
+        targets = {f"{one.module}.{one.name}" if f"{one.module}.{one.name}" in names else one.module for one in kept}
+        graph[name] = {target if target in names else target.partition(".")[0] for target in targets} - {name}
+    return graph
+
+
+def module_name(path: str) -> str:
+    """replay/table.py -> replay.table; replay/__init__.py -> replay."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Every module that importing `start` leads to."""
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for target in graph.get(waiting.pop(), set()) - seen:
+            seen.add(target)
+            waiting.append(target)
+    return seen
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    """The modules that lead back to themselves."""
+    return sorted(module for module in graph if module in reached(graph, module))
+
+
+@cache
+def tree_sources() -> dict[str, str]:
+    """Every Python file of the project by its path from the root."""
+    files: Iterable[Path] = (file for folder in (*LAYERS, *BESIDE) for file in sorted((ROOT / folder).rglob("*.py")))
+    return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+
+RULES = [layer_faults, owner_faults, unsafe_faults, package_faults]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_file_keeps_the_rule(rule) -> None:  # type: ignore[no-untyped-def]
+    assert [fault for path, source in tree_sources().items() for fault in rule(path, source)] == []
+
+
+def test_no_module_leads_back_to_itself() -> None:
+    ours = {path: source for path, source in tree_sources().items() if path.partition("/")[0] in LAYERS}
+    assert cycles(import_graph(ours)) == []
+
+
+def test_the_small_processes_start_without_torch() -> None:
+    graph = import_graph(tree_sources(), at_run_time=True)
+    assert [start for start in TORCHLESS if "torch" in reached(graph, start)] == []
+
+
+def test_the_root_is_no_package() -> None:
+    assert not (ROOT / "__init__.py").exists()
+    assert all(f"{layer}/__init__.py" in tree_sources() for layer in LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (layer_faults, "transport/a.py", "import replay.table"),
+        (layer_faults, "replay/a.py", "def f():\n    from learner import devices"),
+        (layer_faults, "actors/a.py", "import importlib\nimportlib.import_module('deploy.config')"),
+        (layer_faults, "learner/a.py", "if TYPE_CHECKING:\n    from actors.actor import Actor"),
+        (layer_faults, "deploy/a.py", "from tests import oracle"),
+        (layer_faults, "replay/a.py", "from . import table"),
+        (layer_faults, "tests/replay/a.py", "from ..transport import b"),
+        (owner_faults, "transport/metrics.py", "import zmq.asyncio"),
+        (owner_faults, "replay/segment_log.py", "from lz4 import frame"),
+        (owner_faults, "replay/table.py", "import torch.nn as nn"),
+        (owner_faults, "deploy/cli.py", "def f():\n    import gymnasium"),
+        (owner_faults, "learner/networks.py", "import cv2"),
+        (owner_faults, "actors/envs/make.py", "def f():\n    import nes_py"),
+        (owner_faults, "actors/envs/mario.py", "from nes_py import NESEnv"),
+        (owner_faults, "deploy/supervisor.py", "import ray"),
+        (unsafe_faults, "transport/a.py", "import pickle"),
+        (unsafe_faults, "tests/a.py", "from marshal import loads"),
+        (unsafe_faults, "actors/a.py", "__import__('cloudpickle')"),
+        (unsafe_faults, "transport/a.py", "socket.recv_pyobj()"),
+        (unsafe_faults, "transport/a.py", "send = socket.send_pyobj"),
+        (unsafe_faults, "replay/a.py", "np.load(path, allow_pickle=True)"),
+        (unsafe_faults, "deploy/a.py", "eval(text)"),
+        (unsafe_faults, "learner/a.py", "torch.load(path)"),
+        (package_faults, "replay/__init__.py", '"""Replay."""\nimport numpy'),
+        (package_faults, "actors/envs/__init__.py", ""),
+    ],
+)
+def test_a_breach_is_found(rule, path: str, source: str) -> None:  # type: ignore[no-untyped-def]
+    assert len(rule(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (layer_faults, "actors/a.py", "from replay.client import Client\nimport learner.weights"),
+        (owner_faults, "transport/channel.py", "import zmq"),
+        (owner_faults, "actors/envs/mario.py", "def f():\n    from nes_py import NESEnv"),
+        (owner_faults, "tests/transport/a.py", "import zmq"),
+        (unsafe_faults, "learner/a.py", "network.eval()\ntorch.load(path, weights_only=True)"),
+        (unsafe_faults, "replay/a.py", "np.load(path, allow_pickle=False)"),
+        (package_faults, "replay/__init__.py", '"""Replay."""'),
+    ],
+)
+def test_what_is_allowed_is_not_reported(rule, path: str, source: str) -> None:  # type: ignore[no-untyped-def]
+    assert rule(path, source) == []
+
+
+def test_a_cycle_is_found_through_packages_and_functions() -> None:
+    sources = {
+        "replay/a.py": "from replay import b",
+        "replay/b.py": "def f():\n    import replay.c",
+        "replay/c.py": "from replay.a import thing",
+        "replay/d.py": "import replay.a",
+    }
+    assert cycles(import_graph(sources)) == ["replay.a", "replay.b", "replay.c"]
+
+
+def test_torch_is_found_behind_other_modules_but_not_inside_functions() -> None:
+    sources = {
+        "deploy/cli.py": "from learner import devices",
+        "learner/devices.py": "import torch.nn",
+        "deploy/lazy.py": "def f():\n    import torch",
+    }
+    graph = import_graph(sources, at_run_time=True)
+    assert "torch" in reached(graph, "deploy.cli")
+    assert "torch" not in reached(graph, "deploy.lazy")

@@ -1,0 +1,136 @@
+"""Messages over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.flow.fleet import wait_until
+from transport import messages
+from transport.channel import FRAME_BYTES, Announcer, Client, Listener, Server, cut
+from transport.messages import Ack, Announce, Hold, Insert, MalformedMessage, Progress, pack, unpack
+
+MESSAGES = [
+    Insert(3, 1, 64, 12345),
+    Hold(),
+    messages.WriterHello("actor-0", 2**63 - 1, 1, "abc", 8, 0),
+    messages.Sample(1, 2, 3),
+    Progress("learner", 1, "ready", 2, {"updates": 1.0}),
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(f"ipc://{tmp_path}/s", max_part_bytes=100_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    made = Client(server.address)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_and_its_parts_arrive_whole(server: Server, client: Client, message: messages.Message) -> None:
+    assert client.send(message, [b"one", b""])
+    arrival = server.receive(5)
+    assert arrival is not None
+    peer, received, parts = arrival
+    assert received == message and parts == [b"one", b""]
+    assert server.send(peer, Ack(7))
+    answer = client.receive(5)
+    assert answer is not None and answer[0] == Ack(7)
+
+
+def test_malformed_messages_are_counted_and_cost_nothing_else(server: Server, client: Client) -> None:
+    for junk in (b"", b"\xc1", b"\xff" * 100, msgpack.packb({"type": "ack"}), msgpack.packb({"type": "nonsense"})):
+        client.socket.send_multipart([junk])
+    client.send(Hold())
+    arrival = server.receive(5)
+    assert arrival is not None and arrival[1] == Hold()
+    assert server.malformed == 5
+
+
+def test_a_part_beyond_the_limit_disconnects_its_sender_and_no_other(server: Server) -> None:
+    greedy, honest = Client(server.address), Client(server.address)
+    greedy.send(Hold(), [bytes(200_000)])
+    honest.send(Ack(1))
+    arrival = server.receive(5)
+    assert arrival is not None and arrival[1] == Ack(1)
+    assert server.receive(0.2) is None
+    greedy.close()
+    honest.close()
+
+
+def test_sending_to_a_peer_that_is_gone_says_so(server: Server) -> None:
+    client = Client(server.address)
+    client.send(Hold())
+    arrival = server.receive(5)
+    assert arrival is not None
+    client.close()
+    wait_until(lambda: not server.send(arrival[0], Hold()), 5, "the server notices")
+
+
+def test_a_listener_holds_only_the_newest_announcement(tmp_path: Path) -> None:
+    announcer, listener = Announcer(f"ipc://{tmp_path}/a"), Listener(f"ipc://{tmp_path}/a")
+    heard: list[int] = []
+
+    def hears(version: int) -> bool:
+        announcer.announce(Announce(1, version, 10, "s"))  # repeated, as the publisher does: any one may be missed
+        newest = listener.newest()
+        if newest is not None:
+            heard.append(newest.version)
+        return newest is not None and newest.version == version
+
+    wait_until(lambda: hears(0), 5, "the listener has joined")
+    for version in range(1, 50):
+        announcer.announce(Announce(1, version, 10, "s"))
+    wait_until(lambda: hears(50), 5, "the newest version")
+    assert heard == sorted(heard) and len(heard) < 25, "old announcements piled up"
+    announcer.close()
+    listener.close()
+
+
+def test_an_address_in_use_is_an_error_that_names_it() -> None:
+    first = Server("tcp://127.0.0.1:*")
+    with pytest.raises(OSError, match=first.address):
+        Server(first.address)
+    first.close()
+
+
+@given(st.binary(max_size=200))
+def test_no_header_breaks_the_reader(header: bytes) -> None:
+    try:
+        unpack(header)
+    except MalformedMessage:
+        pass
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9), lambda inner: st.lists(inner)
+       | st.dictionaries(st.text(max_size=9), inner), max_leaves=20))  # fmt: skip
+def test_well_formed_msgpack_that_is_no_message_is_refused(value: object) -> None:
+    with pytest.raises(MalformedMessage):
+        unpack(msgpack.packb(value))
+
+
+def test_an_unknown_field_and_a_wild_number_are_refused() -> None:
+    with pytest.raises(MalformedMessage):
+        unpack(msgspec.msgpack.encode({"type": "ack", "next_sequence": 1, "extra": 2}))
+    with pytest.raises(MalformedMessage):
+        unpack(msgspec.msgpack.encode({"type": "insert", "sequence": 0, "stream": 0, "length": 10**9, "crc32": 0}))
+    assert unpack(pack(Ack(1))) == Ack(1)
+
+
+def test_a_payload_is_cut_to_the_frame_limit_without_loss() -> None:
+    payload = bytes(range(256)) * (FRAME_BYTES // 100)
+    pieces = cut(payload)
+    assert max(map(len, pieces)) <= FRAME_BYTES and b"".join(pieces) == payload

@@ -1,0 +1,68 @@
+"""Chunks as parts, and parts that are not what they claim."""
+
+from __future__ import annotations
+
+import lz4.block
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, decompress, pack_chunk, unpack_chunk
+from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+
+
+def spec_with(codec: str) -> ExperienceSpec:
+    fields = (Field("frame", (12, 12), "|u1", 1 / 255, codec=codec), Field("speed", (3,), "<f4"))  # type: ignore[arg-type]
+    return ExperienceSpec(fields, Categorical(5), chunk_length=16, stack=4, n_step=3)
+
+
+def random_chunk(spec: ExperienceSpec, length: int, seed: int = 0) -> Chunk:
+    generator = np.random.default_rng(seed)
+    columns = {
+        column.name: generator.integers(0, 200, (spec.rows(length), *column.shape)).astype(column.dtype) for column in spec.columns
+    }
+    return Chunk(0, length, columns)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("length", [1, 7, 16])
+def test_a_chunk_comes_back_as_it_was(codec: str, length: int) -> None:
+    spec = spec_with(codec)
+    chunk = random_chunk(spec, length)
+    parts = pack_chunk(spec, chunk)
+    assert sum(map(len, parts)) <= chunk_wire_bytes(spec)
+    columns = unpack_chunk(spec, length, parts)
+    assert all((columns[name] == chunk.columns[name]).all() for name in chunk.columns)
+    assert len(parts) == (1 if codec == "none" else 2)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_claimed_size_is_never_believed(codec: str) -> None:
+    huge = bytes(50_000_000)
+    bomb = lz4.block.compress(huge, store_size=False) if codec == "lz4" else zstandard.ZstdCompressor().compress(huge)
+    with pytest.raises(CorruptChunk):
+        decompress(codec, bomb, 1000)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+@given(junk=st.lists(st.binary(max_size=300), max_size=4))
+def test_junk_is_refused_and_nothing_worse(codec: str, junk: list[bytes]) -> None:
+    with pytest.raises(CorruptChunk):
+        unpack_chunk(spec_with(codec), 7, junk)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_a_chunk_cut_short_is_refused(codec: str) -> None:
+    spec = spec_with(codec)
+    parts = pack_chunk(spec, random_chunk(spec, 7))
+    for index in range(len(parts)):
+        with pytest.raises(CorruptChunk):
+            unpack_chunk(spec, 7, [part[:-1] if index == at else part for at, part in enumerate(parts)])
+    with pytest.raises(CorruptChunk):
+        unpack_chunk(spec, 8, parts)
+
+
+def test_the_checksum_sees_a_flipped_bit() -> None:
+    assert crc32([b"ab", b"c"]) != crc32([b"ab", b"b"])

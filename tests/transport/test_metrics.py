@@ -1,0 +1,74 @@
+"""Rates and phases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from transport import metrics as module
+from transport.metrics import Metrics
+
+
+class Clock:
+    """Time as the test says."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_rates_follow_the_last_ten_and_sixty_seconds(clock: Clock) -> None:
+    metrics = Metrics()
+    record = {}
+    for second in range(1, 121):
+        metrics.count("steps", 100 if second <= 100 else 400)
+        clock.now += 1
+        if second % 5 == 0:
+            record = metrics.record()
+    assert record["steps"] == 100 * 100 + 20 * 400
+    assert record["steps_per_second"] == pytest.approx(400)
+    assert record["steps_per_second_60"] == pytest.approx((40 * 100 + 20 * 400) / 60)
+
+
+def test_a_young_process_has_its_rate_since_the_start(clock: Clock) -> None:
+    metrics = Metrics()
+    metrics.count("steps", 50)
+    clock.now += 5
+    assert metrics.record()["steps_per_second"] == pytest.approx(10)
+
+
+def test_phases_are_shares_of_the_interval_and_start_anew(clock: Clock) -> None:
+    metrics = Metrics()
+    with metrics.phase("act"):
+        clock.now += 2
+    clock.now += 2
+    metrics.mean("lag", 1.0)
+    metrics.mean("lag", 3.0)
+    record = metrics.record()
+    assert record["act_fraction"] == pytest.approx(0.5) and record["lag"] == 2.0
+    clock.now += 4
+    assert metrics.record()["act_fraction"] == 0.0
+
+
+def test_each_record_is_a_line_of_json(clock: Clock, tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "m.jsonl")
+    metrics.gauge("items", 7)
+    clock.now += 1
+    metrics.record()
+    metrics.record()
+    metrics.close()
+    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 and lines[0]["items"] == 7 and lines[0]["time"] == clock.now

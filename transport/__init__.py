@@ -1,0 +1,1 @@
+"""Bytes between processes. Knows arrays, knows nothing of learning."""

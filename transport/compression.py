@@ -1,0 +1,102 @@
+"""Lossless compression of a chunk's columns, chosen per field and bounded by the spec.
+
+Large columns (those whose field names a codec) become one part each, compressed over the whole chunk, which is what makes
+consecutive frames cheap. All others are packed, raw, one after the other into one last part.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import lz4.block
+import numpy as np
+import zstandard
+
+from transport.experience import Chunk, Columns, ExperienceSpec, Field
+
+ZSTD_LEVEL = 1
+EXPANSION = 1.02  # what an incompressible column may grow by, plus a constant
+
+
+class CorruptChunk(ValueError):
+    """Parts that are not the chunk they claim to be: the text says in which way."""
+
+
+def compress(codec: str, data: memoryview) -> bytes:
+    """Compresses with the named codec; "none" copies."""
+    if codec == "lz4":
+        return lz4.block.compress(data, store_size=False)
+    if codec == "zstd":
+        return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False).compress(data)
+    return bytes(data)
+
+
+def decompress(codec: str, data: bytes, size: int) -> bytes:
+    """Decompresses to exactly `size` bytes, which the caller takes from the spec and never from the wire."""
+    try:
+        if codec == "lz4":
+            out = lz4.block.decompress(data, uncompressed_size=size)
+        elif codec == "zstd":
+            # A frame that claims its size is refused unless the claim is ours: the claim would be allocated unseen.
+            claimed = zstandard.frame_content_size(data)
+            if claimed not in (-1, size):
+                raise CorruptChunk(f"zstd frame claims {claimed} bytes, the spec says {size}")
+            out = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+        else:
+            out = data
+    except (lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
+        raise CorruptChunk(f"{codec}: {error}") from error
+    if len(out) != size:
+        raise CorruptChunk(f"{codec}: {len(out)} bytes where the spec says {size}")
+    return out
+
+
+def split(spec: ExperienceSpec) -> tuple[list[Field], list[Field]]:
+    """The columns that travel as parts of their own, and those packed together."""
+    large = [column for column in spec.columns if column.codec != "none"]
+    small = [column for column in spec.columns if column.codec == "none"]
+    return large, small
+
+
+def chunk_wire_bytes(spec: ExperienceSpec) -> int:
+    """The most bytes that the parts of one chunk can take."""
+    return int(spec.chunk_bytes * EXPANSION) + 1024 * len(spec.columns)
+
+
+def pack_chunk(spec: ExperienceSpec, chunk: Chunk) -> list[bytes]:
+    """The raw parts of an Insert."""
+    large, small = split(spec)
+    parts = [compress(column.codec, memoryview(np.ascontiguousarray(chunk.columns[column.name])).cast("B")) for column in large]
+    parts.append(b"".join(np.ascontiguousarray(chunk.columns[column.name]).tobytes() for column in small))
+    return parts
+
+
+def unpack_chunk(spec: ExperienceSpec, length: int, parts: Sequence[bytes]) -> Columns:
+    """The columns [spec.rows(length), *shape] of a chunk, read-only. Raises CorruptChunk when the parts do not fit the spec."""
+    rows = spec.rows(length)
+    large, small = split(spec)
+    if len(parts) != len(large) + 1:
+        raise CorruptChunk(f"{len(parts)} parts where the spec says {len(large) + 1}")
+    expected = sum(column.row_bytes for column in small) * rows
+    if len(parts[-1]) != expected:
+        raise CorruptChunk(f"{len(parts[-1])} bytes of small columns where the spec says {expected}")
+    columns: Columns = {}
+    for column, part in zip(large, parts, strict=False):
+        data = decompress(column.codec, part, column.row_bytes * rows)
+        columns[column.name] = np.frombuffer(data, column.dtype).reshape(rows, *column.shape)
+    offset = 0
+    for column in small:
+        count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
+        array = np.frombuffer(parts[-1], column.dtype, count=count, offset=offset)
+        columns[column.name] = array.reshape(rows, *column.shape)
+        offset += rows * column.row_bytes
+    return columns
+
+
+def crc32(parts: Sequence[bytes]) -> int:
+    """Checksum over all parts in order."""
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return checksum

@@ -1,0 +1,200 @@
+"""The record: what one row of experience is, and how rows travel together as a chunk.
+
+A *row* t of a stream holds observation_t, action_t and the reward, terminated and truncated that result from action_t.
+A *chunk* is `length` consecutive rows of one stream, self-contained: it carries the `stack - 1` rows before that a
+stacked observation needs and the `n_step` rows after that an n-step target needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+Codec = Literal["none", "lz4", "zstd"]
+Columns = dict[str, np.ndarray]  # one array per column, axis 0 = row
+STORED_DTYPES = ("|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4")
+
+
+class SpecError(ValueError):
+    """A spec that cannot be: the message says which part of it and why."""
+
+
+class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One column of a row as it rests on the wire, in replay and on its way to the device.
+
+    value = stored * scale + offset. An image is "|u1" with scale 1/255; a joint angle may be "|u1" over its limits;
+    scale 1 and offset 0 mean stored as it is. `shape` is that of one row.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float = 1.0
+    offset: float = 0.0
+    codec: Codec = "none"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row at rest."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def quantised(self) -> bool:
+        """Whether stored integers stand for scaled values."""
+        return self.scale != 1.0 or self.offset != 0.0
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Turns values [..., *shape] into what rests. An array already of the rest type (a frame) is taken as stored."""
+        rest = np.dtype(self.dtype)
+        if values.dtype == rest:
+            return values
+        if not self.quantised:
+            return values.astype(rest)
+        stored = np.rint((values.astype(np.float64) - self.offset) / self.scale)
+        if rest.kind in "iu":
+            limits = np.iinfo(rest)
+            stored = np.clip(stored, limits.min, limits.max)
+        return stored.astype(rest)
+
+    def decode(self, stored: np.ndarray) -> np.ndarray:
+        """Turns what rests [..., *shape] into float32 values (or leaves an unquantised array alone)."""
+        if not self.quantised:
+            return stored
+        return stored.astype(np.float32) * np.float32(self.scale) + np.float32(self.offset)
+
+
+class Categorical(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="categorical"):
+    """One of n actions, 0 … n-1."""
+
+    n: int
+
+
+class Continuous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="continuous"):
+    """A vector of reals; low and high are the bounds of each entry."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Everything that actors, replay and learner must agree on about a row. Built once, by the pre-flight of a run.
+
+    `fields` are the observation's; the other columns follow from `action`. `chunk_length` is a power of two.
+    """
+
+    fields: tuple[Field, ...]
+    action: Categorical | Continuous
+    chunk_length: int
+    stack: int = 1
+    n_step: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses what no process could work with."""
+        length = self.chunk_length
+        if length < 1 or length & (length - 1):
+            raise SpecError(f"chunk_length must be a power of two, not {length}")
+        if not 1 <= self.stack <= 64:
+            raise SpecError(f"stack must be 1 to 64, not {self.stack}")
+        if not 1 <= self.n_step <= 64:
+            raise SpecError(f"n_step must be 1 to 64, not {self.n_step}")
+        if not self.fields:
+            raise SpecError("an observation needs at least one field")
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise SpecError(f"column names must differ: {', '.join(names)}")
+        for field in self.fields:
+            if field.dtype not in STORED_DTYPES:
+                raise SpecError(f"field {field.name}: dtype {field.dtype} is not one of {', '.join(STORED_DTYPES)}")
+            if any(size < 1 for size in field.shape):
+                raise SpecError(f"field {field.name}: shape {field.shape} has an empty axis")
+
+    @cached_property
+    def columns(self) -> tuple[Field, ...]:
+        """Every column of a row, in wire order: the observation's fields, then the rest."""
+        if isinstance(self.action, Categorical):
+            action = Field("action", (), "<i4")
+        else:
+            action = Field("action", (len(self.action.low),), "<f4")
+        return (
+            *self.fields,
+            action,
+            Field("reward", (), "<f4"),
+            Field("terminated", (), "|u1"),
+            Field("truncated", (), "|u1"),
+            Field("valid", (), "|u1"),  # 0: the row has no action, it only holds an episode's last observation
+            Field("episode_step", (), "<i4"),  # rows since the reset: how far back a stack may look
+            Field("policy_version", (), "<i4"),
+        )
+
+    @property
+    def history(self) -> int:
+        """Rows before the first item of a chunk."""
+        return self.stack - 1
+
+    def rows(self, length: int) -> int:
+        """Rows of a chunk of `length` items."""
+        return self.history + length + self.n_step
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row at rest, all columns."""
+        return sum(column.row_bytes for column in self.columns)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a full chunk at rest."""
+        return self.rows(self.chunk_length) * self.row_bytes
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits that differ when anything in the spec differs; compared in every greeting."""
+        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
+
+    def empty(self, *axes: int) -> Columns:
+        """Uninitialised columns with the given leading axes."""
+        return {column.name: np.empty((*axes, *column.shape), np.dtype(column.dtype)) for column in self.columns}
+
+    def round_trip(self, name: str, values: np.ndarray) -> np.ndarray:
+        """What the learner will see of `values`: a policy must act on this, or its log-probabilities would be wrong."""
+        field = next(field for field in self.fields if field.name == name)
+        return field.decode(field.encode(values))
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`length` items of one stream with the rows around them.
+
+    Each column is [spec.rows(length), *shape]; item i is row `spec.history + i`. `stream` is the environment's index
+    within its actor.
+    """
+
+    stream: int
+    length: int
+    columns: Columns
+
+
+class Transition(NamedTuple):
+    """An n-step transition; numpy or torch alike. B is the batch axis; an observation is a dict by field name.
+
+    observation[name], next_observation[name]: [B, stack, *shape], values (dequantised). action: [B] int64 or [B, A].
+    reward: [B] sum of gamma^k r_{t+k}. discount: [B] gamma^m, 0 where the episode terminated (not where truncated).
+    """
+
+    observation: object
+    action: object
+    reward: object
+    discount: object
+    next_observation: object
+
+
+def read_spec(text: bytes) -> ExperienceSpec:
+    """Reads a spec from JSON. Raises SpecError with the reason."""
+    try:
+        return msgspec.json.decode(text, type=ExperienceSpec)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise SpecError(f"not a spec: {error}") from error

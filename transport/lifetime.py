@@ -1,0 +1,125 @@
+"""How a process of a run lives: it reports from its main loop, stops when it is asked to, and never outlives its supervisor."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from transport.channel import Client
+from transport.messages import Progress, Stop
+from transport.metrics import Metrics, Record
+from transport.run_dir import RunDir
+
+PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
+BEAT_SECONDS = 1.0
+RECORD_SECONDS = 5.0
+
+
+def new_incarnation() -> int:
+    """A number that tells this life of a process from every other."""
+    return secrets.randbits(63)
+
+
+def die_with_parent() -> None:
+    """Ends this process when the supervisor that started it is gone, however it went. Without a supervisor, does nothing."""
+    parent = int(os.environ.get(PARENT_VARIABLE, "0"))
+    if not parent:
+        return
+    if sys.platform.startswith("linux"):
+        # PR_SET_PDEATHSIG = 1: the kernel does it, even while a simulator hangs inside C code.
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+class Lifetime:
+    """One process's life: `while not life.stopping: …; life.beat()`.
+
+    A signal or a Stop message only sets the flag; the loop ends by itself. `beat` is cheap and belongs into every turn of the main
+    loop, waiting included: each second it tells the supervisor that the loop turns, each five seconds it closes a metrics record,
+    prints it as the line `describe` makes of it, and sends it along.
+    """
+
+    def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str]) -> None:
+        """Installs the signal handlers; must be made in the main thread."""
+        die_with_parent()
+        self.name = name
+        self.incarnation = new_incarnation()
+        self.metrics = Metrics(run_dir.metrics(name))
+        self._describe = describe
+        self._stopping = False
+        self._state = "starting"
+        self._beats = 0
+        self._next_beat = 0.0
+        self._next_record = time.monotonic() + RECORD_SECONDS
+        self._pending: Record = {}
+        address = run_dir.endpoint("supervisor")
+        self._control = Client(address) if address else None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._stopping = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the process has been asked to end."""
+        return self._stopping
+
+    def ready(self) -> None:
+        """Tells the supervisor that this process now does its work, so that those who need it may start."""
+        self._state = "ready"
+        self._next_beat = 0.0
+        self.beat()
+
+    def beat(self) -> None:
+        """One turn of the main loop."""
+        self._beats += 1
+        now = time.monotonic()
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_SECONDS
+        if self._state == "ready" and now >= self._next_record:
+            self._next_record = now + RECORD_SECONDS
+            self._pending = self.metrics.record()
+            say(self._describe(self._pending))
+        if self._control is None:
+            return
+        while (arrived := self._control.receive(0)) is not None:
+            if isinstance(arrived[0], Stop):
+                self._stopping = True
+        state = "stopping" if self._stopping else self._state
+        if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):  # type: ignore[arg-type]
+            self._pending = {}
+
+    def pause(self, seconds: float) -> None:
+        """Waits for something outside without freezing the heartbeat."""
+        time.sleep(min(seconds, BEAT_SECONDS))
+        self.beat()
+
+    def close(self) -> None:
+        """Writes the last record and says goodbye."""
+        self.metrics.record()
+        self.metrics.close()
+        if self._control is not None:
+            self._control.close()
+
+
+def say(line: str) -> None:
+    """Prints one whole line at once, so that lines of several processes never mix."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,215 @@
+"""The typed messages. On the wire a message is one MessagePack header part, then the raw parts its docstring names.
+
+A header is read with msgpack under explicit limits and only then converted into its struct, which refuses unknown fields.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgpack
+import msgspec
+from msgspec import Meta, Struct
+
+PROTOCOL = 1
+MAX_HEADER_BYTES = 64 * 1024
+MAX_PARTS = 4096
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process; tells one life from the next
+Name = Annotated[str, Meta(max_length=64)]
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class MalformedMessage(ValueError):
+    """What arrived is not a message: the text says in which way."""
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all headers."""
+
+
+# ---- experience: actor (DEALER) -> replay (ROUTER) --------------------------------------------------------------------
+
+
+class WriterHello(Message, frozen=True, tag="writer_hello"):
+    """An actor greets, on first contact, after silence, or when asked to. No raw parts.
+
+    `first_sequence` is the oldest chunk it still holds: the server has, or will be sent, everything from there on.
+    """
+
+    name: Name
+    incarnation: Incarnation
+    protocol: Count
+    spec_digest: Name
+    streams: Annotated[int, Meta(ge=1, le=100_000)]
+    first_sequence: Count
+
+
+class WriterWelcome(Message, frozen=True, tag="writer_welcome"):
+    """Replay answers a greeting. No raw parts.
+
+    `connection` differs whenever messages may have been lost in between; the writer then sends again from `next_sequence`.
+    """
+
+    server_incarnation: Incarnation
+    connection: Count
+    next_sequence: Count
+    credit_bytes: Count
+
+
+class Insert(Message, frozen=True, tag="insert"):
+    """One chunk. Raw parts: one per large column (compressed as its codec says), then all small columns in one part."""
+
+    sequence: Count
+    stream: Annotated[int, Meta(ge=0, le=100_000)]
+    length: Annotated[int, Meta(ge=1, le=65_536)]
+    crc32: Annotated[int, Meta(ge=0, le=2**32 - 1)]  # over all raw parts in order
+
+
+class Ack(Message, frozen=True, tag="ack"):
+    """Every chunk below `next_sequence` is in replay. No raw parts."""
+
+    next_sequence: Count
+
+
+class Hold(Message, frozen=True, tag="hold"):
+    """Chunks have arrived and wait for the limiter: nothing is lost, nothing to resend. No raw parts."""
+
+
+class Greet(Message, frozen=True, tag="greet"):
+    """The server does not know this peer: it must greet before anything else is taken. No raw parts."""
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """The server will never serve this peer; the reason is for a person. No raw parts."""
+
+    reason: Text
+
+
+# ---- batches: learner (DEALER) <-> replay (ROUTER) --------------------------------------------------------------------
+
+
+class SamplerHello(Message, frozen=True, tag="sampler_hello"):
+    """A learner greets. `slab` is where its shared memory can be opened ("" when it shares no host). No raw parts."""
+
+    name: Name
+    incarnation: Incarnation
+    protocol: Count
+    spec_digest: Name
+    batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
+    slots: Annotated[int, Meta(ge=1, le=64)]
+    slab: Text
+
+
+class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
+    """Replay answers. `shared` says whether batches will arrive in the slab or as raw parts. No raw parts."""
+
+    server_incarnation: Incarnation
+    shared: bool
+
+
+class SampleRequest(Message, frozen=True, tag="sample_request"):
+    """Lends `slot` to replay until it answers with the same `generation`. No raw parts."""
+
+    slot: Annotated[int, Meta(ge=0, le=64)]
+    generation: Count
+
+
+class Sample(Message, frozen=True, tag="sample"):
+    """A batch is in `slot`. Raw parts: none when shared, else the slot's bytes cut to the frame limit.
+
+    `population` is the number of items it was drawn from.
+    """
+
+    slot: Annotated[int, Meta(ge=0, le=64)]
+    generation: Count
+    population: Count
+
+
+class PriorityUpdate(Message, frozen=True, tag="priority_update"):
+    """New priorities. Raw parts: keys (int64 [count]), priorities (float32 [count])."""
+
+    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+# ---- weights: learner -> everyone who acts ------------------------------------------------------------------------------
+
+
+class Announce(Message, frozen=True, tag="announce"):
+    """The newest weights (XPUB; repeated each second). No raw parts."""
+
+    incarnation: Incarnation
+    version: Count
+    size_bytes: Count
+    sha256: Name
+
+
+class FetchWeights(Message, frozen=True, tag="fetch_weights"):
+    """Asks for the newest weights. No raw parts."""
+
+
+class Weights(Message, frozen=True, tag="weights"):
+    """The newest weights. Raw parts: the payload (safetensors), cut to the frame limit."""
+
+    incarnation: Incarnation
+    version: Count
+    sha256: Name
+
+
+# ---- control: every process (DEALER) <-> supervisor (ROUTER) ------------------------------------------------------------
+
+
+class Progress(Message, frozen=True, tag="progress"):
+    """Sent from a process's main loop each second, so that a hang is seen. No raw parts.
+
+    `record` is the newest metrics record (empty if there is none since the last message).
+    """
+
+    name: Name
+    pid: Count
+    state: Literal["starting", "ready", "stopping"]
+    beats: Count  # turns of the main loop since the start
+    record: Annotated[dict[Name, float], Meta(max_length=256)]
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    """The supervisor (or `headrace down`, towards the supervisor) asks for an orderly stop. No raw parts."""
+
+    reason: Text
+
+
+class Stopping(Message, frozen=True, tag="stopping"):
+    """The supervisor answers Stop: it has begun. No raw parts."""
+
+
+AnyMessage = (
+    WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Refused
+    | SamplerHello | SamplerWelcome | SampleRequest | Sample | PriorityUpdate
+    | Announce | FetchWeights | Weights
+    | Progress | Stop | Stopping
+)  # fmt: skip
+
+
+def pack(message: Message) -> bytes:
+    """The header part of a message."""
+    return msgspec.msgpack.encode(message)
+
+
+def unpack(header: bytes) -> Any:
+    """Reads a header part under limits. Raises MalformedMessage."""
+    if len(header) > MAX_HEADER_BYTES:
+        raise MalformedMessage(f"header of {len(header)} bytes")
+    try:
+        raw = msgpack.unpackb(
+            header,
+            max_str_len=4096,
+            max_bin_len=0,
+            max_array_len=1024,
+            max_map_len=512,
+            max_ext_len=0,
+            strict_map_key=True,
+        )
+        return msgspec.convert(raw, type=AnyMessage)
+    except (ValueError, msgspec.ValidationError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise MalformedMessage(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,95 @@
+"""Counters, gauges and timed phases of one process; JSON lines out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Record = dict[str, float]
+SHORT_SECONDS, LONG_SECONDS = 10.0, 60.0
+
+
+class Metrics:
+    """What one process counts. Not thread-safe: each process counts in its main loop.
+
+    A record holds every counter `c` as `c`, `c_per_second` (over 10 s) and `c_per_second_60`; every gauge under its name; every
+    phase `p` as `p_fraction`, its share of the wall clock since the record before.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Appends records to `path`, if one is given."""
+        self._file = path.open("a", encoding="utf-8") if path else None
+        self._started = time.monotonic()
+        self._counters: Record = {}
+        self._gauges: Record = {}
+        self._means: dict[str, tuple[float, int]] = {}
+        self._phases: Record = {}
+        self._history: deque[tuple[float, Record]] = deque([(self._started, {})])
+        self._reported = self._started
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Adds to a counter that only grows."""
+        self._counters[name] = self._counters.get(name, 0) + amount
+
+    def gauge(self, name: str, value: float) -> None:
+        """Sets a value as it is now."""
+        self._gauges[name] = value
+
+    def mean(self, name: str, value: float) -> None:
+        """Adds a value whose mean over the interval between two records is reported."""
+        total, number = self._means.get(name, (0.0, 0))
+        self._means[name] = (total + value, number + 1)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times a block; phases should not nest."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phases[name] = self._phases.get(name, 0.0) + time.monotonic() - begun
+
+    def value(self, name: str) -> float:
+        """A counter as it stands."""
+        return self._counters.get(name, 0)
+
+    def record(self) -> Record:
+        """Closes the interval: everything measured, as one flat record; also appended to the file."""
+        now = time.monotonic()
+        elapsed = max(now - self._reported, 1e-9)
+        record: Record = {"uptime_seconds": now - self._started}
+        for name, value in self._counters.items():
+            record[name] = value
+            record[f"{name}_per_second"] = self._rate(name, value, now, SHORT_SECONDS)
+            record[f"{name}_per_second_60"] = self._rate(name, value, now, LONG_SECONDS)
+        record.update(self._gauges)
+        record.update({name: total / number for name, (total, number) in self._means.items()})
+        record.update({f"{name}_fraction": min(seconds / elapsed, 1.0) for name, seconds in self._phases.items()})
+        self._phases = dict.fromkeys(self._phases, 0.0)
+        self._means.clear()
+        self._reported = now
+        self._history.append((now, dict(self._counters)))
+        while len(self._history) > 2 and self._history[1][0] < now - LONG_SECONDS:
+            self._history.popleft()
+        if self._file:
+            self._file.write(json.dumps({"time": time.time()} | record) + "\n")
+            self._file.flush()
+        return record
+
+    def _rate(self, name: str, value: float, now: float, window: float) -> float:
+        # The newest mark at least `window` old; the oldest there is while the process is younger than that.
+        past, counters = self._history[0]
+        for moment, marked in self._history:
+            if moment > now - window:
+                break
+            past, counters = moment, marked
+        return (value - counters.get(name, 0)) / max(now - past, 1e-9)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file:
+            self._file.close()

@@ -1,0 +1,131 @@
+"""The layout of a run's folder, and where the sockets of a run live."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes; a role's name follows
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file so that a reader sees the old content or the new, never a part. Not fsynced."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)
+
+
+class RunDir:
+    """`runs/NAME`: one folder that holds everything about a run, and names each thing in it."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is created: see `create`."""
+        self.path = path.resolve()
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, enough to run it again."""
+        return self.path / "config.toml"
+
+    @property
+    def spec(self) -> Path:
+        """The experience spec that every process of the run shares."""
+        return self.path / "spec.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the supervisor while the run is up."""
+        return self.path / "run.lock"
+
+    @property
+    def status(self) -> Path:
+        """The supervisor's last word on every process, replaced each second."""
+        return self.path / "status.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Weights on disk."""
+        return self.path / "checkpoints"
+
+    @property
+    def latest(self) -> Path:
+        """The learner's newest weights on disk."""
+        return self.checkpoints / "latest.safetensors"
+
+    def log(self, process: str) -> Path:
+        """What a process printed."""
+        return self.path / "logs" / f"{process}.log"
+
+    def metrics(self, process: str) -> Path:
+        """What a process measured, one JSON object per line."""
+        return self.path / "metrics" / f"{process}.jsonl"
+
+    def create(self) -> None:
+        """Makes the folders of a run."""
+        for folder in ("logs", "metrics", "checkpoints", "endpoints"):
+            (self.path / folder).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def sockets(self) -> Path:
+        """A short-named folder for ipc sockets that only this user may enter; the same for every start of the run."""
+        base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+        token = hashlib.blake2b(str(self.path).encode(), digest_size=6).hexdigest()
+        user = os.getuid() if hasattr(os, "getuid") else 0
+        return Path(base) / f"headrace-{user}-{token}"
+
+    def bind_address(self, role: str) -> str:
+        """Where the server of `role` binds: ipc in a private folder, or a loopback port where there is no ipc.
+
+        After a restart the address is the one of the life before.
+        """
+        if sys.platform == "win32" or len(str(self.sockets)) > MAX_SOCKET_PATH - len(role):
+            previous = self.endpoint(role)
+            return previous if previous and previous.startswith("tcp://127.0.0.1:") else "tcp://127.0.0.1:*"
+        folder = self.sockets
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{folder} must be a folder that only you may enter (mode 0700); remove it and start again")
+        return f"ipc://{folder}/{role}"
+
+    def remove_sockets(self) -> None:
+        """Deletes the socket folder and the endpoint files, so that nothing of a stopped run can be mistaken for a live one."""
+        for folder in (self.sockets, self.path / "endpoints"):
+            if folder.is_dir():
+                for entry in folder.iterdir():
+                    entry.unlink(missing_ok=True)
+        if self.sockets.is_dir():
+            self.sockets.rmdir()
+
+    def write_endpoint(self, role: str, address: str) -> None:
+        """Says where the server of `role` listens. Called after it is bound."""
+        text = json.dumps({"role": role, "address": address, "pid": os.getpid()})
+        write_atomically(self.path / "endpoints" / f"{role}.json", text.encode())
+
+    def endpoint(self, role: str) -> str | None:
+        """Where the server of `role` listens, or None while it has not said so."""
+        try:
+            return str(json.loads((self.path / "endpoints" / f"{role}.json").read_text())["address"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def wait_for_endpoint(self, role: str, stopping: Callable[[], bool]) -> str | None:
+        """Blocks until the server of `role` has bound, or returns None when `stopping()`."""
+        while not stopping():
+            address = self.endpoint(role)
+            if address is not None:
+                return address
+            time.sleep(0.05)
+        return None
