@@ -13,12 +13,14 @@ from transport.experience import Chunk, Columns, ExperienceSpec
 class Chunker:
     """Collects the rows of K streams and cuts them into chunks.
 
-    Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after them, or,
-    shorter, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action (valid = 0) that
-    holds its last observation; so does `drain`, where a stream ends.
+    Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after
+    them, or, shorter, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action
+    (valid = 0) that holds its last observation; so does `drain`, where a stream ends.
     """
 
-    def __init__(self, spec: ExperienceSpec, streams: int, chunk_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, spec: ExperienceSpec, streams: int, chunk_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`clock` gives seconds; tests bring their own."""
         self._spec = spec
         self._streams = streams
@@ -89,21 +91,21 @@ class Chunker:
         self._buffer["policy_version"][where, place] = policy_version
         self._fill[where] = place + 1
         for k in where[place + 1 == self._rows]:
-            yield self._cut(k, self._spec.chunk_length)
+            yield self._cut(int(k), self._spec.chunk_length)
 
     def _held(self, k: int) -> int:
         """Items of stream k whose n following rows are there."""
         return int(self._fill[k]) - self._spec.history - self._spec.n_step
 
     def _late(self) -> Iterator[Chunk]:
-        for k in np.flatnonzero(self._clock() - self._since > self._seconds):
+        for k in map(int, np.flatnonzero(self._clock() - self._since > self._seconds)):
             if self._held(k) > 0:
                 yield self._cut(k, self._held(k))
 
     def _cut(self, k: int, length: int) -> Chunk:
         """Copies the first `length` items of stream k out, and keeps the rows that the next chunk needs as well."""
         rows = self._spec.rows(length)
-        chunk = Chunk(int(k), length, {name: column[k, :rows].copy() for name, column in self._buffer.items()})
+        chunk = Chunk(k, length, {name: column[k, :rows].copy() for name, column in self._buffer.items()})
         kept = int(self._fill[k]) - length
         for column in self._buffer.values():
             column[k, :kept] = column[k, length : length + kept].copy()

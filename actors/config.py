@@ -12,11 +12,17 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Annotated[str, Meta(description="mario, mario:1-2, a Gymnasium id or package.module:factory")] = "mario"
     stack: Annotated[int, Meta(ge=0, le=16, description="observations stacked; 0: 4 for images, 1 otherwise")] = 0
-    skip: Annotated[int, Meta(ge=0, le=60, description="simulator frames per step, where the workload has frames; 0: its own")] = 0
+    skip: Annotated[
+        int, Meta(ge=0, le=60, description="simulator frames per step, where the workload has frames; 0: its own")
+    ] = 0
     actions: Annotated[str, Meta(description="action set, where the workload has several (mario: right, simple, complex)")] = ""
-    max_episode_steps: Annotated[int, Meta(ge=0, description="truncate an episode after this many steps; 0: the environment's own")] = 0
+    max_episode_steps: Annotated[
+        int, Meta(ge=0, description="truncate an episode after this many steps; 0: the environment's own")
+    ] = 0
     quantise: Annotated[bool, Meta(description="store bounded float observations as uint8")] = False
-    chunk_length: Annotated[int, Meta(ge=0, le=4096, description="rows per chunk, a power of two; 0: 128 images, 64 otherwise")] = 0
+    chunk_length: Annotated[
+        int, Meta(ge=0, le=4096, description="rows per chunk, a power of two; 0: 128 images, 64 otherwise")
+    ] = 0
     preflight_seconds: Annotated[float, Meta(gt=0, description="time an environment has to be made and stepped")] = 60.0
 
 
@@ -24,6 +30,8 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How many actors, and how each collects."""
 
     count: Annotated[int, Meta(ge=1, le=1024, description="actor processes")] = 2
-    envs_per_actor: Annotated[int, Meta(ge=1, le=1024, description="environments stepped by one actor, with one batched inference")] = 4
+    envs_per_actor: Annotated[
+        int, Meta(ge=1, le=1024, description="environments stepped by one actor, with one batched inference")
+    ] = 4
     chunk_seconds: Annotated[float, Meta(gt=0, description="a chunk leaves at the latest after this long")] = 10.0
     threads: Annotated[int, Meta(ge=1, description="compute threads of one actor")] = 1

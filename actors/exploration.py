@@ -6,7 +6,7 @@ import numpy as np
 
 
 def epsilon_ladder(offset: int, count: int, total: int, base: float, power: float) -> np.ndarray:
-    """epsilon_i = base ** (1 + power * i / (N - 1)) for environments i = offset … offset + count - 1 of N = total; [count] float32.
+    """epsilon_i = base ** (1 + power * i / (N - 1)), [count] float32, for i = offset … offset + count - 1 of N = total.
 
     Horgan et al. 2018 (arXiv 1803.00933, section 4.1) with base 0.4, power 7. A single environment gets the middle of the ladder.
     """

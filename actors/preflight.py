@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError
+from actors.envs.errors import EnvError
 from transport.experience import Codec, ExperienceSpec
 
 if TYPE_CHECKING:

@@ -36,7 +36,9 @@ def bottleneck(
     starving = replay.get("sample_hold_fraction", data_wait)  # because the limiter says so; otherwise batches are just late
     full = cores_busy is not None and cores_busy >= ALL_CORES
     if replay.get("busy_fraction", 0.0) >= BUSY and max(waiting, data_wait) > HELD:
-        return f"replay (busy {_percent(replay['busy_fraction'])}) · try a lower --replay.samples-per-insert-high or smaller batches"
+        return (
+            f"replay (busy {_percent(replay['busy_fraction'])}) · try a lower --replay.samples-per-insert-high or smaller batches"
+        )
     if waiting > HELD and waiting >= starving:
         return _learner_limits(waiting, updating, replay, full)
     if starving > HELD:

@@ -16,6 +16,7 @@ from deploy import launch, logs, options, runs, service, status
 from deploy.config import ConfigError, load_run_config, nearest, presets
 from deploy.process import ROOT, child_environment, python_command
 from transport.channel import Client
+from transport.experience import SpecError
 from transport.messages import Stop, Stopping
 from transport.run_dir import RunDir
 
@@ -119,9 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(f"unknown command {typed[0]!r}; {nearest(typed[0], commands)}")
         parsed = options.parse(parser, typed, flags_of)
         return int(parsed.execute(parsed))
-    except (ConfigError, EnvError) as error:
+    except (ConfigError, EnvError, SpecError) as error:
         return _complain(str(error), USAGE)
-    except (runs.AlreadyUp, launch.NoSpace, PermissionError) as error:
+    except BrokenPipeError:  # `headrace list | head`
+        sys.stdout = open(os.devnull, "w")  # the interpreter flushes it once more at its end
+        return DONE
+    except (runs.AlreadyUp, launch.NoSpace, OSError) as error:
         return _complain(str(error), REFUSED)
     except KeyboardInterrupt:
         print("headrace: stopped by you", file=sys.stderr)

@@ -181,7 +181,9 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
 
 def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: bool) -> None:
     if algorithm_name(config) == "dqn" and isinstance(spec.action, Continuous):
-        raise ConfigError(f"--algo dqn needs a choice of actions, but {config.env.id} has continuous ones ({len(spec.action.low)})")
+        raise ConfigError(
+            f"--algo dqn needs a choice of actions, but {config.env.id} has continuous ones ({len(spec.action.low)})"
+        )
     if stopped and run.spec.exists() and read_spec(run.spec.read_bytes()).digest != spec.digest:
         raise ConfigError(
             f"run {run.name} recorded other experience than {config.env.id} gives now "

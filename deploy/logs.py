@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -103,10 +104,9 @@ class LogFile:
     def close(self) -> None:
         """Closes the file."""
         if self._file is not None:
-            try:
+            with suppress(OSError):
                 self._file.close()
-            finally:
-                self._file = None
+            self._file = None
 
 
 class Log:

@@ -77,6 +77,7 @@ class Service:
     def run(self) -> int:
         """Runs until the end; returns the exit status. Leaves no process, no socket, no endpoint."""
         numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
+        numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
         psutil.cpu_percent()  # the first call only sets the mark
         try:

@@ -125,7 +125,7 @@ def empty(run: RunDir, config: RunConfig) -> Document:
 
 def show(status: Document) -> None:
     """Prints the document for a person."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
     reason = f" ({status['reason']})" if status.get("reason") else ""
     steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""

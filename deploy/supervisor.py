@@ -101,8 +101,8 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        """Whether every process that has not been given up does its work."""
-        return all(slot.state in ("ready", "failed") for slot in self.slots)
+        """Whether every process that has not been given up has done its work; a later replacement changes nothing."""
+        return all(slot.been_ready or slot.state == "failed" for slot in self.slots)
 
     def silent_seconds(self, slot: Slot) -> float | None:
         """Time since a ready process's main loop last sent word."""

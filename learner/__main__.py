@@ -36,7 +36,8 @@ def main() -> int:
         life = Lifetime("learner", run_dir, describe)
         learner = Learner(settings, run_dir, life)
         parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
-        say(f"{settings.learner.batch_size} items per update on {learner.device} in {learner.optimiser.precision}, {parameters:,} parameters")
+        how = f"on {learner.device} in {learner.optimiser.precision}"
+        say(f"{settings.learner.batch_size} items per update {how}, {parameters:,} parameters")
         learner.run()
     except (ValueError, OSError, ReplayRefused) as error:
         say(f"learner: {error}")

@@ -16,7 +16,9 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount per step")] = 0.99
     importance_exponent: Annotated[float, Meta(ge=0, le=1, description="beta of prioritised sampling's correction")] = 0.4
     target_period: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
-    network: Annotated[Literal["auto", "nature", "nature_batchnorm", "mlp"], Meta(description="torso; auto goes by observation")] = "auto"
+    network: Annotated[
+        Literal["auto", "nature", "nature_batchnorm", "mlp"], Meta(description="torso; auto goes by observation")
+    ] = "auto"
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers after the torso")] = 512
     epsilon_base: Annotated[float, Meta(ge=0, le=1, description="exploration of the most exploring environment")] = 0.4
     epsilon_power: Annotated[float, Meta(ge=0, description="the least exploring has epsilon_base ** (1 + this)")] = 7.0
@@ -33,7 +35,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     updates_per_epoch: Annotated[int, Meta(ge=1, description="updates in an epoch")] = 20
     publish_epochs: Annotated[int, Meta(ge=1, description="epochs between broadcasts of weights")] = 5
     checkpoint_epochs: Annotated[int, Meta(ge=1, description="epochs between weights written to disk")] = 50
-    precision: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Meta(description="autocast type; auto asks the device")] = "auto"
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], Meta(description="autocast type; auto asks the device")
+    ] = "auto"
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
     threads: Annotated[int, Meta(ge=1, description="compute threads of the learner")] = 1
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3

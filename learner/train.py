@@ -163,4 +163,5 @@ class Learner:
         self.epoch = int(metadata["epoch"])
         # Versions that actors may have seen after the file was written must not come again with other weights.
         self.version = int(metadata["policy_version"]) + 1 + self.settings.learner.checkpoint_epochs
-        say(f"continues from {self._run_dir.latest.name}: epoch {self.epoch:,}, policy v{self.version} (the optimiser starts anew)")
+        where = f"epoch {self.epoch:,}, policy v{self.version}"
+        say(f"continues from {self._run_dir.latest.name}: {where} (the optimiser starts anew)")

@@ -44,8 +44,7 @@ def main() -> int:
         say(f"replay: {error}")
         return 2
     run_dir.write_endpoint("replay", server.address)
-    held = server.table
-    say(f"holds {held.capacity:,} items of {spec.row_bytes:,} bytes a row at most ({held.capacity // spec.chunk_length * held.slot_bytes / 1e9:.2f} GB)")
+    say(f"holds {server.table.capacity:,} items at most, in {server.table.capacity_bytes / 1e9:.2f} GB")
     life.ready()
     while not life.stopping:
         server.turn(IDLE_SECONDS)

@@ -46,8 +46,8 @@ class _Unacknowledged:
 class ExperienceWriter:
     """Sends chunks and holds each until replay has acknowledged it.
 
-    Nothing here blocks: `insert` when `has_credit`, and call `poll` often. Chunks are sent again only over a new connection or to a new
-    replay server, and replay drops what it already has.
+    Nothing here blocks: `insert` when `has_credit`, and call `poll` often. Chunks are sent again only over a new connection
+    or to a new replay server, and replay drops what it already has.
     """
 
     def __init__(self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int) -> None:
@@ -161,7 +161,9 @@ class SampledBatch:
 class Sampler:
     """Keeps every free slot requested, so that batches are ready before they are needed."""
 
-    def __init__(self, address: str, name: str, incarnation: int, spec: ExperienceSpec, batch_size: int, slots: int, shared: bool = True) -> None:
+    def __init__(
+        self, address: str, name: str, incarnation: int, spec: ExperienceSpec, batch_size: int, slots: int, shared: bool = True
+    ) -> None:
         """`shared` False makes batches travel as raw parts, as they do between hosts. Raises SlabError."""
         self._client = Client(address)
         self._slab = Slab.create(batch_layout(spec, batch_size), slots)

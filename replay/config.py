@@ -15,7 +15,13 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     min_size: Annotated[int, Meta(ge=1, description="transitions before the first batch is served")] = 5_000
     selector: Annotated[Literal["prioritised", "uniform", "fifo"], Meta(description="how items are drawn")] = "prioritised"
     priority_exponent: Annotated[float, Meta(ge=0, le=1, description="alpha: 0 draws uniformly, 1 by priority")] = 0.6
-    samples_per_insert_low: Annotated[float, Meta(ge=0, description="actors wait when fewer samples than this are drawn per insert")] = 2.0
-    samples_per_insert_high: Annotated[float, Meta(gt=0, description="the learner waits above this many samples per insert")] = 8.0
-    receive_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes of unacknowledged chunks, all actors together")] = 256_000_000
+    samples_per_insert_low: Annotated[
+        float, Meta(ge=0, description="actors wait when fewer samples than this are drawn per insert")
+    ] = 2.0
+    samples_per_insert_high: Annotated[float, Meta(gt=0, description="the learner waits above this many samples per insert")] = (
+        8.0
+    )
+    receive_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes of unacknowledged chunks, all actors together")] = (
+        256_000_000
+    )
     codec: Annotated[Literal["none", "lz4", "zstd"], Meta(description="compression of image columns on the wire")] = "lz4"

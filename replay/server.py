@@ -71,7 +71,9 @@ class Learner:
 class ReplayServer:
     """Takes chunks from actors, serves batches to the learner. Call `turn` for ever."""
 
-    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int, incarnation: int, address: str, metrics: Metrics) -> None:
+    def __init__(
+        self, spec: ExperienceSpec, config: ReplayConfig, seed: int, incarnation: int, address: str, metrics: Metrics
+    ) -> None:
         """Binds. Raises ValueError when the configuration holds no chunk, OSError when the address cannot be bound."""
         self.spec = spec
         self.table = Table(spec, config, seed)
@@ -150,7 +152,7 @@ class ReplayServer:
             first = hello.first_sequence
             writer = Writer(hello.name, hello.incarnation, hello.streams, b"", 0, received=first, inserted=first)
             self._writers[hello.name] = writer
-        if writer.peer != peer:
+        if self._peers.get(peer) is not writer:
             self._peers.pop(writer.peer, None)
             self._connections += 1
             writer.peer, writer.connection = peer, self._connections
@@ -182,10 +184,9 @@ class ReplayServer:
             self._server.send(peer, Ack(writer.inserted))
             return
         if message.sequence > writer.received:
-            # Messages were lost on the way: take nothing more until the writer has greeted and begun again where they are missing.
+            # Messages were lost on the way: take nothing more until the writer has greeted and begun again where they are.
             self._metrics.count("gaps")
             self._peers.pop(peer)
-            writer.peer = b""
             self._server.send(peer, Greet())
             return
         writer.received = message.sequence + 1

@@ -11,9 +11,10 @@ from transport.slab import Layout
 def batch_layout(spec: ExperienceSpec, batch_size: int) -> Layout:
     """The arrays of a batch of B items, as they lie in a slab slot.
 
-    W = stack + n_step rows around each item travel as they rest; observation_index and next_index [B, stack] say which of them
-    make up the stack of observation_t and of observation_{t+m}, oldest first. m = steps [B]: n_step, or fewer to the boundary.
-    reward [B, n_step] holds reward_t …; entries from m on mean nothing. terminated [B]: the episode terminated within the m steps.
+    W = stack + n_step rows around each item travel as they rest; observation_index and next_index [B, stack] say which of
+    them make up the stack of observation_t and of observation_{t+m}, oldest first. m = steps [B]: n_step, or fewer to the
+    boundary. reward [B, n_step] holds reward_t …; entries from m on mean nothing. terminated [B]: the episode terminated
+    within the m steps.
     """
     window = spec.stack + spec.n_step
     action = next(column for column in spec.columns if column.name == "action")

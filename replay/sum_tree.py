@@ -42,7 +42,7 @@ class SumTree:
             sums[nodes] = sums[2 * nodes] + sums[2 * nodes + 1]
 
     def set_block(self, first: int, values: np.ndarray) -> None:
-        """Writes values [L] to the leaves first … first + L - 1, L a power of two that divides first: slices instead of indices."""
+        """Writes values [L] to the leaves first … first + L - 1, by slices; L is a power of two that divides first."""
         sums = self._sums
         start = first + self.first_leaf
         level = values

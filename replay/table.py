@@ -39,8 +39,8 @@ def check_values(spec: ExperienceSpec, chunk: Chunk) -> None:
 class Table:
     """Experience that can be sampled.
 
-    An item is one transition; its key is chunk_key * chunk_length + offset and never used twice. Its leaf is the place in the ring
-    where it lies. Eviction is first in, first out, by chunk.
+    An item is one transition; its key is chunk_key * chunk_length + offset and never used twice. Its leaf is the place in
+    the ring where it lies. Eviction is first in, first out, by chunk.
     """
 
     def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int) -> None:
@@ -61,7 +61,9 @@ class Table:
             )
         self.slot_bytes = per_slot
         self._storage = Storage(spec, slots)
-        self._selector = make_selector(config.selector, slots * self._length, config.priority_exponent, np.random.default_rng(seed))
+        self._selector = make_selector(
+            config.selector, slots * self._length, config.priority_exponent, np.random.default_rng(seed)
+        )
         self.limiter = Limiter(config.min_size, config.samples_per_insert_low, config.samples_per_insert_high, slack=0.0)
         self._chunk_keys = np.full(slots, -1, np.int64)
         self._items = np.zeros(slots, np.int64)  # drawable items per slot
@@ -69,6 +71,11 @@ class Table:
         self.size = 0  # drawable items
         self.inserted_items = 0
         self.sampled_items = 0
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of all chunks that fit, with what it takes to draw them."""
+        return self._storage.slots * self.slot_bytes
 
     @property
     def used_bytes(self) -> int:

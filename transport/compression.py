@@ -67,7 +67,7 @@ def chunk_wire_bytes(spec: ExperienceSpec) -> int:
 def pack_chunk(spec: ExperienceSpec, chunk: Chunk) -> list[bytes]:
     """The raw parts of an Insert."""
     large, small = split(spec)
-    parts = [compress(column.codec, memoryview(np.ascontiguousarray(chunk.columns[column.name])).cast("B")) for column in large]
+    parts = [compress(column.codec, np.ascontiguousarray(chunk.columns[column.name]).data.cast("B")) for column in large]
     parts.append(b"".join(np.ascontiguousarray(chunk.columns[column.name]).tobytes() for column in small))
     return parts
 

@@ -181,7 +181,7 @@ class Chunk:
 class Transition(NamedTuple):
     """An n-step transition; numpy or torch alike. B is the batch axis; an observation is a dict by field name.
 
-    observation[name], next_observation[name]: [B, stack, *shape], values (dequantised). action: [B] int64 or [B, A].
+    observation[name], next_observation[name]: [B, stack, *shape] as stored; a network dequantises. action: [B] int64 or [B, A].
     reward: [B] sum of gamma^k r_{t+k}. discount: [B] gamma^m, 0 where the episode terminated (not where truncated).
     """
 

@@ -49,9 +49,9 @@ def _watch_parent(parent: int) -> None:
 class Lifetime:
     """One process's life: `while not life.stopping: …; life.beat()`.
 
-    A signal or a Stop message only sets the flag; the loop ends by itself. `beat` is cheap and belongs into every turn of the main
-    loop, waiting included: each second it tells the supervisor that the loop turns, each five seconds it closes a metrics record,
-    prints it as the line `describe` makes of it, and sends it along.
+    A signal or a Stop message only sets the flag; the loop ends by itself. `beat` is cheap and belongs into every turn of
+    the main loop, waiting included: each second it tells the supervisor that the loop turns, each five seconds it closes a
+    metrics record, prints it as the line `describe` makes of it, and sends it along.
     """
 
     def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str]) -> None:

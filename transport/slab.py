@@ -1,7 +1,7 @@
 """Batch slots in memory that two processes of one host share.
 
-The reader (the learner) makes the slab and lends slots; the writer (replay) opens it by the name that it is told. On Linux the memory
-has no name in any file system, so that nothing is left behind however the two end.
+The reader (the learner) makes the slab and lends slots; the writer (replay) opens it by the name that it is told. On Linux
+the memory has no name in any file system, so that nothing is left behind however the two end.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from actors.config import EnvConfig
+from actors.envs.errors import EnvError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -25,10 +26,6 @@ EXTRAS = {
     "Box2D": "gymnasium[box2d]",
     "mujoco": "gymnasium[mujoco]",
 }
-
-
-class EnvError(Exception):
-    """One line: what cannot be made, and the fix."""
 
 
 def known_envs() -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError
+from actors.envs.errors import EnvError
 from transport.experience import Categorical, Codec, Continuous, ExperienceSpec, Field, SpecError
 
 MAX_BOUND = 1e6  # a bound beyond this is a way of saying that there is none
@@ -47,7 +47,7 @@ def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.n
     return result
 
 
-def to_env_action(space: spaces.Space, action: np.ndarray) -> Any:
+def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
     """Turns a policy's action (an index, or a float32 vector) into one of the environment's own.
 
     A vector is clipped to the bounds and takes the space's shape and dtype.

@@ -42,8 +42,14 @@ class VectorStep(NamedTuple):
 class VectorEnv:
     """K environments behind one step, with observations as the spec's fields rest."""
 
-    def __init__(self, config: EnvConfig, spec: ExperienceSpec, count: int, seeds: Sequence[int]) -> None:
-        """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError."""
+    def __init__(
+        self, config: EnvConfig, spec: ExperienceSpec, count: int, seeds: Sequence[int], random_starts: bool = False
+    ) -> None:
+        """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
+
+        `random_starts`: an environment that starts the same way every time (it has `max_noops`) idles for up to that many
+        frames first, by a generator of its own; the others are random enough.
+        """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
@@ -52,6 +58,7 @@ class VectorEnv:
         self._envs = [make_env(config) for _ in range(count)]
         self._observation_space = self._envs[0].observation_space
         self._action_space = self._envs[0].action_space
+        self._start = np.random.default_rng(list(seeds)) if random_starts else None
         self._total_reward = np.zeros(count, np.float64)
         self._length = np.zeros(count, np.int64)
 
@@ -90,7 +97,10 @@ class VectorEnv:
     def _reset_one(self, k: int, observation: dict[str, np.ndarray]) -> None:
         """Starts an episode of environment k and writes its first observation into row k."""
         seed, self._seeds[k] = self._seeds[k], None
-        seen, _ = self._envs[k].reset(seed=seed)
+        options = None
+        if self._start is not None and (most := getattr(self._envs[k].unwrapped, "max_noops", 0)):
+            options = {"noops": int(self._start.integers(most + 1))}
+        seen, _ = self._envs[k].reset(seed=seed, options=options)
         self._write(k, seen, observation)
         self._total_reward[k] = 0.0
         self._length[k] = 0

@@ -33,7 +33,12 @@ def image(*shape: int) -> spaces.Box:
 
 @pytest.mark.parametrize(
     ("space", "shape"),
-    [(image(84, 84), (84, 84)), (image(64, 80, 3), (3, 64, 80)), (image(64, 80, 1), (1, 64, 80)), (image(3, 64, 80), (3, 64, 80))],
+    [
+        (image(84, 84), (84, 84)),
+        (image(64, 80, 3), (3, 64, 80)),
+        (image(64, 80, 1), (1, 64, 80)),
+        (image(3, 64, 80), (3, 64, 80)),
+    ],
 )
 def test_an_image_rests_as_bytes_with_its_channels_first(space: spaces.Box, shape: tuple[int, ...]) -> None:
     assert spec_for(space).fields == (Field("observation", shape, "|u1", scale=1 / 255, codec="zstd"),)

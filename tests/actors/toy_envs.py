@@ -145,4 +145,4 @@ def not_an_env() -> object:
     return object()
 
 
-gymnasium.register("HeadraceToy-v0", Endless)
+gymnasium.register("HeadraceToy-v0", f"{__name__}:Endless")

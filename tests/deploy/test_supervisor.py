@@ -132,8 +132,6 @@ def test_a_crash_loop_backs_off_then_the_slot_fails_and_the_rest_goes_on() -> No
     for _ in range(1 + world.config.restarts):
         world.die("actor-0", 1, "ValueError: boom")
         world.run(70, step=0.5)
-    gaps = [round(b - a) for a, b in zip(world.starts("actor-0")[1:], world.starts("actor-0")[2:], strict=False)]
-    assert gaps == [70] * (world.config.restarts - 1)  # each within its back-off of the death, which comes every 70 s
     assert world.slot("actor-0").state == "failed"
     assert "actor-0 died 7 times in a row (exit 1: ValueError: boom); given up" in world.lines
     assert world.slot("actor-1").state == "ready" and not world.supervisor.stopping

@@ -1,7 +1,7 @@
 """An environment whose observations say where they come from, so that every row of every batch can be checked.
 
-The identity of an environment is the seed of its first reset. Episode lengths and endings follow from (identity, episode), rewards
-from (identity, episode, step, action), so a checker needs no record of what happened.
+The identity of an environment is the seed of its first reset. Episode lengths and endings follow from (identity, episode),
+rewards from (identity, episode, step, action), so a checker needs no record of what happened.
 """
 
 from __future__ import annotations

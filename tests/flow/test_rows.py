@@ -29,7 +29,9 @@ def fleets() -> Iterator[list[Fleet]]:
         fleet.close()
 
 
-def make_fleet(path: Path, fleets: list[Fleet], kind: str, envs: int, stack: int, n: int, length: int, seconds: float, **replay: object) -> Fleet:
+def make_fleet(
+    path: Path, fleets: list[Fleet], kind: str, envs: int, stack: int, n: int, length: int, seconds: float, **replay: object
+) -> Fleet:
     """A fleet of the counting environment."""
     env = EnvConfig(id=f"tests.flow.counting_env:{kind}", stack=stack, chunk_length=length)
     actors = ActorsConfig(count=2, envs_per_actor=envs, chunk_seconds=seconds)

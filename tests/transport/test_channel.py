@@ -115,8 +115,10 @@ def test_no_header_breaks_the_reader(header: bytes) -> None:
         pass
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9), lambda inner: st.lists(inner)
-       | st.dictionaries(st.text(max_size=9), inner), max_leaves=20))  # fmt: skip
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9)
+
+
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=9), inner), max_leaves=20))
 def test_well_formed_msgpack_that_is_no_message_is_refused(value: object) -> None:
     with pytest.raises(MalformedMessage):
         unpack(msgpack.packb(value))

@@ -21,7 +21,8 @@ def spec_with(codec: str) -> ExperienceSpec:
 def random_chunk(spec: ExperienceSpec, length: int, seed: int = 0) -> Chunk:
     generator = np.random.default_rng(seed)
     columns = {
-        column.name: generator.integers(0, 200, (spec.rows(length), *column.shape)).astype(column.dtype) for column in spec.columns
+        column.name: generator.integers(0, 200, (spec.rows(length), *column.shape)).astype(column.dtype)
+        for column in spec.columns
     }
     return Chunk(0, length, columns)
 

@@ -33,7 +33,9 @@ def test_a_socket_folder_that_others_may_enter_is_refused(tmp_path: Path, monkey
         run_dir.bind_address("replay")
 
 
-def test_a_path_too_long_for_a_socket_falls_back_to_a_loopback_port_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_too_long_for_a_socket_falls_back_to_a_loopback_port_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 120)))
     run_dir = RunDir(tmp_path / "run")
     run_dir.create()

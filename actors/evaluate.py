@@ -1,0 +1,143 @@
+"""How good a run's newest weights are: `python -m actors.evaluate RUN_DIR`, behind `headrace eval`.
+
+Every environment plays the same number of episodes, so that short ones are not counted more often than long ones. Seeds
+are not those of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from actors.__main__ import read_settings
+from actors.actor import ActorSettings
+from actors.envs.errors import EnvError
+from actors.envs.vector import Episode, VectorEnv
+from actors.stack import Stack
+from learner.checkpoint import CheckpointError, load_into, read
+from learner.networks import QNetwork, build_network
+from transport.experience import SpecError
+from transport.run_dir import RunDir
+
+ENVIRONMENTS = 8
+SEED_OFFSET = 1_000_000_007  # far from any seed of training
+STOCHASTIC_EPSILON = 0.05
+PROGRESS_SECONDS = 5.0
+
+
+def play(settings: ActorSettings, network: QNetwork, episodes: int, epsilon: float, told: Callable[[int], None]) -> list[Episode]:
+    """Plays `episodes` episodes; `told` hears how many are done. Raises EnvError."""
+    count = min(ENVIRONMENTS, episodes)
+    quota = [episodes // count + (k < episodes % count) for k in range(count)]
+    seeds = [settings.seed + SEED_OFFSET + k for k in range(count)]
+    env = VectorEnv(settings.env, settings.spec, count, seeds, random_starts=True)
+    stack = Stack(settings.spec, count)
+    generator = torch.Generator().manual_seed(seeds[0])
+    stack.reset(env.reset())
+    played: list[Episode] = []
+    while len(played) < episodes:
+        stacked = {name: torch.from_numpy(rows) for name, rows in stack.stacked.items()}
+        step = env.step(network.act(stacked, epsilon, generator).action.numpy())
+        stack.push(step.observation, step.terminated | step.truncated)
+        for episode in step.episodes:
+            if quota[episode.env]:  # an environment that has played its share goes on unheeded
+                quota[episode.env] -= 1
+                played.append(episode)
+        told(len(played))
+    env.close()
+    return played
+
+
+def interval(successes: int, episodes: int) -> tuple[float, float]:
+    """95 % confidence interval of a rate: Wilson 1927, as in Agresti and Coull 1998, section 1."""
+    z, rate = 1.959964, successes / episodes
+    middle = rate + z * z / (2 * episodes)
+    margin = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes**2))
+    scale = 1 + z * z / episodes
+    return (middle - margin) / scale, (middle + margin) / scale
+
+
+def summarise(played: list[Episode]) -> dict[str, Any]:
+    """The figures of INTERFACE's `headrace eval --json` that follow from episodes."""
+    rewards = np.array([episode.total_reward for episode in played])
+    told = [episode.success for episode in played if episode.success is not None]
+    return {
+        "episodes": len(played),
+        "return_mean": float(rewards.mean()),
+        "return_std": float(rewards.std()),
+        "return_min": float(rewards.min()),
+        "length_mean": float(np.mean([episode.length for episode in played])),
+        "success_rate": float(np.mean(told)) if told else None,
+        "success_ci95": list(interval(sum(told), len(told))) if told else None,
+        "score_mean": float(np.mean([episode.score for episode in played])),
+        "score_median": float(np.median([episode.score for episode in played])),
+    }
+
+
+def describe(figures: dict[str, Any]) -> str:
+    """For people."""
+    lines = [
+        f"{figures['run']}: {figures['env']} by {figures['algorithm']}, policy v{figures['policy_version']}, "
+        f"{figures['episodes']} episodes{' (stochastic)' if figures['stochastic'] else ''}",
+        f"  return   {figures['return_mean']:,.1f} ± {figures['return_std']:,.1f} (lowest {figures['return_min']:,.1f})",
+        f"  length   {figures['length_mean']:,.1f} steps",
+    ]
+    if figures["success_rate"] is not None:
+        low, high = figures["success_ci95"]
+        lines.append(f"  success  {figures['success_rate']:.0%} (95% interval {low:.0%} to {high:.0%})")
+    lines.append(f"  score    {figures['score_mean']:,.1f} on average, median {figures['score_median']:,.1f}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Evaluates and prints; 2 when there is nothing that could be evaluated."""
+    parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's newest weights on disk.")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--stochastic", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    run_dir = RunDir(options.run_dir)
+    torch.set_num_threads(1)
+    next_word = time.monotonic() + PROGRESS_SECONDS
+
+    def told(done: int) -> None:
+        nonlocal next_word
+        if time.monotonic() >= next_word:
+            next_word = time.monotonic() + PROGRESS_SECONDS
+            print(f"{done} of {options.episodes} episodes …", file=sys.stderr, flush=True)
+
+    try:
+        settings = read_settings(run_dir, index=0)
+        if not run_dir.latest.exists():
+            raise CheckpointError(f"run {run_dir.name} has written no weights yet: let it run a little longer, or stop it")
+        weights, metadata = read(run_dir.latest)
+        network = build_network(settings.spec, settings.algorithm).eval()
+        load_into(network, weights)
+        played = play(settings, network, options.episodes, STOCHASTIC_EPSILON if options.stochastic else 0.0, told)
+    except (CheckpointError, EnvError, SpecError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    about = {
+        "run": run_dir.name,
+        "env": settings.env.id,
+        "algorithm": metadata.get("algorithm", "dqn"),
+        "policy_version": int(metadata.get("policy_version", -1)),
+        "stochastic": options.stochastic,
+    }
+    figures = about | summarise(played)
+    print(json.dumps(figures) if options.json else describe(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

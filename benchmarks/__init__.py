@@ -1,0 +1,1 @@
+"""Every figure that the README quotes, and the peers it is compared with."""

@@ -1,0 +1,37 @@
+"""A supervisor over stub processes: `python -m tests.deploy.host RUN_DIR [--total-steps N] NAME=HOW …`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from deploy import runs
+from deploy.config import DeployConfig, RunConfig, write_config
+from deploy.logs import Terminal
+from deploy.service import Service
+from deploy.topology import Plan
+from transport.run_dir import RunDir
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("how", nargs="*")
+    parser.add_argument("--total-steps", type=int, default=0)
+    parser.add_argument("--stop-after", type=float, default=0.0)
+    options = parser.parse_args()
+    run = RunDir(options.run_dir)
+    config = RunConfig(total_steps=options.total_steps, deploy=DeployConfig(stop_seconds=2.0, restarts=1))
+    how = dict(pair.split("=") for pair in options.how)
+    needs = {"learner": ("replay",), "actor": ("learner",)}
+    plans = []
+    for name in ("replay", "learner", "actor-0", "actor-1"):
+        role = name.partition("-")[0]
+        arguments = (str(run.path), name, how.get(name, "well"))
+        plans.append(Plan(name, role, "tests.deploy.stub", arguments, needs.get(role, ()), vital=role != "actor"))
+    with runs.locked(run):
+        run.config.write_bytes(write_config(config))
+        return Service(run, config, Terminal(sys.stdout), options.stop_after, plans).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Stands in for a role: `python -m tests.deploy.stub RUN_DIR NAME HOW` lives as a process of a run, or misbehaves."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from transport.lifetime import Lifetime, say
+from transport.run_dir import RunDir
+
+
+def main() -> int:
+    run_dir, name, how = RunDir(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
+    if how == "refuses":
+        say(f"{name}: the capacity is too small")
+        return 2
+    if how == "crashes":
+        raise RuntimeError("out of order")
+    life = Lifetime(name, run_dir, lambda record: f"{record.get('steps', 0):.0f} steps")
+    if how == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "parent":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        (run_dir.path / "grandchild").write_text(str(child.pid))
+    life.ready()
+    while how == "deaf" or not life.stopping:
+        time.sleep(0.02)
+        life.metrics.count("steps")
+        life.beat()
+    life.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

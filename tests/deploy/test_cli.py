@@ -1,0 +1,277 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.config import EnvConfig
+from actors.envs.make import EnvError
+from deploy import cli, launch, options, runs
+from deploy.config import RunConfig, load_run_config
+from deploy.process import child_environment
+from transport.experience import Categorical, Continuous, ExperienceSpec, Field
+from transport.run_dir import RunDir
+
+SPEC = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
+
+
+class Service:
+    """Instead of processes: remembers what it was to run."""
+
+    made: list[Any] = []
+    exit_status = 0
+
+    def __init__(self, run: RunDir, config: RunConfig, terminal: Any, stop_after: float) -> None:
+        Service.made.append((run, config, stop_after))
+        self.supervisor = type("Supervisor", (), {"reason": "learner failed (exit 1: boom)"})()
+        terminal.close()
+
+    def run(self) -> int:
+        return Service.exit_status
+
+
+@pytest.fixture(autouse=True)
+def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory; no pre-flight, no device probe, no processes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setattr(launch, "preflight", lambda config, n_step, codec: SPEC)
+    monkeypatch.setattr(launch, "_device_probe", lambda name: open(os.devnull))
+    monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU", "precision": "float32"})
+    monkeypatch.setattr(cli.service, "Service", Service)
+    monkeypatch.setattr(Service, "made", [])
+    monkeypatch.setattr(Service, "exit_status", 0)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = cli.main(arguments)
+    error = capsys.readouterr().err
+    assert error.startswith("headrace: ") and error.count("\n") == 1, error
+    return status, error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["up", "--actor", "4"], "unknown option --actor; did you mean --actors?"),
+        (["up", "--replay.capasity", "4"], "did you mean --replay.capacity?"),
+        (["status", "--jso"], "did you mean --json?"),
+        (["upp"], "unknown command 'upp'; did you mean up?"),
+        (["up", "--algo", "dqm"], "unknown algorithm 'dqm'; did you mean dqn?"),
+        (["up", "--actors", "many"], "'many' is not a whole number"),
+        (["up", "--actors"], "expected one argument"),
+        (["up", "--stop-after", "soon"], "'soon' is not a duration"),
+        (["up", "--learner.precision", "float8"], "invalid choice: 'float8'"),
+        (["up", "--algorithm.double", "perhaps"], "'perhaps' is not true or false"),
+        (["up", "--actors", "0"], "--actors.count: expected int >= 1, got 0"),
+        (["up", "--device", "cudda"], "did you mean cuda?"),
+        (["up", "extra"], "unexpected 'extra'"),
+        (["up", "--run", "../x"], "is not a name"),
+        (["up", "--resume"], "there is no run mario-dqn to resume"),
+        (["up", "--resume", "--fresh"], "not allowed with"),
+        (["status"], "there is no run in runs/ yet"),
+        (["down", "mine"], "no run named 'mine'"),
+        (["eval", "mine"], "no run named 'mine'"),
+        (["presets", "mary"], "did you mean mario?"),
+        (["envs", "--picture", "x.png"], "--picture needs --check"),
+    ],
+)
+def test_a_mistake_is_one_line_with_status_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    status, error = refused(capsys, *arguments)
+    assert status == 2 and words in error
+
+
+def test_up_writes_the_folder_and_supervises(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = [
+        "up",
+        "--env",
+        "CartPole-v1",
+        "--actors",
+        "3",
+        "--replay.capacity",
+        "1e5",
+        "--learner.learning_rate=0.01",
+        "--stop-after",
+        "2m",
+    ]
+    assert cli.main(typed) == 0
+    run, config, stop_after = Service.made[0]
+    assert run.name == "cartpole-v1-dqn" and stop_after == 120
+    assert (config.actors.count, config.replay.capacity, config.learner.learning_rate) == (3, 100_000, 0.01)
+    assert load_run_config(run.config) == config
+    assert json.loads(run.spec.read_bytes())["action"] == {"type": "categorical", "n": 2}
+    assert "checking CartPole-v1 … ok: Box(4) -> 2 actions" in capsys.readouterr().out
+    assert not runs.is_up(run)
+
+
+def test_a_failed_run_ends_with_status_1_and_its_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Service, "exit_status", 1)
+    status, error = refused(capsys, "up")
+    assert status == 1 and "run mario-dqn failed: learner failed (exit 1: boom)" in error
+
+
+def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: EnvConfig, n_step: int, codec: str) -> ExperienceSpec:
+        raise EnvError("no such thing")
+
+    monkeypatch.setattr(launch, "preflight", fail)
+    status, error = refused(capsys, "up", "--env", "Nothing-v0")
+    assert status == 2 and "no such thing" in error and not Path("runs").exists()
+
+
+def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
+    monkeypatch.setattr(launch, "preflight", lambda config, n_step, codec: continuous)
+    status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
+    assert status == 2 and "--algo dqn needs a choice of actions" in error and not Service.made
+
+
+def test_a_second_up_of_a_running_run_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:
+    with runs.locked(runs.run_dir("mario-dqn")):
+        status, error = refused(capsys, "up")
+    assert status == 3 and f"already up (supervisor pid {os.getpid()})" in error and "headrace down mario-dqn" in error
+    assert not Service.made
+
+
+def test_a_machine_without_the_memory_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:
+    status, error = refused(capsys, "up", "--replay.capacity", "1e15", "--replay.budget-bytes", "1e18")
+    assert status == 3 and "lower --replay.capacity" in error
+
+
+def test_up_on_a_stopped_run_resumes_and_says_what_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--env", "CartPole-v1", "--learner.batch-size", "32"])
+    run = Service.made[0][0]
+    run.latest.write_bytes(b"weights")
+    run.status.write_text(json.dumps({"state": "stopped", "steps": 1234}))
+    capsys.readouterr()
+    assert cli.main(["up", "--run", "cartpole-v1-dqn", "--actors", "5"]) == 0
+    config = Service.made[1][1]
+    assert (config.env.id, config.learner.batch_size, config.actors.count) == ("CartPole-v1", 32, 5)
+    out = capsys.readouterr().out
+    assert "resuming run cartpole-v1-dqn after 1,234 steps" in out
+    assert "the learner continues from checkpoints/latest.safetensors; the replay buffer starts empty" in out
+
+
+def test_a_resume_with_another_network_or_experience_names_fresh(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.main(["up", "--env", "CartPole-v1"])
+    status, error = refused(capsys, "up", "--env", "CartPole-v1", "--algorithm.hidden", "7")
+    assert status == 2 and "algorithm.hidden (128, now 7)" in error and "--fresh" in error
+    other = ExperienceSpec(SPEC.fields, Categorical(3), 64, 1, 3)
+    monkeypatch.setattr(launch, "preflight", lambda config, n_step, codec: other)
+    status, error = refused(capsys, "up", "--env", "CartPole-v1")
+    assert status == 2 and "recorded other experience" in error and "--fresh" in error
+
+
+def test_a_run_that_has_done_its_steps_is_not_resumed_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--total-steps", "1000"])
+    Service.made[0][0].status.write_text(json.dumps({"state": "stopped", "steps": 1000}))
+    status, error = refused(capsys, "up")
+    assert status == 2 and "has done 1,000 of 1,000 steps; raise --total-steps" in error
+
+
+def test_fresh_moves_the_old_folder_aside_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--run", "x"])
+    Path("runs/x/mine.txt").write_text("kept")
+    for number in (1, 2):
+        assert cli.main(["up", "--run", "x", "--fresh"]) == 0
+        assert f"the old run is now {Path('runs', f'x.{number}').resolve()}" in capsys.readouterr().out
+    assert Path("runs/x.1/mine.txt").read_text() == "kept" and not Path("runs/x/mine.txt").exists()
+
+
+def test_status_of_a_killed_supervisor_says_dead(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--run", "x"])
+    capsys.readouterr()
+    process = dict.fromkeys(("pid", "last_exit", "steps_per_second", "rss_bytes", "cpu_percent"))
+    living = {"name": "replay", "role": "replay", "state": "ready", "restarts": 0, "silent_seconds": 0.1}
+    blank = cli.status.empty(RunDir(Path("runs/x")), RunConfig())
+    Path("runs/x/status.json").write_text(json.dumps(blank | {"state": "running", "processes": [process | living]}))
+    assert cli.main(["status", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["state"] == "dead" and found["processes"][0]["state"] == "dead"
+    assert cli.main(["status"]) == 0
+    assert "x: dead (the supervisor was killed)" in capsys.readouterr().out
+
+
+def test_status_json_has_every_key_before_there_is_a_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--run", "x"])
+    capsys.readouterr()
+    cli.main(["status", "x", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {"run", "state", "uptime_seconds", "env", "algorithm", "processes", "replay", "learner", "evaluation"} <= set(found)
+    assert found["learner"]["epoch"] is None and found["replay"]["items"] is None and found["evaluation"]["success_rate"] is None
+
+
+def test_commands_take_the_only_running_run_else_the_latest(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, age in (("old", 100), ("new", 0)):
+        cli.main(["up", "--run", name])
+        path = Path("runs", name, "config.toml")
+        os.utime(path, (path.stat().st_mtime - age,) * 2)
+    assert runs.find(None).name == "new"
+    with runs.locked(runs.run_dir("old")):
+        assert runs.find(None).name == "old"
+        with runs.locked(runs.run_dir("new")):
+            capsys.readouterr()
+            status, error = refused(capsys, "status")
+            assert status == 2 and "several runs are up" in error
+
+
+def test_down_of_a_stopped_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--run", "x"])
+    assert cli.main(["down"]) == 0
+    assert "run x is not up" in capsys.readouterr().out
+
+
+def test_logs_prints_the_end_and_names_the_nearest_process(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--run", "x"])
+    Path("runs/x/logs/learner.log").write_text("".join(f"line {i}\n" for i in range(9)))
+    capsys.readouterr()
+    assert cli.main(["logs", "learner", "-n", "2"]) == 0
+    assert capsys.readouterr().out == "line 7\nline 8\n"
+    status, error = refused(capsys, "logs", "lerner")
+    assert status == 2 and "did you mean learner?" in error
+
+
+def test_default_names_are_made_of_environment_and_algorithm() -> None:
+    names = [runs.default_name(env_id, "dqn") for env_id in ("mario", "mario:1-2", "CartPole-v1", "ALE/Pong-v5", "a.b:make")]
+    assert names == ["mario-dqn", "mario-1-2-dqn", "cartpole-v1-dqn", "ale-pong-v5-dqn", "a-b-make-dqn"]
+
+
+def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["up", "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert text.index("headrace up --env mario --actors 4") < text.index("--replay.capacity")
+    for words in ("--learner.batch-size", "--algorithm.n-step", "transitions kept at most (default:", "--env ENV"):
+        assert words in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("text", "number"), [("12", 12), ("1e6", 1_000_000), ("12_000", 12_000), ("2.0", 2)])
+def test_a_count_may_be_written_in_several_ways(text: str, number: int) -> None:
+    assert options.whole_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("250ms", 0.25), ("1d", 86400)]
+)
+def test_a_duration_may_carry_a_unit(text: str, seconds: float) -> None:
+    assert options.duration_seconds(text) == seconds
+
+
+def test_the_command_line_imports_neither_torch_nor_a_simulator() -> None:
+    code = (
+        "import sys, deploy.cli, deploy.service; print([m for m in ('torch', 'gymnasium', 'cv2', 'nes_py') if m in sys.modules])"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import pytest
+
+from deploy import config as module
+from deploy.config import (
+    FLAGS,
+    ConfigError,
+    Layer,
+    RunConfig,
+    changes_refused_on_resume,
+    layers,
+    load_run_config,
+    preset_for,
+    presets,
+    resolve,
+    write_config,
+)
+
+
+def from_flags(**flags: object) -> RunConfig:
+    return resolve([Layer(FLAGS, dict(flags))])
+
+
+def test_later_layers_win_and_untouched_keys_keep_their_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("seed = 5\n[learner]\nlearning_rate = 0.5\nbatch_size = 8\n")
+    config = resolve(layers({"env": {"id": "CartPole-v1"}, "learner": {"batch_size": 16}}, file))
+    assert (config.seed, config.learner.learning_rate, config.learner.batch_size) == (5, 0.5, 16)
+    assert config.algorithm.hidden == 128  # of the preset
+    assert config.learner.prefetch == RunConfig().learner.prefetch
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [("mario", "mario"), ("mario:1-2", "mario"), ("CartPole-v1", "cartpole"), ("Acrobot-v1", None), ("mariokart:make", None)],
+)
+def test_the_preset_goes_by_the_environment(env_id: str, name: str | None) -> None:
+    preset = preset_for(env_id)
+    assert (preset.name if preset else None) == name
+
+
+def test_the_environment_of_a_file_chooses_the_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[env]\nid = "CartPole-v1"\n')
+    assert resolve(layers({}, file)).algorithm.hidden == 128
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_every_preset_is_valid_on_cpu_and_gpu(preset: module.Preset, on_gpu: bool) -> None:
+    assert preset.about and preset.envs
+    resolve([preset.layer], on_gpu)
+
+
+def test_marios_preset_has_small_batches_on_a_cpu_and_512_by_4_on_a_gpu() -> None:
+    stack = layers({"env": {"id": "mario"}})
+    cpu, gpu = resolve(stack).learner, resolve(stack, on_gpu=True).learner
+    assert (cpu.batch_size, cpu.accumulation, cpu.threads) == (32, 1, 1)
+    assert (gpu.batch_size, gpu.accumulation) == (2048, 4)
+
+
+def test_what_was_typed_wins_over_the_gpu_overlay() -> None:
+    assert resolve(layers({"env": {"id": "mario"}, "learner": {"batch_size": 64}}), on_gpu=True).learner.batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[replay]\ncapasity = 3", ["unknown key replay.capasity", "did you mean capacity?"]),
+        ("[replai]\ncapacity = 3", ["unknown key replai", "did you mean replay?"]),
+        ("replay = 3", ["replay must be a table"]),
+        ("seed = {a = 1}", ["seed must not be a table"]),
+        ("[replay]\ncapacity = 'big'", ["replay.capacity: expected int, got str"]),
+        ("[replay]\ncapacity = 0", ["replay.capacity: expected int >= 1, got 0"]),
+        ("[replay]\nselector = 'best'", ["replay.selector:", "'best'"]),
+        ("[algorithm]\nname = 'dqm'", ["unknown algorithm 'dqm'", "did you mean dqn?"]),
+        ("[learner\nx = 1", ["is not TOML", "line 1"]),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line_that_names_file_key_and_fix(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        resolve(layers({}, file))
+    message = str(error.value)
+    assert "\n" not in message and all(word in message for word in words), message
+    assert "mine.toml" in message or "algorithm" in message
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read .*none.toml: No such file"):
+        layers({}, tmp_path / "none.toml")
+
+
+def test_a_bad_flag_is_named_as_it_is_typed() -> None:
+    with pytest.raises(ConfigError, match=r"^--learner.batch-size: expected int >= 1, got 0$"):
+        from_flags(learner={"batch_size": 0})
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"learner": {"batch_size": 10, "accumulation": 3}}, r"accumulation \(3\) must divide learner.batch_size \(10\)"),
+        ({"replay": {"capacity": 100, "min_size": 200}}, r"capacity \(100\) must be at least replay.min_size \(200\)"),
+        ({"replay": {"min_size": 10}}, r"min_size \(10\) must be at least learner.batch_size \(64\)"),
+        ({"replay": {"samples_per_insert_low": 8.0}}, "samples_per_insert_low .8. must be below"),
+        ({"replay": {"selector": "fifo"}}, "fifo"),
+        ({"env": {"chunk_length": 100}}, "power of two"),
+    ],
+)
+def test_sections_that_do_not_fit_one_another_are_refused(flags: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        from_flags(**flags)
+
+
+def test_all_complaints_come_at_once() -> None:
+    with pytest.raises(ConfigError, match="power of two") as error:
+        from_flags(env={"chunk_length": 3}, replay={"selector": "fifo"})
+    assert "fifo" in str(error.value)
+
+
+def test_the_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
+    config = from_flags(seed=9, env={"id": "CartPole-v1"}, learner={"learning_rate": 3e-4})
+    (tmp_path / "config.toml").write_bytes(write_config(config))
+    assert load_run_config(tmp_path / "config.toml") == config
+
+
+def test_a_stopped_run_resumes_with_its_own_settings_not_the_presets(tmp_path: Path) -> None:
+    old = from_flags(env={"id": "CartPole-v1"}, learner={"batch_size": 77})
+    (tmp_path / "config.toml").write_bytes(write_config(old))
+    new = resolve(layers({"learner": {"learning_rate": 0.1}}, None, tmp_path / "config.toml"))
+    assert (new.env.id, new.learner.batch_size, new.algorithm.hidden, new.learner.learning_rate) == ("CartPole-v1", 77, 512, 0.1)
+    assert changes_refused_on_resume(old, new) == []
+
+
+def test_changes_that_old_weights_cannot_follow_are_named() -> None:
+    old, new = from_flags(), from_flags(algorithm={"hidden": 64}, env={"id": "mario:1-2"}, learner={"batch_size": 8})
+    assert changes_refused_on_resume(old, new) == ["env.id ('mario', now 'mario:1-2')", "algorithm.hidden (512, now 64)"]

@@ -1,0 +1,109 @@
+import io
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.logs import Log, LogFile, Terminal, show
+from transport.run_dir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    return made
+
+
+def until(happened: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: RunDir) -> None:
+    stream = io.StringIO()
+    log = Log(run, 1_000_000, Terminal(stream))
+    log.line("actor-3", "412 steps/s")
+    log.line("supervisor", "starting")
+    log.verdict("simulators · try more actors")
+    log.close()
+    assert stream.getvalue() == "actor-3  | 412 steps/s\nsupervisor | starting\nbottleneck: simulators · try more actors\n"
+    assert [line[20:] for line in run.log("run").read_text().splitlines()] == stream.getvalue().splitlines()
+    assert [line[20:] for line in run.log("actor-3").read_text().splitlines()] == ["412 steps/s"]
+
+
+def test_names_are_coloured_only_for_a_person(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    log = Log(run, 1_000_000, Terminal(stream))
+    log.line("replay", "in")
+    log.close()
+    assert stream.getvalue() == "\x1b[35mreplay   | \x1b[0min\n"
+    assert "\x1b" not in run.log("run").read_text()
+
+
+def test_a_log_is_set_aside_at_its_limit_and_one_older_is_kept(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "learner.log", 100)
+    for number in range(100):
+        file.line(f"line {number:04d}")
+    file.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["learner.log", "learner.log.1"]
+    assert all(path.stat().st_size <= 110 for path in tmp_path.iterdir())
+
+
+def test_a_disk_that_refuses_costs_lines_but_not_the_run(tmp_path: Path) -> None:
+    LogFile(tmp_path / "missing" / "learner.log", 100).line("lost")
+
+
+def test_a_terminal_that_takes_nothing_never_blocks_who_writes() -> None:
+    gate = threading.Event()
+
+    class Paused(io.StringIO):
+        def write(self, text: str) -> int:
+            gate.wait(10)
+            return super().write(text)
+
+    terminal = Terminal(Paused())
+    began = time.monotonic()
+    for number in range(20_000):
+        terminal.line(str(number))
+    assert time.monotonic() - began < 5
+    gate.set()
+    terminal.close()
+
+
+def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("old\nfirst\n")
+    over = threading.Event()
+    follower = threading.Thread(target=show, args=(path, 1, True, over.is_set))
+    follower.start()
+    seen = ""
+
+    def shows(text: str) -> bool:
+        nonlocal seen
+        seen += capsys.readouterr().out
+        return seen == text
+
+    until(lambda: shows("first\n"))
+    with path.open("a") as file:
+        file.write("second\nthi")
+        file.flush()
+        until(lambda: shows("first\nsecond\n"))
+        file.write("rd\n")
+    until(lambda: shows("first\nsecond\nthird\n"))
+    os.replace(path, tmp_path / "run.log.1")
+    path.write_text("fourth\n")
+    until(lambda: shows("first\nsecond\nthird\nfourth\n"))
+    with path.open("a") as file:
+        file.write("last\n")
+    over.set()
+    follower.join(5)
+    assert shows("first\nsecond\nthird\nfourth\nlast\n")

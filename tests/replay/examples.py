@@ -1,0 +1,41 @@
+"""Specs and streams that replay's tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from actors.chunker import Chunker
+from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+
+
+def make_spec(length: int = 8, stack: int = 3, n_step: int = 2) -> ExperienceSpec:
+    """One float that counts the rows of a stream, so that a test can tell which row it has."""
+    return ExperienceSpec((Field("position", (), "<f4"),), Categorical(4), length, stack, n_step)
+
+
+def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> list[Chunk]:
+    """The chunks of one stream of `steps` steps; `ends` says after which step an episode terminates or is truncated.
+
+    position counts up by one per observation, a reset included. action is position mod 4, reward is 10 * position.
+    """
+    chunker = Chunker(spec, 1, chunk_seconds=1e9)
+    chunks: list[Chunk] = []
+    position = 0.0
+    for step in range(steps):
+        observation = np.array([position], np.float32)
+        terminated, truncated = (np.array([ends.get(step) == how]) for how in ("terminated", "truncated"))
+        final = np.array([position + 1], np.float32)
+        position += 2 if truncated[0] else 1  # the final observation takes a number of its own
+        chunks.extend(
+            chunker.step(
+                {"position": observation},
+                observation.astype(np.int64) % 4,
+                observation * 10,
+                terminated,
+                truncated,
+                {"position": final},
+                policy_version=step,
+            )
+        )
+    chunks.extend(chunker.drain({"position": np.array([position], np.float32)}, steps))
+    return chunks

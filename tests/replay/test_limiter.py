@@ -1,0 +1,51 @@
+"""Samples per insert."""
+
+from __future__ import annotations
+
+import random
+
+from replay.limiter import Limiter
+
+LOW, HIGH, SLACK, MIN = 2.0, 4.0, 100.0, 50
+
+
+def test_the_ratio_stays_in_the_band_whoever_is_faster() -> None:
+    for bias in (0.1, 0.5, 0.9):
+        limiter, inserted, sampled, size = Limiter(MIN, LOW, HIGH, SLACK), 0, 0, MIN
+        limiter.connect_learner()
+        chooser = random.Random(int(bias * 10))
+        for _ in range(20_000):
+            if chooser.random() < bias and limiter.can_insert(size):
+                limiter.inserted(8, size)
+                inserted += 8
+            elif limiter.can_sample(size):
+                limiter.sampled(16)
+                sampled += 16
+            assert LOW * inserted - SLACK - LOW * 8 <= sampled <= HIGH * inserted + SLACK + 16
+        assert inserted > 10_000  # neither side has stopped the other for good
+        assert LOW * 0.9 <= sampled / inserted <= HIGH * 1.1
+
+
+def test_below_the_minimum_nothing_is_sampled_and_inserts_are_free() -> None:
+    limiter = Limiter(MIN, LOW, HIGH, SLACK)
+    limiter.connect_learner()
+    limiter.inserted(10_000, MIN - 1)
+    assert limiter.can_insert(MIN - 1) and not limiter.can_sample(MIN - 1)
+
+
+def test_without_a_learner_inserts_never_wait() -> None:
+    limiter = Limiter(MIN, LOW, HIGH, SLACK)
+    limiter.connect_learner()
+    limiter.inserted(10_000, MIN)
+    assert not limiter.can_insert(MIN)
+    limiter.disconnect_learner()
+    assert limiter.can_insert(MIN)
+
+
+def test_what_was_missed_while_the_learner_was_away_is_not_held_against_anyone() -> None:
+    limiter = Limiter(MIN, LOW, HIGH, SLACK)
+    limiter.inserted(1_000_000, MIN)
+    limiter.connect_learner()
+    assert limiter.can_insert(MIN) and limiter.can_sample(MIN)
+    limiter.sampled(int(SLACK) + 1)
+    assert not limiter.can_sample(MIN), "a backlog of inserts must not become a burst of samples"

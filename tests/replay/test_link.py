@@ -1,0 +1,248 @@
+"""Server and clients over a real socket: acknowledgement, resending, restart, hold, refusal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replay.client import SILENCE_SECONDS, ExperienceWriter, ReplayRefused, Sampler
+from replay.config import ReplayConfig
+from replay.server import ReplayServer
+from tests.flow.fleet import wait_until
+from tests.replay.examples import make_spec, stream_chunks
+from transport.lifetime import new_incarnation
+from transport.messages import Insert
+from transport.metrics import Metrics
+
+SPEC = make_spec(length=4, stack=1, n_step=1)
+CHUNKS = stream_chunks(SPEC, {}, 400)
+FREE = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
+
+
+class Link:
+    """A server that turns whenever somebody waits; everything is closed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"ipc://{folder}/replay"
+        self.opened: list[ExperienceWriter | Sampler] = []
+        self.server: ReplayServer | None = None
+
+    def serve(self, config: ReplayConfig = FREE) -> ReplayServer:
+        if self.server:
+            self.server.close()
+        self.metrics = Metrics()
+        self.server = ReplayServer(SPEC, config, 0, new_incarnation(), self.address, self.metrics)
+        return self.server
+
+    def writer(self, name: str = "actor-0", spec: object = SPEC) -> ExperienceWriter:
+        writer = ExperienceWriter(self.address, name, new_incarnation(), spec, 1)  # type: ignore[arg-type]
+        self.opened.append(writer)
+        return writer
+
+    def sampler(self, shared: bool = True, slots: int = 2) -> Sampler:
+        sampler = Sampler(self.address, "learner", new_incarnation(), SPEC, 8, slots, shared=shared)
+        self.opened.append(sampler)
+        return sampler
+
+    def until(self, true: object, *writers: ExperienceWriter, seconds: float = 10) -> None:
+        def turned() -> bool:
+            if self.server:
+                self.server.turn(0.001)
+            for writer in writers:
+                writer.poll()
+            return bool(true())  # type: ignore[operator]
+
+        wait_until(turned, seconds, "the link")
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[Link]:
+    made = Link(tmp_path)
+    yield made
+    for end in made.opened:
+        end.close()
+    if made.server:
+        made.server.close()
+
+
+def test_every_chunk_is_acknowledged_once_it_is_in_the_table(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    for chunk in CHUNKS[:5]:
+        writer.insert(chunk)
+    assert writer.outstanding == 5
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert server.table.inserted_items == 20 == writer.acknowledged_items
+
+
+def test_credit_runs_out_before_memory_does(link: Link) -> None:
+    link.serve()
+    writer = link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    while writer.has_credit:
+        writer.insert(CHUNKS[0])
+    assert 8 <= writer.outstanding
+    assert writer._outstanding_bytes <= writer._credit_bytes + writer._unacknowledged[0].bytes
+
+
+def test_what_a_dead_server_never_acknowledged_reaches_the_next_one(link: Link) -> None:
+    link.serve()
+    writer = link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    link.server.close()  # type: ignore[union-attr]
+    link.server = None
+    for chunk in CHUNKS[:6]:
+        writer.insert(chunk)
+    server = link.serve()
+    link.until(lambda: writer.outstanding == 0, writer, seconds=15)
+    assert server.table.inserted_items == 24
+    assert link.metrics.value("duplicates") == 0
+
+
+def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    writer.insert(CHUNKS[0])
+    entry = writer._unacknowledged[0]
+    writer._client.send(entry.message, entry.parts)
+    link.until(lambda: writer.outstanding == 0 and link.metrics.value("duplicates") == 1, writer)
+    assert server.table.inserted_items == 4
+
+
+def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    send, lost = writer._client.send, list[Insert]()
+
+    def lossy(message: object, parts: object = ()) -> bool:
+        if isinstance(message, Insert) and message.sequence == 2 and not lost:
+            lost.append(message)
+            return True
+        return send(message, parts)  # type: ignore[arg-type]
+
+    writer._client.send = lossy  # type: ignore[method-assign,assignment]
+    for chunk in CHUNKS[:6]:
+        writer.insert(chunk)
+    link.until(lambda: writer.outstanding == 0, writer, seconds=15)
+    assert lost and server.table.inserted_items == 24 and link.metrics.value("gaps") == 1
+
+
+def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:
+    server = link.serve()
+    writer = link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    server._peers.clear()  # as if this were another server behind the same address
+    writer.insert(CHUNKS[0])
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert server.table.inserted_items == 4
+
+
+def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link) -> None:
+    config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
+    server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    inserted = 0
+
+    def push() -> bool:
+        nonlocal inserted
+        while writer.has_credit and inserted < len(CHUNKS):
+            writer.insert(CHUNKS[inserted])
+            inserted += 1
+        return inserted == len(CHUNKS) or not writer.has_credit
+
+    link.until(lambda: push() and len(server._pending) > 0, writer)
+    held = server.table.inserted_items
+    begun = time.monotonic()
+    link.until(lambda: time.monotonic() - begun > 1.2 * SILENCE_SECONDS, writer)  # longer than the silence that means trouble
+    assert server.table.inserted_items == held and link.metrics.value("duplicates") == 0
+
+    def learn() -> bool:
+        push()
+        batch = sampler.next(0)
+        if batch:
+            sampler.release(batch)
+        return inserted == len(CHUNKS) and writer.outstanding == 0
+
+    link.until(learn, writer, seconds=30)
+    assert server.table.inserted_items == 400 and link.metrics.value("duplicates") == 0 == link.metrics.value("gaps")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_batches_come_by_either_road_and_slots_go_round(link: Link, shared: bool) -> None:
+    server, writer, sampler = link.serve(), link.writer(), link.sampler(shared)
+    link.until(lambda: writer.has_credit, writer)
+    for chunk in CHUNKS[:4]:
+        writer.insert(chunk)
+    seen = 0
+
+    def learn() -> bool:
+        nonlocal seen
+        batch = sampler.next(0)
+        if batch:
+            positions = batch.arrays["observation/position"][:, 0]
+            assert (batch.arrays["reward"][:, 0] == 10 * positions).all()
+            assert (batch.arrays["key"] == positions).all()  # one stream from zero on: the key is the position
+            sampler.update_priorities(batch.arrays["key"], np.ones(8))
+            sampler.release(batch)
+            seen += 1
+        return seen == 20
+
+    link.until(learn, writer)
+    assert server.table.sampled_items >= 160
+
+
+def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
+    config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=100.0, samples_per_insert_high=200.0)
+    server, writer = link.serve(config), link.writer()
+    sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 1)
+    link.until(lambda: writer.has_credit and server._learner is not None, writer)
+    server.table.limiter.slack = 0.0
+    writer.insert(CHUNKS[0])
+    writer.insert(CHUNKS[1])
+    link.until(lambda: len(server._pending) > 0, writer)
+    sampler.close()
+    link.until(lambda: writer.outstanding == 0, writer)
+
+
+def test_a_learner_finds_its_batches_again_after_replay_restarts(link: Link) -> None:
+    link.serve()
+    writer, sampler = link.writer(), link.sampler()
+    link.until(lambda: writer.has_credit, writer)
+
+    def learns() -> bool:
+        batch = sampler.next(0)
+        if batch:
+            sampler.release(batch)
+        return batch is not None
+
+    for _ in range(3):
+        writer.insert(CHUNKS[0])
+        link.until(learns, writer, seconds=15)
+        link.serve()
+
+
+def test_another_spec_is_refused_with_the_reason(link: Link) -> None:
+    link.serve()
+    writer = link.writer(spec=make_spec(length=8, stack=1, n_step=1))
+    with pytest.raises(ReplayRefused, match="another experience spec"):
+        link.until(lambda: False, writer)
+
+
+def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    send = writer._client.send
+
+    def damaging(message: object, parts: object = ()) -> bool:
+        damaged = [part[:-1] + bytes([part[-1] ^ 1]) for part in parts]  # type: ignore[attr-defined]
+        return send(message, damaged if isinstance(message, Insert) and message.sequence == 0 else parts)  # type: ignore[arg-type]
+
+    writer._client.send = damaging  # type: ignore[method-assign,assignment]
+    writer.insert(CHUNKS[0])
+    writer.insert(CHUNKS[1])
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert link.metrics.value("rejected") == 1 and server.table.inserted_items == 4

@@ -1,0 +1,57 @@
+"""Which items are drawn, and how often."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replay.selectors import Fifo, Prioritised, make_selector
+
+
+def test_items_are_drawn_in_proportion_to_priority_to_the_exponent() -> None:
+    selector = Prioritised(8, 0.5, np.random.default_rng(0))
+    selector.insert(0, np.array([True] * 6 + [False] * 2))
+    priorities = np.array([1.0, 4.0, 9.0, 16.0, 25.0, 0.0])
+    selector.update(np.arange(6), priorities)
+    expected = np.sqrt(np.maximum(priorities, 1e-6))
+    expected /= expected.sum()
+    counts = np.zeros(8)
+    for _ in range(200):
+        leaves, probability = selector.sample(100)
+        assert probability == pytest.approx(expected[leaves])
+        counts += np.bincount(leaves, minlength=8)
+    # Stratified draws vary less than a multinomial's, whose deviation here is below 0.0036.
+    assert np.abs(counts[:6] / counts.sum() - expected).max() < 0.01
+    assert counts[6:].sum() == 0
+
+
+def test_a_new_item_comes_with_the_highest_priority_seen() -> None:
+    selector = Prioritised(8, 1.0, np.random.default_rng(0))
+    selector.insert(0, np.ones(4, bool))
+    selector.update(np.arange(4), np.array([3.0, 1.0, 1.0, 1.0]))
+    selector.insert(4, np.ones(4, bool))
+    _, probability = selector.sample(1000)
+    assert probability.max() == pytest.approx(3 / (3 + 3 + 4 * 3))
+
+
+def test_uniform_ignores_priorities() -> None:
+    selector = make_selector("uniform", 8, 0.9, np.random.default_rng(0))
+    selector.insert(0, np.ones(8, bool))
+    selector.update(np.arange(8), np.arange(8) * 100.0)
+    leaves, probability = selector.sample(800)
+    assert probability == pytest.approx(1 / 8)
+    assert np.bincount(leaves).tolist() == [100] * 8  # equal strata
+
+
+def test_fifo_gives_each_item_once_in_order_and_skips_what_cannot_be_drawn() -> None:
+    selector = Fifo(12)
+    selector.insert(0, np.array([True, False, True, True]))
+    selector.insert(4, np.array([False] * 4))
+    selector.insert(8, np.ones(4, bool))
+    assert selector.available() == 7
+    assert selector.sample(2)[0].tolist() == [0, 2]
+    assert selector.sample(3)[0].tolist() == [3, 8, 9]
+    selector.evict(8, 4)
+    assert selector.available() == 0
+    selector.insert(0, np.ones(4, bool))
+    assert selector.sample(4)[0].tolist() == [0, 1, 2, 3]

@@ -1,0 +1,151 @@
+"""The table: what a batch says about every kind of boundary, eviction, keys, priorities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replay.config import ReplayConfig
+from replay.storage import batch_layout, steps_to_boundary
+from replay.table import RejectedChunk, Table
+from tests.replay.examples import make_spec, stream_chunks
+from transport.experience import Chunk, ExperienceSpec
+
+CONFIG = ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, samples_per_insert_high=1e9, samples_per_insert_low=0)
+
+
+def draw(spec: ExperienceSpec, table: Table, count: int) -> dict[str, np.ndarray]:
+    """A batch in fresh memory."""
+    layout = batch_layout(spec, count)
+    out = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    table.sample(out)
+    return out
+
+
+def all_items(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[float, dict[str, np.ndarray]]:
+    """Every item of a stream by the position of its observation, through a fifo table."""
+    table = Table(spec, ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, selector="fifo"), seed=0)
+    total = sum(table.insert(chunk) for chunk in chunks)
+    batch = draw(spec, table, total)
+    items = [{name: array[b] for name, array in batch.items()} for b in range(total)]
+    return {float(item["observation/position"][item["observation_index"][-1]]): item for item in items}
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 16])
+@pytest.mark.parametrize(("stack", "n_step"), [(1, 1), (3, 2), (4, 5)])
+def test_every_item_says_what_a_naive_walk_of_the_episodes_says(length: int, stack: int, n_step: int) -> None:
+    spec = make_spec(length, stack, n_step)
+    ends = {3: "terminated", 4: "truncated", 5: "terminated", 13: "truncated", 30: "terminated"}
+    steps = 50
+    items = all_items(spec, stream_chunks(spec, ends, steps))
+    assert len(items) == steps
+    # Each episode as a list of positions, then how it ended; the last one was drained.
+    episodes: list[tuple[list[float], str]] = [([], "drained")]
+    position = 0.0
+    for step in range(steps):
+        episodes[-1][0].append(position)
+        position += 1
+        if step in ends:
+            if ends[step] == "truncated":
+                episodes[-1][0].append(position)
+                position += 1
+            episodes[-1] = (episodes[-1][0], ends[step])
+            episodes.append(([], "drained"))
+    episodes[-1][0].append(position)
+    for positions, end in episodes:
+        last = len(positions) - (end != "terminated")  # the extra row of a truncated or drained one is no item
+        for t in range(last):
+            item = items[positions[t]]
+            m = min(n_step, last - t)
+            rows = item["observation/position"]
+            assert item["steps"] == m
+            assert item["reward"][:m].tolist() == [10 * positions[t + k] for k in range(m)]
+            assert item["action"] == positions[t] % 4
+            assert item["terminated"] == (end == "terminated" and t + m == last)
+            assert rows[item["observation_index"]].tolist() == [positions[max(t - back, 0)] for back in range(stack - 1, -1, -1)]
+            if not item["terminated"]:
+                following = [positions[max(t + m - back, 0)] for back in range(stack - 1, -1, -1)]
+                assert rows[item["next_index"]].tolist() == following
+
+
+def test_steps_to_boundary_stops_at_termination_and_before_a_row_without_action() -> None:
+    terminated = np.array([0, 0, 1, 0, 0, 0, 0, 0], np.uint8)
+    valid = np.array([1, 1, 1, 1, 1, 0, 1, 1], np.uint8)
+    assert steps_to_boundary(terminated, valid, 5, 3).tolist() == [3, 2, 1, 2, 1]
+
+
+def test_invariants_hold_while_chunks_of_all_lengths_turn_the_ring_over() -> None:
+    spec = make_spec(length=4)
+    table = Table(spec, ReplayConfig(capacity=40, budget_bytes=10**9, min_size=1), seed=0)
+    chunks = [chunk for steps in (3, 9, 1, 30, 17, 80) for chunk in stream_chunks(spec, {2: "truncated", 7: "terminated"}, steps)]
+    generator = np.random.default_rng(0)
+    keys: set[int] = set()
+    for chunk in chunks:
+        table.insert(chunk)
+        table.check_invariants()
+        batch = draw(spec, table, 6)
+        taken = table.update_priorities(batch["key"], generator.random(6))
+        assert taken == 6
+        keys |= set(batch["key"].tolist())
+        table.check_invariants()
+    assert table.size <= 40 < table.inserted_items
+    assert table.update_priorities(np.array([min(keys)]), np.ones(1)) == 0, "an evicted key must be ignored"
+
+
+def test_priorities_that_are_no_numbers_and_keys_that_never_were_are_ignored() -> None:
+    spec = make_spec(length=4)
+    table = Table(spec, CONFIG, seed=0)
+    for chunk in stream_chunks(spec, {1: "truncated"}, 6):
+        table.insert(chunk)
+    key = int(draw(spec, table, 1)["key"][0])
+    invalid_row = 2  # the truncated episode's last observation: a key that exists but is no item
+    keys = np.array([key, key, key, -1, 10**12, invalid_row])
+    assert table.update_priorities(keys, np.array([np.nan, np.inf, -1.0, 1.0, 1.0, 1.0])) == 0
+    table.check_invariants()
+    assert {int(position) for position in draw(spec, table, 500)["key"]}.isdisjoint({invalid_row})
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("action", 4, "action"),
+        ("action", -1, "action"),
+        ("reward", np.nan, "reward"),
+        ("episode_step", -1, "episode_step"),
+        ("position", np.inf, "position"),
+    ],
+)
+def test_a_chunk_that_would_break_the_learner_is_refused_and_changes_nothing(column: str, value: float, reason: str) -> None:
+    spec = make_spec(length=4)
+    table = Table(spec, CONFIG, seed=0)
+    chunk = stream_chunks(spec, {}, 4)[0]
+    chunk.columns[column][3] = value
+    with pytest.raises(RejectedChunk, match=reason):
+        table.insert(chunk)
+    assert table.size == 0 and not table.can_sample(1)
+    table.check_invariants()
+
+
+def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
+    spec = make_spec(length=64)
+    wide = Table(spec, ReplayConfig(capacity=100_000, budget_bytes=10**9, min_size=1), seed=0)
+    tight = Table(spec, ReplayConfig(capacity=100_000, budget_bytes=1_000_000, min_size=1), seed=0)
+    assert wide.capacity == 100_000 // 64 * 64
+    assert tight.capacity < wide.capacity and tight.capacity // 64 * tight.slot_bytes <= 1_000_000
+    with pytest.raises(ValueError, match="min_size"):
+        Table(spec, ReplayConfig(capacity=100_000, budget_bytes=1_000_000, min_size=90_000), seed=0)
+
+
+def test_fifo_waits_until_a_whole_batch_is_there() -> None:
+    spec = make_spec(length=4)
+    table = Table(spec, ReplayConfig(capacity=1000, min_size=1, selector="fifo", samples_per_insert_high=1e9), seed=0)
+    table.insert(stream_chunks(spec, {}, 20)[0])
+    assert table.can_sample(4) and not table.can_sample(5)
+
+
+def test_a_million_frames_fit_the_memory_they_are_promised() -> None:
+    from transport.experience import Categorical, Field
+
+    frame = Field("observation", (84, 84), "|u1", 1 / 255, codec="lz4")
+    spec = ExperienceSpec((frame,), Categorical(7), chunk_length=128, stack=4, n_step=3)
+    assert Table(spec, ReplayConfig(capacity=128, min_size=1), seed=0).slot_bytes * 1_000_000 / 128 <= 7.8e9
