@@ -35,10 +35,9 @@ def bottleneck(
     data_wait, updating = learner.get("data_wait_fraction", 0.0), learner.get("update_fraction", 0.0)
     starving = replay.get("sample_hold_fraction", data_wait)  # because the limiter says so; otherwise batches are just late
     full = cores_busy is not None and cores_busy >= ALL_CORES
-    if replay.get("busy_fraction", 0.0) >= BUSY and max(waiting, data_wait) > HELD:
-        return (
-            f"replay (busy {_percent(replay['busy_fraction'])}) · try a lower --replay.samples-per-insert-high or smaller batches"
-        )
+    busy = _busy(replay)
+    if busy >= BUSY and max(waiting, data_wait) > HELD:
+        return f"replay (busy {_percent(busy)}) · try a lower --replay.samples-per-insert-high or smaller batches"
     if waiting > HELD and waiting >= starving:
         return _learner_limits(waiting, updating, replay, full)
     if starving > HELD:
@@ -84,6 +83,13 @@ def _actors_limit(actors: Sequence[Record], replay: Record, starving: float, env
     else:
         advice = "try more actors"
     return f"{limit} ({evidence}) · {advice}"
+
+
+def _busy(replay: Record) -> float:
+    # Its one thread either works or waits, and every wait has a name.
+    if "busy_fraction" in replay or "idle_fraction" not in replay:
+        return replay.get("busy_fraction", 0.0)
+    return 1.0 - sum(replay.get(f"{name}_fraction", 0.0) for name in ("idle", "insert_hold", "sample_hold"))
 
 
 def _mean(records: Sequence[Record], name: str) -> float:

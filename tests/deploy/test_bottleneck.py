@@ -72,6 +72,14 @@ def test_a_busy_replay_is_named_when_somebody_waits_for_it() -> None:
     assert text.startswith("replay (busy 93%)")
 
 
+def test_replays_busy_share_is_what_its_waits_leave() -> None:
+    waits = {"idle_fraction": 0.05, "insert_hold_fraction": 0.0, "sample_hold_fraction": 0.05}
+    replay = {name: value for name, value in REPLAY.items() if name != "busy_fraction"} | waits
+    learner = LEARNER | {"data_wait_fraction": 0.5}
+    text = bottleneck([ACTOR], replay, learner, min_size=5_000, envs_per_actor=4, cores=8, cores_busy=0.5)
+    assert text.startswith("replay (busy 90%)")
+
+
 def test_late_batches_on_busy_cores_are_the_processors_fault() -> None:
     text = verdict(learner={"data_wait_fraction": 0.4, "update_fraction": 0.58}, cores_busy=0.98)
     assert text.startswith("processor (all 8 cores busy, learner 58% in updates, 40% waiting)")

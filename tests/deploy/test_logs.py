@@ -51,7 +51,7 @@ def test_names_are_coloured_only_for_a_person(run: RunDir, monkeypatch: pytest.M
 
 def test_a_log_is_set_aside_at_its_limit_and_one_older_is_kept(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "learner.log", 100)
-    for number in range(100):
+    for number in range(105):
         file.line(f"line {number:04d}")
     file.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["learner.log", "learner.log.1"]
