@@ -102,9 +102,9 @@ class Actor:
         while self._follower.version < 0 and not life.stopping:  # nobody acts before there are weights
             self._follower.poll()
             life.pause(0.02)
-        life.ready()
         observation = self._env.reset()
         self._stack.reset(observation)
+        life.ready()
         turn = 0
         while not life.stopping:
             observation = self._step(observation)

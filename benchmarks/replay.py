@@ -24,7 +24,7 @@ from replay.client import ExperienceWriter, Sampler
 from replay.config import ReplayConfig
 from transport.compression import pack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec, Field, read_spec
-from transport.lifetime import new_incarnation
+from transport.lifetime import keep_memory, new_incarnation
 from transport.run_dir import RunDir
 
 CAPACITY = 65_536
@@ -64,6 +64,7 @@ def make_chunks(spec: ExperienceSpec, count: int) -> list[Chunk]:
 
 def write(run_dir: RunDir, seconds: float, items: int) -> None:
     """The writer process: prints acknowledged items per second over `seconds`, or writes `items` and ends."""
+    keep_memory()
     spec = read_spec(run_dir.spec.read_bytes())
     chunks = make_chunks(spec, 32)
     address = run_dir.wait_for_endpoint("replay", lambda: False)

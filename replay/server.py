@@ -89,6 +89,8 @@ class ReplayServer:
         self._pending: deque[tuple[Writer, Insert, Chunk | None]] = deque()
         self._learner: Learner | None = None
         self._next_hold = 0.0
+        for counter in ("inserted_steps", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities"):
+            metrics.count(counter, 0)
 
     def turn(self, timeout_seconds: float) -> None:
         """Reads what has come, inserts and samples as the limiter allows, answers; waits at most `timeout_seconds` for work."""

@@ -57,9 +57,9 @@ class Channel:
         for option, value in options.items():
             self.socket.setsockopt(option, value)
 
-    def close(self) -> None:
-        """Closes at once; unsent messages are dropped."""
-        self.socket.close(linger=0)
+    def close(self, linger_seconds: float = 0) -> None:
+        """Closes; what is not sent yet has `linger_seconds` to go out while the process ends, then it is dropped."""
+        self.socket.close(linger=int(linger_seconds * 1000))
 
     def _receive_readable(self, timeout_seconds: float, envelope: int) -> tuple[Parts, Any, Parts] | None:
         """The next well-formed message as (its first `envelope` parts, message, raw parts). Others are counted and dropped."""

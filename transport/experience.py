@@ -8,6 +8,7 @@ stacked observation needs and the `n_step` rows after that an n-step target need
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -41,7 +42,7 @@ class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row at rest."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def quantised(self) -> bool:

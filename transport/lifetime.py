@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from transport.channel import Client
 from transport.messages import Progress, Stop
@@ -19,6 +20,8 @@ from transport.run_dir import RunDir
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 1.0
 RECORD_SECONDS = 5.0
+GOODBYE_SECONDS = 0.5
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def new_incarnation() -> int:
@@ -40,6 +43,18 @@ def die_with_parent() -> None:
         threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
 
 
+def keep_memory() -> None:
+    """Makes glibc keep large blocks that were freed; elsewhere, does nothing.
+
+    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again: replay
+    then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth longer.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(M_TRIM_THRESHOLD, 256 << 20)
+
+
 def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
@@ -57,12 +72,13 @@ class Lifetime:
     def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str]) -> None:
         """Installs the signal handlers; must be made in the main thread."""
         die_with_parent()
+        keep_memory()
         self.name = name
         self.incarnation = new_incarnation()
         self.metrics = Metrics(run_dir.metrics(name))
         self._describe = describe
         self._stopping = False
-        self._state = "starting"
+        self._state: Literal["starting", "ready", "stopping"] = "starting"
         self._beats = 0
         self._next_beat = 0.0
         self._next_record = time.monotonic() + RECORD_SECONDS
@@ -103,7 +119,7 @@ class Lifetime:
             if isinstance(arrived[0], Stop):
                 self._stopping = True
         state = "stopping" if self._stopping else self._state
-        if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):  # type: ignore[arg-type]
+        if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):
             self._pending = {}
 
     def pause(self, seconds: float) -> None:
@@ -112,11 +128,12 @@ class Lifetime:
         self.beat()
 
     def close(self) -> None:
-        """Writes the last record and says goodbye."""
-        self.metrics.record()
+        """Writes and sends the last record: what was counted since the one before belongs to the run, too."""
+        last = self.metrics.record()
         self.metrics.close()
         if self._control is not None:
-            self._control.close()
+            self._control.send(Progress(self.name, os.getpid(), "stopping", self._beats, last))
+            self._control.close(linger_seconds=GOODBYE_SECONDS)
 
 
 def say(line: str) -> None:

@@ -6,6 +6,7 @@ the memory has no name in any file system, so that nothing is left behind howeve
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import sys
@@ -34,7 +35,7 @@ class Layout:
         """Where each array begins; one more entry for the end."""
         offsets = [0]
         for _, shape, dtype in self.arrays:
-            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            size = math.prod(shape) * np.dtype(dtype).itemsize
             offsets.append(-(-(offsets[-1] + size) // ALIGNMENT) * ALIGNMENT)
         return tuple(offsets)
 
