@@ -96,16 +96,17 @@ class ReplayServer:
         """Reads what has come, inserts and samples as the limiter allows, answers; waits at most `timeout_seconds` for work."""
         with self._metrics.phase(self._idle_phase()):
             wait([self._server], timeout_seconds)
-        for _ in range(MESSAGES_PER_TURN):
-            arrival = self._server.receive()
-            if arrival is None:
-                break
-            self._handle(*arrival)
-        self._insert_pending()
-        self._serve_batches()
-        if time.monotonic() >= self._next_hold:
-            self._next_hold = time.monotonic() + HOLD_SECONDS
-            self._reassure()
+        with self._metrics.phase("busy"):
+            for _ in range(MESSAGES_PER_TURN):
+                arrival = self._server.receive()
+                if arrival is None:
+                    break
+                self._handle(*arrival)
+            self._insert_pending()
+            self._serve_batches()
+            if time.monotonic() >= self._next_hold:
+                self._next_hold = time.monotonic() + HOLD_SECONDS
+                self._reassure()
 
     def close(self) -> None:
         """Closes the socket and the learner's memory."""
