@@ -56,6 +56,8 @@ def describe(record: Record) -> str:
     get = record.get
     raw, sent = get("raw_bytes_per_second", 0), get("sent_bytes_per_second", 0)
     episode = f"return {record['episode_return']:.1f}" if "episode_return" in record else "return –"
+    if get("episode_score") != get("episode_return"):  # the workload has a figure of its own
+        episode += f" · score {get('episode_score', 0):,.0f}"
     return (
         f"{get('steps_per_second', 0):,.0f} steps/s (10 s) {get('steps_per_second_60', 0):,.0f} (60 s)"
         f" · episodes {get('episodes', 0):,.0f} · {episode}"

@@ -43,7 +43,8 @@ def describe(record: Record) -> str:
     return (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s · {get('items_per_second', 0):,.0f} items/s"
         f" · loss {get('loss', 0):.4f} · td {get('td', 0):.4f} · q {get('q', 0):.2f} · policy v{get('policy_version', 0):.0f}"
-        f" · data wait {get('data_wait_fraction', 0):.1%} · update {get('update_fraction', 0):.0%}"
+        f" · epsilon ladder {get('epsilon_highest', 0):.2f}-{get('epsilon_lowest', 0):.4f}"
+        f" · data wait {get('data_wait_fraction', 0):.1%} · device busy {get('update_fraction', 0):.0%}"
         + (f" · skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "")
     )
 
@@ -62,6 +63,8 @@ class Learner:
         self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device)
         self.epoch = 0
         self.version = 0
+        for name, power in (("epsilon_highest", 0.0), ("epsilon_lowest", settings.algorithm.epsilon_power)):
+            self._metrics.gauge(name, settings.algorithm.epsilon_base ** (1 + power))
         self._continue()
         bind = run_dir.bind_address
         self._publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)

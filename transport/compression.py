@@ -61,7 +61,8 @@ def split(spec: ExperienceSpec) -> tuple[list[Field], list[Field]]:
 
 def chunk_wire_bytes(spec: ExperienceSpec) -> int:
     """The most bytes that the parts of one chunk can take."""
-    return int(spec.chunk_bytes * EXPANSION) + 1024 * len(spec.columns)
+    large, _ = split(spec)
+    return int(spec.chunk_bytes * EXPANSION) + 1024 * len(large)
 
 
 def pack_chunk(spec: ExperienceSpec, chunk: Chunk) -> list[bytes]:

@@ -222,7 +222,7 @@ def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: E
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize(("name", "extra"), [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "gymnasium[box2d]")])
+@pytest.mark.parametrize(("name", "extra"), [("ALE/Pong-v5", "ale-py"), ("LunarLander-v3", "gymnasium[box2d]")])
 def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("ale_py", "Box2D"):
         monkeypatch.setitem(__import__("sys").modules, package, None)
