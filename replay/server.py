@@ -152,6 +152,8 @@ class ReplayServer:
         writer = self._writers.get(hello.name)
         if writer is None or writer.incarnation != hello.incarnation:
             # Either a new life of the actor, or this server is the new one: what the writer still holds comes first.
+            if writer is not None:
+                self._peers.pop(writer.peer, None)
             first = hello.first_sequence
             writer = Writer(hello.name, hello.incarnation, hello.streams, b"", 0, received=first, inserted=first)
             self._writers[hello.name] = writer

@@ -76,6 +76,7 @@ class Lifetime:
         self.name = name
         self.incarnation = new_incarnation()
         self.metrics = Metrics(run_dir.metrics(name))
+        self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self._describe = describe
         self._stopping = False
         self._state: Literal["starting", "ready", "stopping"] = "starting"
@@ -111,6 +112,7 @@ class Lifetime:
         self._next_beat = now + BEAT_SECONDS
         if self._state == "ready" and now >= self._next_record:
             self._next_record = now + RECORD_SECONDS
+            self.measure()
             self._pending = self.metrics.record()
             say(self._describe(self._pending))
         if self._control is None:
@@ -129,6 +131,7 @@ class Lifetime:
 
     def close(self) -> None:
         """Writes and sends the last record: what was counted since the one before belongs to the run, too."""
+        self.measure()
         last = self.metrics.record()
         self.metrics.close()
         if self._control is not None:
