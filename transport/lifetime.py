@@ -46,8 +46,9 @@ def die_with_parent() -> None:
 def keep_memory() -> None:
     """Makes glibc keep large blocks that were freed; elsewhere, does nothing.
 
-    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again: replay
-    then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth longer.
+    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again:
+    replay then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth
+    longer.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is not None:
