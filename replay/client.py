@@ -83,15 +83,16 @@ class ExperienceWriter:
     def insert(self, chunk: Chunk) -> None:
         """Packs and sends a chunk."""
         parts = pack_chunk(self._spec, chunk)
-        size = sum(map(len, parts))
+        # Credit is counted as replay holds a waiting chunk, unpacked: counted as sent, ten times the steps would be under way.
+        size = self._spec.rows(chunk.length) * self._spec.row_bytes
         message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts))
         if not self._unacknowledged:
             self._heard = time.monotonic()  # silence counts from here
         self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, size))
         self._next_sequence += 1
         self._outstanding_bytes += size
-        self.raw_bytes += self._spec.rows(chunk.length) * self._spec.row_bytes
-        self.sent_bytes += size
+        self.raw_bytes += size
+        self.sent_bytes += sum(map(len, parts))
         self._send()
 
     def poll(self, timeout_seconds: float = 0) -> None:

@@ -170,7 +170,7 @@ class ReplayServer:
 
     def _credit_bytes(self, writer: Writer) -> int:
         share = self._config.receive_bytes // max(len(self._writers), 1)
-        return min(self._credit_chunks(writer) * self._wire_bytes, share)
+        return min(self._credit_chunks(writer) * self.spec.chunk_bytes, share)
 
     def _set_slack(self) -> None:
         """Room for a batch and for everything under way, so that the two sides never wait for each other."""
