@@ -79,12 +79,20 @@ class Launch:
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
         steps = read_steps(self.run)
+        newest = max(self.run.checkpoints.glob("epoch-*.safetensors"), default=None)
         learner = (
-            "the learner continues from checkpoints/latest.safetensors"
-            if self.run.latest.exists()
-            else "no weights were written, so the learner begins anew"
+            f"the learner continues from checkpoints/{newest.name}"
+            if newest
+            else "no checkpoint was written, so the learner begins anew"
         )
-        return f"resuming run {self.run.name} after {steps:,} steps: {learner}; the replay buffer starts empty"
+        items = int(((runs.read_status(self.run) or {}).get("replay") or {}).get("items") or 0)
+        if not (self.config.replay.durable and any(self.run.segments.glob("*.segment"))):
+            replay = "the replay buffer starts empty"
+        elif items > self.config.replay.capacity:
+            replay = f"the newest {self.config.replay.capacity:,} of {items:,} items are restored with their priorities"
+        else:
+            replay = f"{items:,} items and all priorities are restored"
+        return f"resuming run {self.run.name} after {steps:,} steps: {learner}; {replay}"
 
 
 def prepare(request: Request) -> Launch:

@@ -141,9 +141,7 @@ def test_what_is_written_down_is_known_by_its_sequence_even_when_evicted(tmp_pat
     first.stop()
 
 
-def test_a_damaged_chunk_leaves_a_gap_in_the_keys_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_chunk_leaves_a_gap_in_the_keys_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = Life(tmp_path)
     first.insert(0, 10)
     first.stop()
