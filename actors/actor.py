@@ -24,7 +24,6 @@ from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
 
 UNTRAINED_VERSION = 0
-FOLLOW_STEPS = 8  # vector steps between looks for new weights
 CREDIT_WAIT_SECONDS = 0.05
 DRAIN_SECONDS = 2.0
 
@@ -106,15 +105,12 @@ class Actor:
             life.pause(0.02)
         observation = self._env.reset()
         self._stack.reset(observation)
+        life.measure = self._measure
         life.ready()
-        turn = 0
         while not life.stopping:
             observation = self._step(observation)
             self._send()
-            turn += 1
-            if turn % FOLLOW_STEPS == 0:
-                self._follower.poll()
-                self._measure()
+            self._follower.poll()
             life.beat()
         self._drain(observation)
 
@@ -155,7 +151,6 @@ class Actor:
                 with self._metrics.phase("wait_credit"):
                     self._writer.poll(CREDIT_WAIT_SECONDS)
                 self._follower.poll()
-                self._measure()
                 self._life.beat()
 
     def _measure(self) -> None:
@@ -183,7 +178,6 @@ class Actor:
                 self._writer.insert(self._outbox.popleft())
             self._writer.poll(0 if self._outbox and self._writer.has_credit else CREDIT_WAIT_SECONDS)
             self._life.beat()
-        self._measure()
         self._writer.close()
         self._follower.close()
         self._env.close()

@@ -20,6 +20,7 @@ from transport.messages import Announce, FetchWeights, Weights
 ANNOUNCE_SECONDS = 1.0
 FETCH_AGAIN_SECONDS = 2.0
 TURN_SECONDS = 0.05
+PAYLOADS_PER_READER = 2  # who asks and never reads must not fill the learner's memory
 
 
 class WeightPublisher:
@@ -28,7 +29,7 @@ class WeightPublisher:
     def __init__(self, announce_address: str, serve_address: str, incarnation: int) -> None:
         """Binds both sockets. Raises OSError."""
         self._announcer = Announcer(announce_address)
-        self._server = Server(serve_address)
+        self._server = Server(serve_address, queue=PAYLOADS_PER_READER)
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
         self._newest: tuple[Announce, bytes] | None = None  # replaced as one, read by the thread

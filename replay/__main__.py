@@ -56,10 +56,10 @@ def main() -> int:
         return 2
     run_dir.write_endpoint("replay", server.address)
     say(f"holds {server.table.capacity:,} items at most, in {server.table.capacity_bytes / 1e9:.2f} GB")
+    life.measure = server.measure
     life.ready()
     while not life.stopping:
         server.turn(IDLE_SECONDS)
-        server.measure()
         life.beat()
     server.close()
     life.close()

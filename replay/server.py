@@ -187,6 +187,8 @@ class ReplayServer:
         if writer is None or writer.incarnation != hello.incarnation:
             # Either a new life of the actor, or this server is the new one: what the writer still holds comes first, but for
             # what the server before this one has written down.
+            if writer is not None:
+                self._peers.pop(writer.peer, None)
             written = self._journal.next_sequence(hello.name, hello.incarnation) if self._journal else 0
             first = max(hello.first_sequence, written)
             writer = Writer(hello.name, hello.incarnation, hello.streams, b"", 0, received=first, inserted=first)

@@ -98,10 +98,11 @@ class Channel:
 class Server(Channel):
     """Bound (ROUTER): many peers, each known by an identity that lasts as long as its connection."""
 
-    def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES) -> None:
-        """Binds. Raises OSError naming the address when that is impossible."""
+    def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES, queue: int = QUEUE_MESSAGES) -> None:
+        """Binds; holds at most `queue` unsent messages per peer. Raises OSError naming the address when it cannot be bound."""
         super().__init__(zmq.ROUTER, max_part_bytes)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.SNDHWM, queue)
         self.address = _bind(self.socket, address)
 
     def receive(self, timeout_seconds: float = 0) -> tuple[bytes, Any, Parts] | None:

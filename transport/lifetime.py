@@ -46,8 +46,9 @@ def die_with_parent() -> None:
 def keep_memory() -> None:
     """Makes glibc keep large blocks that were freed; elsewhere, does nothing.
 
-    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again: replay
-    then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth longer.
+    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again:
+    replay then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth
+    longer.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is not None:
@@ -76,6 +77,7 @@ class Lifetime:
         self.name = name
         self.incarnation = new_incarnation()
         self.metrics = Metrics(run_dir.metrics(name))
+        self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self._describe = describe
         self._stopping = False
         self._state: Literal["starting", "ready", "stopping"] = "starting"
@@ -111,6 +113,7 @@ class Lifetime:
         self._next_beat = now + BEAT_SECONDS
         if self._state == "ready" and now >= self._next_record:
             self._next_record = now + RECORD_SECONDS
+            self.measure()
             self._pending = self.metrics.record()
             say(self._describe(self._pending))
         if self._control is None:
@@ -129,6 +132,7 @@ class Lifetime:
 
     def close(self) -> None:
         """Writes and sends the last record: what was counted since the one before belongs to the run, too."""
+        self.measure()
         last = self.metrics.record()
         self.metrics.close()
         if self._control is not None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 Record = dict[str, float]
@@ -81,8 +81,9 @@ class Metrics:
         while len(self._history) > 2 and self._history[1][0] < now - LONG_SECONDS:
             self._history.popleft()
         if self._file:
-            self._file.write(json.dumps({"time": time.time()} | record) + "\n")
-            self._file.flush()
+            with suppress(OSError):  # a full disk costs lines, not the process
+                self._file.write(json.dumps({"time": time.time()} | record) + "\n")
+                self._file.flush()
         return record
 
     def _rate(self, name: str, value: float, now: float, window: float) -> float:
@@ -97,4 +98,5 @@ class Metrics:
     def close(self) -> None:
         """Closes the file."""
         if self._file:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()

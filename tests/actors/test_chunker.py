@@ -1,0 +1,250 @@
+"""Vector steps in, chunks out, against a list of all rows per stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.chunker import Chunker
+from transport.experience import Categorical, Chunk, Continuous, ExperienceSpec, Field
+
+Rows = list[dict[str, Any]]
+NEVER_SECONDS = 1e9
+
+
+def make_spec(length: int, stack: int, n_step: int, action: Categorical | Continuous | None = None) -> ExperienceSpec:
+    fields = (Field("image", (2, 3), "|u1"), Field("place", (), "<f4"))
+    return ExperienceSpec(fields, action or Categorical(5), length, stack, n_step)
+
+
+class Clock:
+    """Time as the test says."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Streams:
+    """Feeds a chunker with random steps and keeps, per stream, the rows that it should make of them."""
+
+    def __init__(self, spec: ExperienceSpec, count: int, seed: int = 0, seconds: float = NEVER_SECONDS) -> None:
+        self.spec, self.count = spec, count
+        self.random = np.random.default_rng(seed)
+        self.clock = Clock()
+        self.chunker = Chunker(spec, count, seconds, self.clock)
+        self.expected: list[Rows] = [[] for _ in range(count)]
+        self.chunks: list[list[Chunk]] = [[] for _ in range(count)]
+        self.age = [0] * count
+        self.version = 0
+        self.handed_out: list[Chunk] = []
+        self.observation = self.observe()
+
+    def observe(self) -> dict[str, np.ndarray]:
+        return {
+            "image": self.random.integers(256, size=(self.count, 2, 3)).astype(np.uint8),
+            "place": self.random.random(self.count, np.float32),
+        }
+
+    def take(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        """The chunks of one call; a chunk that is handed out must never change again, so copies are kept."""
+        new = list(chunks)
+        for chunk in new:
+            copy = {name: column.copy() for name, column in chunk.columns.items()}
+            self.chunks[chunk.stream].append(Chunk(chunk.stream, chunk.length, copy))
+        self.handed_out += new
+        return new
+
+    def last_row(self, k: int, observation: dict[str, np.ndarray]) -> dict[str, Any]:
+        action = next(column for column in self.spec.columns if column.name == "action")
+        nothing = {"action": np.zeros(action.shape), "reward": 0, "terminated": 0, "truncated": 0, "valid": 0}
+        seen = {name: values[k] for name, values in observation.items()}
+        return {**seen, **nothing, "episode_step": self.age[k], "policy_version": self.version}
+
+    def step(self, terminated: np.ndarray | None = None, truncated: np.ndarray | None = None) -> list[Chunk]:
+        if terminated is None or truncated is None:
+            terminated = self.random.random(self.count) < 0.15
+            truncated = ~terminated & (self.random.random(self.count) < 0.15)
+        action: np.ndarray
+        if isinstance(self.spec.action, Categorical):
+            action = self.random.integers(self.spec.action.n, size=self.count)
+        else:
+            action = self.random.random((self.count, len(self.spec.action.low)), np.float32)
+        reward = self.random.random(self.count, np.float32)
+        final, following = self.observe(), self.observe()
+        for k in range(self.count):
+            self.expected[k].append(
+                {name: values[k] for name, values in self.observation.items()}
+                | {"action": action[k], "reward": reward[k], "terminated": terminated[k], "truncated": truncated[k]}
+                | {"valid": 1, "episode_step": self.age[k], "policy_version": self.version}
+            )
+            self.age[k] += 1
+            if truncated[k]:
+                self.expected[k].append(self.last_row(k, final))
+            if terminated[k] or truncated[k]:
+                self.age[k] = 0
+        chunks = self.take(
+            self.chunker.step(self.observation, action, reward, terminated, truncated, final, policy_version=self.version)
+        )
+        self.observation = following
+        self.version += 1
+        return chunks
+
+    def drain(self) -> list[Chunk]:
+        for k in range(self.count):
+            self.expected[k].extend(self.last_row(k, self.observation) for _ in range(self.spec.n_step))
+        return self.take(self.chunker.drain(self.observation, self.version))
+
+    def check(self) -> list[int]:
+        """Compares every row of every chunk; returns how many items of each stream have come out."""
+        items = []
+        for rows, chunks in zip(self.expected, self.chunks, strict=True):
+            first = 0  # row of the next chunk's first item
+            for chunk in chunks:
+                assert 1 <= chunk.length <= self.spec.chunk_length
+                for name, column in chunk.columns.items():
+                    field = next(field for field in self.spec.columns if field.name == name)
+                    assert column.dtype == np.dtype(field.dtype)
+                    assert column.shape == (self.spec.rows(chunk.length), *field.shape)
+                    for place, value in enumerate(column):
+                        row = first - self.spec.history + place
+                        if row >= 0:  # before a stream's first row there is nothing to compare
+                            assert np.array_equal(value, np.asarray(rows[row][name], field.dtype)), (name, row)
+                first += chunk.length
+            items.append(first)
+        left = [list(chunks) for chunks in self.chunks]
+        for chunk in self.handed_out:
+            again = left[chunk.stream].pop(0)
+            assert all(np.array_equal(chunk.columns[name], again.columns[name]) for name in chunk.columns)
+        return items
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("length", "stack", "n_step"), [(1, 1, 1), (1, 4, 3), (2, 1, 5), (4, 3, 2), (8, 4, 3), (8, 1, 1), (16, 2, 8)]
+)
+def test_the_items_of_all_chunks_are_the_stream_and_the_rows_around_them_are_right(
+    count: int, length: int, stack: int, n_step: int
+) -> None:
+    streams = Streams(make_spec(length, stack, n_step), count, seed=length + stack + n_step)
+    for _ in range(75):
+        for chunk in streams.step():
+            assert chunk.length == length, "short though nobody was late"
+    before = [len(rows) for rows in streams.expected]
+    streams.drain()
+    items = streams.check()
+    for k in range(count):
+        # All that happened; a last row without action may stay behind, since nothing can be drawn there.
+        assert items[k] <= before[k]
+        assert not any(row["valid"] for row in streams.expected[k][items[k] : before[k]])
+
+
+def test_a_vector_of_reals_is_an_action_too() -> None:
+    streams = Streams(make_spec(4, 2, 2, Continuous((-1.0, -1.0), (1.0, 1.0))), 2)
+    for _ in range(30):
+        streams.step()
+    streams.drain()
+    assert all(items >= 30 for items in streams.check())
+
+
+def test_streams_that_are_truncated_at_different_steps_fill_their_chunks_at_different_times() -> None:
+    streams = Streams(make_spec(length=8, stack=2, n_step=1), 3)
+    never = np.zeros(3, bool)
+    for turn in range(8):  # stream 1 is truncated twice, stream 2 once: so many rows more
+        truncated = np.array([False, turn in (1, 4), turn == 2])
+        assert [chunk.stream for chunk in streams.step(never, truncated)] == ([1] if turn == 6 else [2] if turn == 7 else [])
+    assert [chunk.stream for chunk in streams.step(never, never)] == [0]
+    streams.drain()
+    assert streams.check() == [9, 11, 10]
+
+
+def test_a_truncation_at_the_last_row_of_a_chunk_is_carried_into_the_next() -> None:
+    streams = Streams(make_spec(length=2, stack=1, n_step=1), 1)
+    never, now = np.array([False]), np.array([True])
+    streams.step(never, never)
+    cut = streams.step(never, now)  # rows 0, 1 and the one without action: a full chunk
+    assert [chunk.columns["valid"].tolist() for chunk in cut] == [[1, 1, 0]]
+    streams.step(never, never)
+    following = streams.step(never, never)
+    assert [chunk.columns["valid"].tolist() for chunk in following] == [[0, 1, 1]]
+    assert following[0].columns["episode_step"].tolist() == [2, 0, 1]
+    streams.check()
+
+
+def test_a_chunk_that_has_waited_too_long_leaves_short_and_no_row_is_lost() -> None:
+    streams = Streams(make_spec(length=16, stack=3, n_step=2), 2, seconds=10.0)
+    never = np.zeros(2, bool)
+    for _ in range(5):
+        assert streams.step(never, never) == []
+    streams.clock.now += 10.5
+    late = streams.step(never, never)
+    assert [(chunk.stream, chunk.length) for chunk in late] == [(0, 4), (1, 4)]  # 6 rows, the last two wait for theirs
+    assert streams.step(never, never) == [], "the clock of a chunk starts with the chunk"
+    streams.clock.now += 10.5
+    assert [chunk.length for chunk in streams.step(never, never)] == [2, 2]
+    streams.drain()
+    assert streams.check() == [8, 8]
+
+
+def test_only_the_late_stream_sends_a_short_chunk() -> None:
+    streams = Streams(make_spec(length=4, stack=1, n_step=1), 2, seconds=10.0)
+    never = np.zeros(2, bool)
+    one = np.array([True, False])
+    streams.clock.now += 6
+    streams.step(never, one)
+    streams.step(never, one)
+    full = streams.step(never, never)  # stream 0: two rows more, hence full now
+    assert [(chunk.stream, chunk.length) for chunk in full] == [(0, 4)]
+    streams.clock.now += 6
+    late = streams.step(never, never)
+    assert [(chunk.stream, chunk.length) for chunk in late] == [(1, 3)]
+    streams.drain()
+    streams.check()
+
+
+def test_nobody_sends_an_empty_chunk_however_late_it_is() -> None:
+    streams = Streams(make_spec(length=8, stack=2, n_step=5), 2, seconds=1.0)
+    never = np.zeros(2, bool)
+    for _ in range(5):  # the first item's five following rows are not there yet
+        streams.clock.now += 2.0
+        assert streams.step(never, never) == []
+    assert [chunk.length for chunk in streams.step(never, never)] == [1, 1]
+    streams.check()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_chunks_and_full_ones_mix_without_a_row_lost_or_doubled(seed: int) -> None:
+    streams = Streams(make_spec(length=8, stack=4, n_step=3), 3, seed, seconds=5.0)
+    lengths = set()
+    for _ in range(120):
+        streams.clock.now += float(streams.random.choice([0.0, 0.1, 3.0]))
+        lengths |= {chunk.length for chunk in streams.step()}
+    assert 8 in lengths and min(lengths) < 8
+    before = [len(rows) for rows in streams.expected]
+    streams.drain()
+    for k, items in enumerate(streams.check()):
+        assert not any(row["valid"] for row in streams.expected[k][items : before[k]])
+
+
+def test_a_stream_without_a_step_drains_to_nothing() -> None:
+    for n_step in (1, 5):
+        streams = Streams(make_spec(length=1, stack=2, n_step=n_step), 2)
+        assert all(chunk.columns["valid"].any() for chunk in streams.drain())
+        assert streams.check() == [0, 0]
+
+
+def test_the_last_items_of_a_drained_stream_are_followed_by_the_observation_that_was_to_come() -> None:
+    streams = Streams(make_spec(length=8, stack=1, n_step=3), 1)
+    never = np.array([False])
+    for _ in range(4):
+        streams.step(never, never)
+    (chunk,) = streams.drain()
+    assert chunk.length == 4
+    assert chunk.columns["valid"].tolist() == [1, 1, 1, 1, 0, 0, 0]
+    assert chunk.columns["episode_step"].tolist() == [0, 1, 2, 3, 4, 4, 4]
+    assert (chunk.columns["place"][4:] == streams.observation["place"][0]).all()
+    streams.check()

@@ -1,0 +1,206 @@
+"""Evaluation: fair counting, greedy play, honest intervals, and the figures' names."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from gymnasium import spaces
+
+from actors import evaluate
+from actors.actor import ActorSettings
+from actors.config import ActorsConfig, EnvConfig
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.evaluate import interval, main, play, summarise
+from learner import checkpoint
+from learner.config import DqnConfig
+from learner.networks import QNetwork, build_network
+from transport.run_dir import RunDir
+
+ALGORITHM = DqnConfig(hidden=4, dueling=False, n_step=1)
+LONGEST = 10
+
+
+class Balance(gymnasium.Env):
+    """A pole that falls to one side or the other: +1 per step on which it was caught, over at the first that was not."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.now = 0
+        return self._lean(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        caught = (self.angle > 0) == (action == 0)
+        self.now += 1
+        over = self.now >= LONGEST
+        info = {"is_success": caught and over, "score": 100.0 * self.now}
+        return self._lean(), float(caught), not caught, caught and over, info
+
+    def _lean(self) -> np.ndarray:
+        self.angle = float(self.np_random.choice([-1.0, 1.0]))
+        return np.array([self.angle], np.float32)
+
+
+class Uneven(gymnasium.Env):
+    """Every second environment's episodes last one step, the others' thirty. Says nothing of success."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        if seed is not None:
+            self.length = 30 if seed % 2 else 1
+        self.now = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        return np.zeros(1, np.float32), 1.0, self.now >= self.length, False, {}
+
+
+def make_settings(kind: str) -> ActorSettings:
+    env = EnvConfig(id=f"tests.actors.test_evaluate:{kind}")
+    spec = experience_spec(make_env(env), env, 1, "none")
+    return ActorSettings(0, 1, env, ALGORITHM, ActorsConfig(), spec)
+
+
+def make_network(settings: ActorSettings, right: float = 1.0) -> QNetwork:
+    """Q(x, 0) = relu(right * x), Q(x, 1) = relu(-right * x): the side to which the pole leans, or its opposite."""
+    network = build_network(settings.spec, ALGORITHM).eval()
+    torso, trunk, head = (parameter for parameter in network.parameters() if parameter.dim() == 2)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        torso[:2, 0] = torch.tensor([right, -right])
+        trunk[:2, :2] = torch.eye(2)
+        head[:, :2] = torch.eye(2)
+    return network
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    """A run of Balance that has no weights yet."""
+    run = RunDir(tmp_path / "mine")
+    run.create()
+    settings = make_settings("Balance")
+    sections = {"env": settings.env, "algorithm": ALGORITHM, "actors": settings.actors}
+    document = {"seed": 1} | {name: msgspec.to_builtins(section) for name, section in sections.items()}
+    run.config.write_text(tomli_w.dumps(document))
+    run.spec.write_bytes(msgspec.json.encode(settings.spec))
+    return run
+
+
+def write_weights(run: RunDir, right: float = 1.0) -> None:
+    metadata = {"policy_version": "42", "algorithm": "dqn"}
+    checkpoint.write(run.latest, make_network(make_settings("Balance"), right).state_dict(), metadata)
+
+
+def test_every_environment_plays_its_share_so_that_short_episodes_do_not_count_more() -> None:
+    settings = make_settings("Uneven")
+    heard: list[int] = []
+    played = play(settings, make_network(settings), 20, 0.0, heard.append)
+    # Twenty over eight: the first four play three each. Whoever ends first would else have played nearly all of them.
+    assert Counter(episode.env for episode in played) == {k: 3 if k < 4 else 2 for k in range(8)}
+    assert Counter(episode.length for episode in played) == {1: 10, 30: 10}
+    assert heard == sorted(heard) and heard[-1] == 20
+    assert summarise(played)["return_mean"] == 15.5
+
+
+def test_fewer_episodes_than_environments_are_played_too() -> None:
+    settings = make_settings("Uneven")
+    played = play(settings, make_network(settings), 3, 0.0, lambda done: None)
+    assert sorted(episode.env for episode in played) == [0, 1, 2]
+
+
+def test_greedy_play_does_what_the_network_prefers_and_exploration_errs_now_and_then() -> None:
+    settings = make_settings("Balance")
+    good = summarise(play(settings, make_network(settings), 40, 0.0, lambda done: None))
+    assert (good["return_mean"], good["return_std"], good["success_rate"], good["score_mean"]) == (LONGEST, 0, 1, 1000)
+    bad = summarise(play(settings, make_network(settings, right=-1.0), 40, 0.0, lambda done: None))
+    assert (bad["return_mean"], bad["length_mean"], bad["success_rate"]) == (0, 1, 0)
+    random = summarise(play(settings, make_network(settings), 40, 1.0, lambda done: None))
+    assert 0 < random["return_mean"] < LONGEST / 2
+
+
+def test_the_same_seed_plays_the_same_episodes() -> None:
+    settings = make_settings("Balance")
+    first, second = (play(settings, make_network(settings), 20, 0.5, lambda done: None) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("successes", "episodes", "low", "high"),
+    [  # Newcombe 1998 (doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E), table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_the_interval_is_wilson_s(successes: int, episodes: int, low: float, high: float) -> None:
+    assert interval(successes, episodes) == pytest.approx((low, high), abs=5e-5)
+    mirrored = interval(episodes - successes, episodes)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+def test_the_figures_have_the_names_that_others_rely_on(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    write_weights(run_dir)
+    assert main([str(run_dir.path), "--episodes", "12", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    names = {"run", "env", "algorithm", "policy_version", "episodes", "stochastic", "return_mean", "return_std"}
+    names |= {"length_mean", "success_rate", "success_ci95", "score_mean"}
+    assert names <= figures.keys()
+    assert (figures["run"], figures["env"]) == ("mine", "tests.actors.test_evaluate:Balance")
+    assert (figures["algorithm"], figures["policy_version"], figures["episodes"]) == ("dqn", 42, 12)
+    assert figures["stochastic"] is False
+    assert (figures["return_mean"], figures["success_rate"]) == (LONGEST, 1.0)
+    assert figures["success_ci95"] == pytest.approx([12 / (12 + 1.959964**2), 1.0])
+
+
+def test_the_figures_for_people_name_the_run_and_its_policy(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    write_weights(run_dir)
+    assert main([str(run_dir.path), "--episodes", "9", "--stochastic"]) == 0
+    told = capsys.readouterr().out
+    assert "mine: tests.actors.test_evaluate:Balance by dqn, policy v42, 9 episodes (stochastic)" in told
+    assert "95% interval" in told
+
+
+def test_an_environment_that_says_nothing_of_success_has_no_success_rate() -> None:
+    settings = make_settings("Uneven")
+    figures = summarise(play(settings, make_network(settings), 8, 0.0, lambda done: None))
+    assert figures["success_rate"] is None and figures["success_ci95"] is None
+    assert figures["score_mean"] == figures["return_mean"]
+    about = {"run": "r", "env": "e", "algorithm": "dqn", "policy_version": 1, "stochastic": False}
+    assert "success" not in evaluate.describe(about | figures)
+
+
+def test_what_cannot_be_evaluated_is_one_line_and_status_2(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused() -> str:
+        assert main([str(run_dir.path), "--episodes", "2"]) == 2
+        told = capsys.readouterr()
+        assert told.out == "" and told.err.startswith("headrace: ") and told.err.count("\n") == 1
+        return told.err
+
+    assert "run mine has written no weights yet" in refused()
+    write_weights(run_dir)
+    whole = run_dir.latest.read_bytes()
+    run_dir.latest.write_bytes(whole[:-1])
+    assert "truncated" in refused()
+    other = build_network(make_settings("Balance").spec, DqnConfig(hidden=5))
+    checkpoint.write(run_dir.latest, other.state_dict(), {"policy_version": "1"})
+    assert "weights of another network" in refused()
+    write_weights(run_dir)
+    run_dir.config.write_text(run_dir.config.read_text().replace(":Balance", ":Ballance"))
+    assert "has no Ballance" in refused()

@@ -1,0 +1,53 @@
+"""From a slot to tensors: the same values, and nothing shared with the slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from learner.batches import to_device
+from replay.client import SampledBatch
+from replay.storage import batch_layout
+from tests.learner.examples import CPU, image, vector
+from transport.experience import Categorical, Continuous, ExperienceSpec
+
+FIELDS = (image(shape=(5, 6)), vector(size=3))
+
+
+def fill(spec: ExperienceSpec, items: int) -> SampledBatch:
+    """A slot of random bytes that make sense."""
+    layout = batch_layout(spec, items)
+    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    random = np.random.default_rng(0)
+    for array in arrays.values():
+        if array.dtype.kind == "f":
+            array[...] = random.random(array.shape)
+        elif array.dtype.kind == "b":
+            array[...] = random.random(array.shape) < 0.5
+        else:
+            array[...] = random.integers(0, 100, array.shape)
+    return SampledBatch(1, 7, 12_345, arrays)
+
+
+@pytest.mark.parametrize("action", [Categorical(4), Continuous((-1.0, -2.0), (1.0, 2.0))], ids=["categorical", "continuous"])
+def test_a_batch_is_what_the_slot_held_even_after_the_slot_is_written_again(action: Categorical | Continuous) -> None:
+    spec = ExperienceSpec(FIELDS, action, 16, stack=2, n_step=3)
+    sampled = fill(spec, 8)
+    before = {name: array.copy() for name, array in sampled.arrays.items()}
+    batch = to_device(sampled, spec, CPU)
+    for array in sampled.arrays.values():  # released: replay writes the next batch here
+        array.view(np.uint8)[...] = 1
+    for field in spec.fields:
+        rows = batch.observation[field.name]
+        assert rows.dtype == torch.from_numpy(before[f"observation/{field.name}"]).dtype, "observations go as they rest"
+        assert np.array_equal(rows.numpy(), before[f"observation/{field.name}"])
+    assert np.array_equal(batch.observation_index.numpy(), before["observation_index"])
+    assert np.array_equal(batch.next_index.numpy(), before["next_index"])
+    assert np.array_equal(batch.action.numpy(), before["action"])
+    assert batch.action.dtype == (torch.int64 if isinstance(action, Categorical) else torch.float32)
+    assert np.array_equal(batch.reward.numpy(), before["reward"])
+    assert np.array_equal(batch.steps.numpy(), before["steps"])
+    assert batch.terminated.dtype == torch.bool and np.array_equal(batch.terminated.numpy(), before["terminated"])
+    assert np.array_equal(batch.probability.numpy(), before["probability"].astype(np.float32))
+    assert batch.population == 12_345

@@ -1,0 +1,250 @@
+"""The learner's loop against a real replay server."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import tomli_w
+import torch
+
+from learner import __main__ as command
+from learner import checkpoint
+from learner.checkpoint import CheckpointError
+from learner.config import DqnConfig, LearnerConfig
+from learner.networks import build_network
+from learner.train import Learner, LearnerSettings, describe
+from learner.weights import WeightFollower
+from replay.config import ReplayConfig
+from replay.server import ReplayServer
+from tests.flow.fleet import wait_until
+from tests.replay.examples import make_spec, stream_chunks
+from transport.lifetime import Lifetime, new_incarnation
+from transport.metrics import Metrics
+from transport.run_dir import RunDir
+
+SPEC = make_spec(length=8, stack=2, n_step=2)
+CHUNKS = stream_chunks(SPEC, {9: "terminated", 20: "truncated"}, 60)
+CONFIG = LearnerConfig(batch_size=8, updates_per_epoch=2, publish_epochs=1, checkpoint_epochs=3, device="cpu")
+FREE = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
+
+
+class Life(Lifetime):
+    """A process that is asked to stop after a number of updates."""
+
+    first_update = last_update = 0.0
+
+    @property
+    def stopping(self) -> bool:
+        return super().stopping or self.metrics.value("updates") - self.first_update >= self.last_update
+
+
+class Bench:
+    """A run's folder, and a replay server that turns in a thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.run_dir = RunDir(path / "mine")
+        self.run_dir.create()
+        self._lives: list[Life] = []
+        self.server = ReplayServer(SPEC, FREE, 0, new_incarnation(), self.run_dir.bind_address("replay"), Metrics())
+        for chunk in CHUNKS:
+            self.server.table.insert(chunk)
+        self.run_dir.write_endpoint("replay", self.server.address)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._turn)
+        self._thread.start()
+
+    def _turn(self) -> None:
+        while not self._over.is_set():
+            self.server.turn(0.01)
+            self.server.table.insert(CHUNKS[0])  # the limiter counts what comes while a learner is there
+
+    def life(self, *_arguments: object) -> Life:
+        self._lives.append(Life("learner", self.run_dir, describe))
+        return self._lives[-1]
+
+    def learner(self, updates: int) -> Learner:
+        life = self.life()
+        life.last_update = updates
+        learner = Learner(LearnerSettings(1, "toy", DqnConfig(hidden=8, n_step=2), CONFIG, SPEC), self.run_dir, life)
+        life.first_update = life.metrics.value("updates")
+        return learner
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        for life in self._lives:
+            life.close()
+        self.server.close()
+        self.run_dir.remove_sockets()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    # What a process sets for itself must not be set for the tests: threads, signal handlers, the allocator.
+    monkeypatch.setattr("learner.devices.set_up", lambda device, threads: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def metadata(run_dir: RunDir) -> dict[str, str]:
+    return checkpoint.read(run_dir.latest)[1]
+
+
+def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: Bench) -> None:
+    learner = bench.learner(updates=14)
+    before = [parameter.clone() for parameter in learner.algorithm.parameters()]
+    assert learner.version == 0, "the untrained weights are the first to be published"
+    learner.run()
+    assert (learner.epoch, learner.version) == (7, 7)
+    assert any(not torch.equal(old, new) for old, new in zip(before, learner.algorithm.parameters(), strict=True))
+    found = metadata(bench.run_dir)
+    about = {"spec_digest": SPEC.digest, "env": "toy", "algorithm": "dqn"}
+    assert found == {"policy_version": "7", "next_version": "8", "epoch": "7"} | about
+    weights = checkpoint.read(bench.run_dir.latest)[0]
+    for name, value in learner.algorithm.policy().state_dict().items():
+        assert np.array_equal(weights[name], value.numpy()), "the last weights are on disk"
+    table = bench.server.table
+    wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, 10, "the batches")
+    priorities = table._selector._tree.get(np.arange(table.size))  # type: ignore[attr-defined]
+    assert len(set(priorities.tolist())) > 2, "priorities have reached the table"
+
+
+def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -> None:
+    learner = bench.learner(updates=0)
+    network = build_network(SPEC, DqnConfig(hidden=8, n_step=2))  # as an actor has it
+    announce, payload = (str(bench.run_dir.endpoint(role)) for role in ("weights", "payload"))
+    follower = WeightFollower(announce, payload, network)
+
+    def arrived() -> bool:
+        follower.poll()
+        return follower.version == 0
+
+    wait_until(arrived, 30, "version 0")
+    for name, value in learner.algorithm.policy().state_dict().items():
+        assert torch.equal(network.state_dict()[name], value)
+    follower.close()
+    learner.run()  # ends at once, and in order
+
+
+def test_a_resumed_learner_continues_above_every_version_that_was_announced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = bench.learner(updates=10)  # file at epoch 3 (version 3); then two more versions, and kill -9
+    monkeypatch.setattr(first, "_save", _until(first, epoch=3))
+    first.run()
+    assert first.version == 5 and metadata(bench.run_dir)["policy_version"] == "3"
+    second = bench.learner(updates=2)
+    assert second.version > first.version and second.epoch == 3
+    weights = checkpoint.read(bench.run_dir.checkpoints / "epoch-0000000003.safetensors")[0]
+    for kind, network in (("policy", second.algorithm.network), ("target", second.algorithm.target)):
+        for name, value in network.state_dict().items():
+            assert np.array_equal(weights[f"{kind}/{name}"], value.numpy()), "both networks take up what was learned"
+    where = f"continues from epoch-0000000003.safetensors: epoch 3, 6 updates, policy v{second.version}"
+    assert where in capsys.readouterr().out
+    begun = second.version
+    second.run()
+    assert (second.epoch, second.version) == (4, begun + 1)
+
+
+def test_a_learner_that_was_stopped_in_order_goes_on_with_the_next_version_and_counts_on(bench: Bench) -> None:
+    first = bench.learner(updates=10)
+    first.run()
+    second = bench.learner(updates=4)
+    assert (second.epoch, second.version, second.algorithm.updates) == (5, first.version + 1, 10)
+    second.run()
+    assert second._metrics.value("updates") == 14 and second._metrics.value("items") == 14 * 8
+
+
+def test_weights_without_a_full_checkpoint_are_no_reason_to_start_over(bench: Bench) -> None:
+    bench.learner(updates=2).run()
+    for path in bench.run_dir.checkpoints.glob("epoch-*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="--fresh"):
+        bench.learner(updates=2)
+
+
+def _until(learner: Learner, epoch: int) -> Callable[[int], None]:
+    """A _save that stops saving."""
+    save = learner._save
+
+    def saving(announced_ahead: int) -> None:
+        if learner.epoch <= epoch:
+            save(announced_ahead)
+
+    return saving
+
+
+def write_run(run_dir: RunDir, spec: Any) -> None:
+    sections = {"algorithm": msgspec.to_builtins(DqnConfig(hidden=8, n_step=2)), "learner": msgspec.to_builtins(CONFIG)}
+    run_dir.config.write_text(tomli_w.dumps({"seed": 1, "env": {"id": "toy"}} | sections))
+    run_dir.spec.write_bytes(msgspec.json.encode(spec))
+
+
+@pytest.mark.parametrize("broken", ["other-spec", "truncated"])
+def test_weights_that_do_not_fit_the_run_are_refused_in_one_line(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    bench.learner(updates=2).run()
+    if broken == "truncated":
+        (path,) = bench.run_dir.checkpoints.glob("epoch-*")
+        path.write_bytes(path.read_bytes()[:-1])
+    write_run(bench.run_dir, make_spec(length=16, stack=2, n_step=2) if broken == "other-spec" else SPEC)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["learner", str(bench.run_dir.path)])
+    monkeypatch.setattr(command, "Lifetime", bench.life)
+    assert command.main() == 2
+    told = capsys.readouterr().out
+    assert told.splitlines()[-1].startswith("learner: ") and "--fresh" in told.splitlines()[-1]
+    assert ("another experience spec" if broken == "other-spec" else "truncated") in told
+    assert told.count("\n") == (1 if broken == "other-spec" else 2), "each damaged file has its line"
+
+
+def test_a_full_disk_is_said_aloud_and_training_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.learner(updates=2).run()
+    before = bench.run_dir.latest.read_bytes()
+
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    learner = bench.learner(updates=14)
+    first = learner.epoch
+    learner.run()
+    assert learner.epoch == first + 7
+    told = [line for line in capsys.readouterr().out.splitlines() if "could not write" in line]
+    assert told and "No space left on device" in told[0] and "training goes on" in told[0]
+    assert bench.run_dir.latest.read_bytes() == before
+    names = sorted(path.name for path in bench.run_dir.checkpoints.iterdir())
+    assert names == ["epoch-0000000001.safetensors", "latest.safetensors"]
+
+
+def test_a_learner_that_waits_for_experience_stops_when_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = bench.learner(updates=1_000_000)
+    monkeypatch.setattr(bench.server.table, "can_sample", lambda count: False)
+    timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGTERM))
+    timer.start()
+    learner.run()
+    timer.join()
+    assert learner.epoch == 0
+
+
+def test_the_throughput_line_before_and_after_the_first_update() -> None:
+    assert describe({"policy_version": 0.0}) == "waiting for experience · policy v0"
+    figures = {"updates": 20.0, "epoch": 1.0, "updates_per_second": 10.04, "policy_version": 3.0, "data_wait_fraction": 0.5}
+    line = describe(figures)
+    assert line.startswith("epoch 1 · 10.0 updates/s") and "policy v3" in line and "data wait 50.0%" in line
+    assert "skipped" not in line and "skipped updates 2" in describe({"updates": 1.0, "skipped_updates": 2.0})

@@ -1,0 +1,233 @@
+"""How a process lives: reports, stops when asked, dies with its supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.flow.fleet import ROOT, wait_until
+from transport import lifetime
+from transport.channel import Server
+from transport.lifetime import PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation
+from transport.messages import Progress, Stop
+from transport.run_dir import RunDir
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from transport.lifetime import Lifetime, say
+from transport.run_dir import RunDir
+life = Lifetime("actor-0", RunDir(Path(sys.argv[1])), lambda record: f"{record['steps']:.0f} steps")
+life.ready()
+say("ready")
+while not life.stopping:
+    life.metrics.count("steps")
+    life.pause(0.01)
+life.close()
+say("closed")
+"""
+# Starts the child above as its supervisor would, says its number, and stays.
+PARENT = f"""
+import os, subprocess, sys, time
+environment = os.environ | {{"{PARENT_VARIABLE}": str(os.getpid())}}
+child = subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], env=environment)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[RunDir]:
+    run = RunDir(tmp_path / "mine")
+    run.create()
+    yield run
+    run.remove_sockets()
+
+
+@pytest.fixture
+def server(run_dir: RunDir) -> Iterator[Server]:
+    """The supervisor's end."""
+    made = Server(run_dir.bind_address("supervisor"))
+    run_dir.write_endpoint("supervisor", made.address)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def make(code: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, *arguments]
+        started.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield make
+    for process in started:
+        process.kill()
+        with process:
+            pass
+
+
+@pytest.fixture
+def life(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Lifetime]]:
+    """Lives inside the test's own process; signal handlers are put back."""
+    monkeypatch.delenv(PARENT_VARIABLE, raising=False)
+    monkeypatch.setattr(lifetime, "keep_memory", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    made: list[Lifetime] = []
+
+    def make() -> Lifetime:
+        made.append(Lifetime("actor-0", run_dir, lambda record: f"{record.get('steps', 0):.0f} steps"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        with suppress(ValueError):  # a test has closed it
+            each.close()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_only_sets_the_flag_and_the_loop_ends_by_itself(run_dir: RunDir, start: Start, number: signal.Signals) -> None:
+    child = start(CHILD, str(run_dir.path))
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    child.send_signal(number)
+    assert child.wait(30) == 0
+    assert child.stdout.readlines()[-1] == "closed\n"
+    last = json.loads(run_dir.metrics("actor-0").read_text().splitlines()[-1])
+    assert "uptime_seconds" in last, "what was counted since the record before is written, too"
+
+
+def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, life: Callable[[], Lifetime]) -> None:
+    made = life()
+    made.ready()
+    arrived = server.receive(10)
+    assert arrived is not None and isinstance(arrived[1], Progress)
+    assert (arrived[1].name, arrived[1].pid, arrived[1].state, arrived[1].beats) == ("actor-0", os.getpid(), "ready", 1)
+    server.send(arrived[0], Stop("enough"))
+
+    def stopped() -> bool:
+        made._next_beat = 0.0  # else a second would have to pass
+        made.beat()
+        return made.stopping
+
+    wait_until(stopped, 10, "the flag")
+    states: list[str] = []
+
+    def told() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            states.append(arrival[1].state)
+        return "stopping" in states
+
+    wait_until(told, 10, "the answer")
+
+
+def test_records_are_printed_written_and_sent(
+    run_dir: RunDir, server: Server, life: Callable[[], Lifetime], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = life()
+    made.ready()
+    made.metrics.count("steps", 12)
+    made._next_beat = made._next_record = 0.0  # five seconds have passed
+    made.beat()
+    records: list[dict[str, float]] = []
+
+    def arrived() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            if arrival[1].record:
+                records.append(arrival[1].record)
+        return bool(records)
+
+    wait_until(arrived, 10, "a record")
+    assert records[0]["steps"] == 12
+    assert "12 steps\n" in capsys.readouterr().out
+    assert json.loads(run_dir.metrics("actor-0").read_text().splitlines()[0])["steps"] == 12
+    made.metrics.count("steps", 3)
+    records.clear()
+    made.close()
+    wait_until(arrived, 10, "the last record")
+    assert records[0]["steps"] == 15
+
+
+def test_beats_are_sent_once_a_second_however_often_the_loop_turns(server: Server, life: Callable[[], Lifetime]) -> None:
+    made = life()
+    made._next_beat = float("inf")
+    for _ in range(1000):
+        made.beat()
+    made._next_beat = 0.0
+    made.beat()
+    arrived = server.receive(10)
+    assert arrived is not None and arrived[1].beats == 1001 and arrived[1].state == "starting"
+    assert server.receive(0) is None
+
+
+def test_without_a_supervisor_a_process_lives_all_the_same(life: Callable[[], Lifetime]) -> None:
+    made = life()
+    made.ready()
+    made.beat()
+    assert not made.stopping
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_costs_records_not_the_process(run_dir: RunDir, server: Server, life: Callable[[], Lifetime]) -> None:
+    run_dir.metrics("actor-0").symlink_to("/dev/full")
+    made = life()
+    made.ready()
+    made.metrics.count("steps", 7)
+    made._next_beat = made._next_record = 0.0
+    made.beat()
+    made.close()
+    sent: list[float] = []
+
+    def arrived() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            sent.append(arrival[1].record.get("steps", 0))
+        return 7 in sent
+
+    wait_until(arrived, 10, "a record")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a thread looks once a second")
+def test_a_child_is_gone_soon_after_its_supervisor_was_killed(run_dir: RunDir, start: Start) -> None:
+    parent = start(PARENT, str(run_dir.path), CHILD)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait(10)
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 3, "the child's end")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a thread looks once a second")
+def test_a_child_whose_supervisor_is_another_process_by_now_ends_at_once(
+    run_dir: RunDir, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PARENT_VARIABLE, "1")  # it died, and this test is the parent that the kernel gave us
+    assert start(CHILD, str(run_dir.path)).wait(30) == 1
+
+
+def test_keeping_memory_is_harmless_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifetime.sys, "platform", "win32")
+    keep_memory()
+    monkeypatch.setattr(lifetime.sys, "platform", "linux")
+    monkeypatch.setattr(lifetime.ctypes, "CDLL", lambda name: object())  # a libc without mallopt
+    keep_memory()
+
+
+def test_no_two_lives_are_alike() -> None:
+    lives = {new_incarnation() for _ in range(1000)}
+    assert len(lives) == 1000 and all(0 <= each < 2**63 for each in lives)
