@@ -151,7 +151,8 @@ def test_up_on_a_stopped_run_resumes_and_says_with_what(capsys: pytest.CaptureFi
     run = Service.made[0][0]
     (run.checkpoints / "epoch-0000000050.safetensors").write_bytes(b"weights")
     (run.segments / "0000000000000000.segment").write_bytes(b"experience")
-    run.status.write_text(json.dumps({"state": "stopped", "steps": 1234, "replay": {"items": 1100}}))
+    run.status.write_text(json.dumps({"state": "stopped", "steps": 1234}))
+    run.metrics("replay").write_text('{"items": 7}\n{"items": 1100.0}\n')
     capsys.readouterr()
     assert cli.main(["up", "--run", "cartpole-v1-dqn", "--actors", "5"]) == 0
     config = Service.made[1][1]
