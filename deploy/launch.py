@@ -38,6 +38,7 @@ from transport.run_dir import RunDir, write_atomically
 
 PROBE_SECONDS = 120.0
 LEAST_DISK_BYTES = 200_000_000
+LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 SHARED_MEMORY = Path("/dev/shm")
 ANEW = "use --fresh to start anew or --run for another run"
 DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
@@ -79,12 +80,30 @@ class Launch:
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
         steps = read_steps(self.run)
+        newest = max(self.run.checkpoints.glob("epoch-*.safetensors"), default=None)
         learner = (
-            "the learner continues from checkpoints/latest.safetensors"
-            if self.run.latest.exists()
-            else "no weights were written, so the learner begins anew"
+            f"the learner continues from checkpoints/{newest.name}"
+            if newest
+            else "no checkpoint was written, so the learner begins anew"
         )
-        return f"resuming run {self.run.name} after {steps:,} steps: {learner}; the replay buffer starts empty"
+        items = _items_held(self.run)
+        if not (self.config.replay.durable and any(self.run.segments.glob("*.segment"))):
+            replay = "the replay buffer starts empty"
+        elif items > self.config.replay.capacity:
+            replay = f"the newest {self.config.replay.capacity:,} of {items:,} items are restored with their priorities"
+        else:
+            replay = f"{items:,} items and all priorities are restored" if items else "what replay holds on disk is restored"
+        return f"resuming run {self.run.name} after {steps:,} steps: {learner}; {replay}"
+
+
+def _items_held(run: RunDir) -> int:
+    """What replay held when it last measured; 0 when it has not said."""
+    try:
+        with open(run.metrics("replay"), "rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LAST_RECORD_BYTES, 0))
+            return int(json.loads(file.read().splitlines()[-1])["items"])
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0
 
 
 def prepare(request: Request) -> Launch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+
+from transport.run_dir import sync_folder
 
 Weights = dict[str, np.ndarray]
 DIGEST_KEY = "blake2b"  # in a file's metadata
@@ -28,7 +30,7 @@ def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict
     Raises OSError as the system does (no space, say); the old file then stays.
     """
     arrays = {name: as_array(value) for name, value in weights.items()}
-    payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: _digest(arrays)})
+    payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: _digest(arrays, metadata)})
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(temporary, "wb") as file:
@@ -38,12 +40,7 @@ def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if os.name == "posix":  # so that the rename outlasts a power cut; Windows cannot open a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    sync_folder(path.parent)
 
 
 def read(path: Path) -> tuple[Weights, dict[str, str]]:
@@ -59,10 +56,45 @@ def read(path: Path) -> tuple[Weights, dict[str, str]]:
     digest = metadata.pop(DIGEST_KEY, None)
     if digest is None:
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of ours (no checksum in it)")
-    if digest != _digest(weights):
+    if digest != _digest(weights, metadata):
         raise CheckpointError(f"{path}: damaged, its checksum does not fit")
     _check_finite(weights, str(path))
     return weights, metadata
+
+
+class Checkpoints:
+    """The full checkpoints of a run: `epoch-NUMBER.safetensors`, a bounded number of them."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        """Removes what a writer that was killed left behind."""
+        self._folder, self._keep = folder, keep
+        for partial in folder.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
+
+    def paths(self) -> list[Path]:
+        """All there are, newest first."""
+        return sorted(self._folder.glob("epoch-*.safetensors"), reverse=True)
+
+    def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> None:
+        """Adds one, then deletes the oldest beyond the number kept. Raises OSError; those there were then stay."""
+        write(self._folder / f"epoch-{epoch:010d}.safetensors", tensors, metadata)
+        for old in self.paths()[self._keep :]:
+            old.unlink(missing_ok=True)
+
+    def newest(self, complain: Callable[[str], None]) -> tuple[Path, Weights, dict[str, str]] | None:
+        """The newest that is sound; `complain` hears of each that is not. None where there never was one.
+
+        Raises CheckpointError when there are some but all are damaged: a run must not start over by itself.
+        """
+        paths = self.paths()
+        for path in paths:
+            try:
+                return (path, *read(path))
+            except CheckpointError as error:
+                complain(str(error))
+        if paths:
+            raise CheckpointError(f"no checkpoint in {self._folder} can be read; put a sound one there, or start with --fresh")
+        return None
 
 
 def pack(module: nn.Module) -> bytes:
@@ -104,9 +136,9 @@ def as_array(value: Tensor | np.ndarray) -> np.ndarray:
     return np.asarray(value, order="C")
 
 
-def _digest(weights: Weights) -> str:
-    """A checksum over names, types, shapes and bytes."""
-    state = hashlib.blake2b(digest_size=16)
+def _digest(weights: Weights, metadata: dict[str, str]) -> str:
+    """A checksum over the metadata, and over names, types, shapes and bytes."""
+    state = hashlib.blake2b(repr(sorted(metadata.items())).encode(), digest_size=16)
     for name in sorted(weights):
         state.update(f"{name} {weights[name].dtype.str} {weights[name].shape};".encode())
         state.update(np.ascontiguousarray(weights[name]).data)

@@ -11,6 +11,8 @@ from learner.algorithms.base import Algorithm, Batch
 from learner.config import LearnerConfig
 from learner.devices import capabilities, precision
 
+SCALER_STATE = ("scale", "_growth_tracker")  # what changes; the rest is configuration
+
 
 class Optimiser:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980) and all that stands around its step.
@@ -59,6 +61,40 @@ class Optimiser:
         totals["skipped_updates"] = self._skipped.clone()
         algorithm.after_update()
         return totals, torch.cat(priorities)
+
+    def state(self) -> dict[str, Tensor]:
+        """Adam's moments per parameter, the loss scale and what was skipped: all that the next step depends on."""
+        tensors = {"skipped": self._skipped}
+        for index, moments in self._adam.state_dict()["state"].items():
+            tensors.update({f"adam/{index}/{name}": value for name, value in moments.items()})
+        if self._scaler is not None:
+            scaler = self._scaler.state_dict()
+            for name in SCALER_STATE:
+                tensors[f"scaler/{name}"] = torch.tensor(float(scaler[name]), dtype=torch.float64)
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Takes up what state() gave; the learning rate and the like stay as configured now.
+
+        Raises ValueError when it is the state of another network.
+        """
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if not name.startswith("adam/"):
+                continue
+            _, number, moment = name.split("/")
+            index = int(number)
+            if index >= len(self._parameters) or (value.dim() and value.shape != self._parameters[index].shape):
+                raise ValueError("the optimiser's state is that of another network")
+            if value.dim():  # fused kernels want moments laid out as their parameter is
+                value = torch.zeros_like(self._parameters[index]).copy_(value)
+            moments.setdefault(index, {})[moment] = value
+        self._adam.load_state_dict({"state": moments, "param_groups": self._adam.state_dict()["param_groups"]})
+        self._skipped.copy_(tensors["skipped"])
+        if self._scaler is not None and f"scaler/{SCALER_STATE[0]}" in tensors:
+            kept = {name: float(tensors[f"scaler/{name}"]) for name in SCALER_STATE}
+            kept["_growth_tracker"] = int(kept["_growth_tracker"])
+            self._scaler.load_state_dict(self._scaler.state_dict() | kept)
 
     def _autocast(self) -> AbstractContextManager[object]:
         """A fresh context per micro-batch: leaving it drops the converted parameters."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learner import checkpoint, devices
+from learner import checkpoint, devices, resume
 from learner.algorithms.dqn import Dqn
 from learner.batches import to_device
-from learner.checkpoint import CheckpointError
+from learner.checkpoint import CheckpointError, Checkpoints
 from learner.config import DqnConfig, LearnerConfig
 from learner.optim import Optimiser
 from learner.weights import WeightPublisher
@@ -22,6 +22,7 @@ from transport.run_dir import RunDir
 
 WAIT_SECONDS = 0.2
 CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
+COUNTERS = ("updates", "items")  # go on counting after a restart
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Learner:
         self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device)
         self.epoch = 0
         self.version = 0
+        self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)
         for name, power in (("epsilon_highest", 0.0), ("epsilon_lowest", settings.algorithm.epsilon_power)):
             self._metrics.gauge(name, settings.algorithm.epsilon_base ** (1 + power))
         self._continue()
@@ -98,7 +100,7 @@ class Learner:
                 life.beat()
             else:
                 self._end_epoch(measured)
-        self._save()
+        self._save(announced_ahead=0)
         sampler.close()
         self._publisher.close()
 
@@ -115,7 +117,7 @@ class Learner:
                 self._publish()
         if self.epoch % config.checkpoint_epochs == 0:
             with self._metrics.phase("checkpoint"):
-                self._save()
+                self._save(announced_ahead=config.checkpoint_epochs)
         if self.epoch % CACHE_EPOCHS == 0:
             devices.clear_cache(self.device)
 
@@ -137,34 +139,43 @@ class Learner:
         self._publisher.publish(self.algorithm.policy(), self.version)
         self._metrics.gauge("policy_version", self.version)
 
-    def _save(self) -> None:
-        """Writes the newest weights to disk. A full disk is said aloud and training goes on with the old file."""
+    def _save(self, announced_ahead: int) -> None:
+        """Writes everything, then the policy alone for those who only act. A full disk is said aloud and training goes on.
+
+        `announced_ahead`: how many more versions may be announced before the next save.
+        """
         metadata = {
             "policy_version": str(self.version),
+            "next_version": str(self.version + 1 + announced_ahead),
             "epoch": str(self.epoch),
             "spec_digest": self.settings.spec.digest,
             "env": self.settings.env_id,
             "algorithm": type(self.algorithm).__name__.lower(),
         }
         try:
+            self._checkpoints.write(self.epoch, *resume.gather(self.algorithm, self.optimiser, self._counters(), metadata))
             checkpoint.write(self._run_dir.latest, dict(self.algorithm.policy().state_dict()), metadata)
         except OSError as error:
-            say(f"could not write {self._run_dir.latest.name} ({error.strerror}); the one before is kept and training goes on")
+            say(f"could not write a checkpoint ({error.strerror}); those before are kept and training goes on")
+
+    def _counters(self) -> Record:
+        return {name: self._metrics.value(name) for name in COUNTERS}
 
     def _continue(self) -> None:
-        """Takes up the weights of this run's last life, if there are any that fit."""
-        if not self._run_dir.latest.exists():
+        """Takes up where this run's last life was at its newest sound checkpoint; a run that never wrote one begins."""
+        found = self._checkpoints.newest(lambda reason: say(f"{reason}; looking at the one before"))
+        if found is None:
+            if self._run_dir.latest.exists():
+                raise CheckpointError(f"{self._run_dir.checkpoints} holds weights but no full checkpoint; start with --fresh")
             return
-        try:
-            weights, metadata = checkpoint.read(self._run_dir.latest)
-            if metadata.get("spec_digest") != self.settings.spec.digest:
-                raise CheckpointError(f"{self._run_dir.latest}: made for another experience spec; start with --fresh")
-            checkpoint.load_into(self.algorithm.policy(), weights)
-        except CheckpointError as error:
-            raise ValueError(str(error)) from error
-        self.algorithm.synchronise_target()
+        path, tensors, metadata = found
+        if metadata.get("spec_digest") != self.settings.spec.digest:
+            raise CheckpointError(f"{path}: made for another experience spec; start with --fresh")
+        counters = resume.restore(self.algorithm, self.optimiser, tensors, metadata)
+        self._metrics.begin_at(counters)
         self.epoch = int(metadata["epoch"])
-        # Versions that actors may have seen after the file was written must not come again with other weights.
-        self.version = int(metadata["policy_version"]) + 1 + self.settings.learner.checkpoint_epochs
-        where = f"epoch {self.epoch:,}, policy v{self.version}"
-        say(f"continues from {self._run_dir.latest.name}: {where} (the optimiser starts anew)")
+        # Versions that actors may have seen after the file was written must not come again with other weights. Newer files
+        # that could not be read stand for as many epochs, and no epoch announces more than once.
+        newest_epoch = int(self._checkpoints.paths()[0].stem.partition("-")[2])
+        self.version = int(metadata["next_version"]) + newest_epoch - self.epoch
+        say(f"continues from {path.name}: epoch {self.epoch:,}, {self.algorithm.updates:,} updates, policy v{self.version}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from replay.config import ReplayConfig
+from replay.journal import RestoreStopped
 from replay.server import ReplayServer
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say
@@ -39,7 +40,17 @@ def main() -> int:
         spec = read_spec(run_dir.spec.read_bytes())
         life = Lifetime("replay", run_dir, describe)
         address = run_dir.bind_address("replay")
-        server = ReplayServer(spec, config, document.get("seed", 0), life.incarnation, address, life.metrics)
+
+        def going_on() -> bool:
+            life.beat()
+            return not life.stopping
+
+        folder = run_dir.segments if config.durable else None
+        seed = document.get("seed", 0)
+        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on)
+    except RestoreStopped:
+        life.close()
+        return 0
     except (SpecError, ValueError, OSError) as error:
         say(f"replay: {error}")
         return 2

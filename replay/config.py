@@ -24,4 +24,7 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     receive_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes of unacknowledged chunks, all actors together")] = (
         256_000_000
     )
+    durable: Annotated[bool, Meta(description="acknowledged chunks are on disk and restored at the next start")] = True
+    fsync_seconds: Annotated[float, Meta(gt=0, description="a power cut loses at most about this much of them")] = 5.0
+    state_seconds: Annotated[float, Meta(gt=0, description="time between saves of priorities and counters")] = 30.0
     codec: Annotated[Literal["none", "lz4", "zstd"], Meta(description="compression of image columns on the wire")] = "lz4"

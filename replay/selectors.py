@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from replay.sum_tree import SumTree
 
 SMALLEST_PRIORITY = 1e-6  # an item with no error left must stay drawable
+
+
+class SelectorState(NamedTuple):
+    """What a selector remembers of its leaves; enough to go on in another process."""
+
+    kind: str  # "prioritised" or "fifo": the values of one mean nothing to the other
+    values: np.ndarray  # [leaves] float64: raised priorities, or 1 where an item has not been drawn yet
+    exponent: float
+    highest: float
+    random: dict[str, Any]  # the generator's state; empty where nothing is random
 
 
 class Selector(Protocol):
@@ -28,6 +38,15 @@ class Selector(Protocol):
 
     def available(self) -> int:
         """Items that `sample` could return now; a with-replacement selector has as many as it likes once it has one."""
+
+    def state(self) -> SelectorState:
+        """A copy, to be restored from."""
+
+    def begin_from(self, state: SelectorState) -> None:
+        """Before any block is inserted: takes up what concerns all leaves."""
+
+    def restore(self, leaves: np.ndarray, values: np.ndarray, state: SelectorState) -> None:
+        """Drawable leaves [N] get their values [N] back, which are from `state`."""
 
 
 class Prioritised:
@@ -73,6 +92,31 @@ class Prioritised:
         """With replacement."""
         return self._drawable
 
+    def state(self) -> SelectorState:
+        """The leaves as they stand in the tree."""
+        return SelectorState(
+            "prioritised", self._tree.all(), self._exponent, self._highest, dict(self._generator.bit_generator.state)
+        )
+
+    def begin_from(self, state: SelectorState) -> None:
+        """The highest priority and the random generator."""
+        if self._knows(state):
+            self._highest = float(self._convert(np.array(state.highest), state))
+        if state.random:
+            self._generator.bit_generator.state = state.random
+
+    def restore(self, leaves: np.ndarray, values: np.ndarray, state: SelectorState) -> None:
+        """Exactly the values of the tree before, unless the exponent has changed since."""
+        if self._knows(state):
+            self._tree.set(leaves, self._convert(values, state))
+
+    def _knows(self, state: SelectorState) -> bool:
+        """Whether there are priorities to be had: a uniform selector neither leaves nor takes any."""
+        return state.kind == "prioritised" and state.exponent > 0 and self._exponent > 0
+
+    def _convert(self, values: np.ndarray, state: SelectorState) -> np.ndarray:
+        return values if state.exponent == self._exponent else values ** (self._exponent / state.exponent)
+
 
 class Fifo:
     """Oldest first, each item once."""
@@ -112,6 +156,19 @@ class Fifo:
     def available(self) -> int:
         """Items not drawn yet."""
         return int(self._drawable.sum())
+
+    def state(self) -> SelectorState:
+        """Which items have not been drawn."""
+        return SelectorState("fifo", self._drawable.astype(np.float64), 0.0, 0.0, {})
+
+    def begin_from(self, state: SelectorState) -> None:
+        """Nothing concerns all leaves."""
+
+    def restore(self, leaves: np.ndarray, values: np.ndarray, state: SelectorState) -> None:
+        """What was drawn is not drawn again, as far as the state knows of it."""
+        if state.kind == "fifo":
+            self._drawable[leaves] = values > 0
+            self._order = [(first, length) for first, length in self._order if self._drawable[first : first + length].any()]
 
 
 def make_selector(name: str, leaves: int, exponent: float, generator: np.random.Generator) -> Selector:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from replay.config import ReplayConfig
+from replay.journal import Journal
 from replay.storage import batch_layout
-from replay.table import RejectedChunk, Table
+from replay.table import RejectedChunk, Table, check_values
 from transport.channel import Server, cut, wait
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
@@ -29,12 +33,13 @@ from transport.messages import (
     WriterHello,
     WriterWelcome,
 )
-from transport.metrics import Metrics
+from transport.metrics import Metrics, Record
 from transport.slab import Layout, Slab, SlabError
 
 HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that they do
 MESSAGES_PER_TURN = 8
 CHUNKS_OF_CREDIT = 8
+COUNTERS = ("inserted_steps", "inserted_chunks", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities")
 
 
 @dataclass
@@ -49,6 +54,15 @@ class Writer:
     received: int  # every sequence below has arrived
     inserted: int = 0  # every sequence below is in the table
     waiting: int = 0  # arrived, not in the table yet
+
+
+class Pending(NamedTuple):
+    """A chunk that has arrived and waits for the limiter."""
+
+    writer: Writer
+    message: Insert
+    parts: list[bytes]
+    chunk: Chunk | None  # None: it is not fit to be learned from
 
 
 @dataclass
@@ -72,11 +86,24 @@ class ReplayServer:
     """Takes chunks from actors, serves batches to the learner. Call `turn` for ever."""
 
     def __init__(
-        self, spec: ExperienceSpec, config: ReplayConfig, seed: int, incarnation: int, address: str, metrics: Metrics
+        self,
+        spec: ExperienceSpec,
+        config: ReplayConfig,
+        seed: int,
+        incarnation: int,
+        address: str,
+        metrics: Metrics,
+        folder: Path | None = None,
+        going_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Binds. Raises ValueError when the configuration holds no chunk, OSError when the address cannot be bound."""
+        """Restores what `folder` holds, if one is given; then binds.
+
+        `going_on` is called all the time while it restores. Raises ValueError when the configuration holds no chunk or the
+        folder is another run's, RestoreStopped when not `going_on`, OSError when the address cannot be bound.
+        """
         self.spec = spec
         self.table = Table(spec, config, seed)
+        self._journal = Journal(folder, self.table, config, going_on) if folder else None
         self._config = config
         self._incarnation = incarnation
         self._metrics = metrics
@@ -86,11 +113,11 @@ class ReplayServer:
         self._writers: dict[str, Writer] = {}
         self._peers: dict[bytes, Writer] = {}
         self._connections = 0
-        self._pending: deque[tuple[Writer, Insert, Chunk | None]] = deque()
+        self._pending: deque[Pending] = deque()
         self._learner: Learner | None = None
         self._next_hold = 0.0
-        for counter in ("inserted_steps", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities"):
-            metrics.count(counter, 0)
+        restored = self._journal.counters if self._journal else {}
+        metrics.begin_at(dict.fromkeys(COUNTERS, 0.0) | restored)
 
     def turn(self, timeout_seconds: float) -> None:
         """Reads what has come, inserts and samples as the limiter allows, answers; waits at most `timeout_seconds` for work."""
@@ -107,11 +134,18 @@ class ReplayServer:
             if time.monotonic() >= self._next_hold:
                 self._next_hold = time.monotonic() + HOLD_SECONDS
                 self._reassure()
+            if self._journal:
+                self._journal.turn(self._counters)
 
     def close(self) -> None:
-        """Closes the socket and the learner's memory."""
+        """Closes the socket and the learner's memory; returns when everything is on disk."""
         self._drop_learner()
         self._server.close()
+        if self._journal:
+            self._journal.close(self._counters())
+
+    def _counters(self) -> Record:
+        return {name: self._metrics.value(name) for name in COUNTERS}
 
     def _idle_phase(self) -> str:
         # Waiting has a reason, and the bottleneck is told from it.
@@ -151,10 +185,12 @@ class ReplayServer:
             return
         writer = self._writers.get(hello.name)
         if writer is None or writer.incarnation != hello.incarnation:
-            # Either a new life of the actor, or this server is the new one: what the writer still holds comes first.
+            # Either a new life of the actor, or this server is the new one: what the writer still holds comes first, but for
+            # what the server before this one has written down.
             if writer is not None:
                 self._peers.pop(writer.peer, None)
-            first = hello.first_sequence
+            written = self._journal.next_sequence(hello.name, hello.incarnation) if self._journal else 0
+            first = max(hello.first_sequence, written)
             writer = Writer(hello.name, hello.incarnation, hello.streams, b"", 0, received=first, inserted=first)
             self._writers[hello.name] = writer
         if self._peers.get(peer) is not writer:
@@ -164,6 +200,7 @@ class ReplayServer:
             self._peers[peer] = writer
         self._set_slack()
         self._server.send(peer, WriterWelcome(self._incarnation, writer.connection, writer.received, self._credit_bytes(writer)))
+        self._server.send(peer, Ack(writer.inserted))  # the one that it waits for may have been lost
 
     def _credit_chunks(self, writer: Writer) -> int:
         return max(CHUNKS_OF_CREDIT, 2 * writer.streams)
@@ -196,7 +233,7 @@ class ReplayServer:
             return
         writer.received = message.sequence + 1
         writer.waiting += 1
-        self._pending.append((writer, message, self._read_chunk(message, parts)))
+        self._pending.append(Pending(writer, message, parts, self._read_chunk(message, parts)))
 
     def _read_chunk(self, message: Insert, parts: list[bytes]) -> Chunk | None:
         """None for a chunk that is not one; it is counted, and its sequence still acknowledged, so that its sender goes on."""
@@ -205,21 +242,22 @@ class ReplayServer:
                 raise CorruptChunk(f"{message.length} items")
             if crc32(parts) != message.crc32:
                 raise CorruptChunk("checksum differs")
-            return Chunk(message.stream, message.length, unpack_chunk(self.spec, message.length, parts))
-        except CorruptChunk:
+            chunk = Chunk(message.stream, message.length, unpack_chunk(self.spec, message.length, parts))
+            check_values(self.spec, chunk)
+            return chunk
+        except (CorruptChunk, RejectedChunk):
             self._metrics.count("rejected")
             return None
 
     def _insert_pending(self) -> None:
         touched: dict[str, Writer] = {}
         while self._pending and self.table.can_insert():
-            writer, message, chunk = self._pending.popleft()
+            writer, message, parts, chunk = self._pending.popleft()
             if chunk is not None:
-                try:
-                    self._metrics.count("inserted_steps", self.table.insert(chunk))
-                    self._metrics.count("inserted_chunks")
-                except RejectedChunk:
-                    self._metrics.count("rejected")
+                if self._journal:  # first of all: acknowledged means written
+                    self._journal.append(writer.name, writer.incarnation, message, parts)
+                self._metrics.count("inserted_steps", self.table.insert(chunk))
+                self._metrics.count("inserted_chunks")
             writer.inserted = message.sequence + 1
             writer.waiting -= 1
             touched[writer.name] = writer
@@ -311,3 +349,6 @@ class ReplayServer:
         metrics.gauge("queue_limit", sum(self._credit_chunks(writer) for writer in self._writers.values()))
         metrics.gauge("malformed", self._server.malformed)
         metrics.gauge("received_bytes", self._server.received_bytes)
+        if self._journal:
+            metrics.gauge("log_bytes", self._journal.log.total_bytes)
+            metrics.gauge("unlogged_chunks", self._journal.log.unlogged)

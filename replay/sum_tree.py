@@ -27,6 +27,10 @@ class SumTree:
         """Values [N] of leaves [N]."""
         return self._sums[leaves + self.first_leaf]
 
+    def all(self) -> np.ndarray:
+        """A copy of the values [leaves] of all leaves."""
+        return self._sums[self.first_leaf : self.first_leaf + self.leaves].copy()
+
     def set(self, leaves: np.ndarray, values: np.ndarray) -> None:
         """Writes values [N] to leaves [N] (int64); of duplicates the last wins."""
         if len(leaves) == 0:

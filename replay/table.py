@@ -7,6 +7,7 @@ import numpy as np
 from replay.config import ReplayConfig
 from replay.limiter import Limiter
 from replay.selectors import Fifo, make_selector
+from replay.state import TableState
 from replay.storage import Storage
 from transport.experience import Categorical, Chunk, ExperienceSpec
 
@@ -87,13 +88,16 @@ class Table:
         return self.limiter.can_insert(self.size)
 
     def insert(self, chunk: Chunk) -> int:
-        """Stores a chunk, evicting the oldest when full; returns how many items it brought. Raises RejectedChunk."""
-        check_values(self.spec, chunk)
+        """Stores a chunk that passes `check_values`, evicting the oldest when full; returns how many items it brought."""
+        items = self._store(chunk)
+        self.inserted_items += items
+        self.limiter.inserted(items, self.size)
+        return items
+
+    def _store(self, chunk: Chunk) -> int:
         slot = self._next_chunk % self._storage.slots
         first = slot * self._length
-        if self._chunk_keys[slot] >= 0:
-            self._selector.evict(first, self._length)
-            self.size -= int(self._items[slot])
+        self._evict(slot)
         drawable = self._storage.write(slot, chunk)
         self._selector.insert(first, drawable)
         self._chunk_keys[slot] = self._next_chunk
@@ -101,9 +105,13 @@ class Table:
         items = int(drawable.sum())
         self._items[slot] = items
         self.size += items
-        self.inserted_items += items
-        self.limiter.inserted(items, self.size)
         return items
+
+    def _evict(self, slot: int) -> None:
+        if self._chunk_keys[slot] >= 0:
+            self._selector.evict(slot * self._length, self._length)
+            self.size -= int(self._items[slot])
+            self._chunk_keys[slot] = -1
 
     def can_sample(self, count: int) -> bool:
         """Whether the limiter lets a batch of `count` out, and there are items to draw."""
@@ -132,14 +140,54 @@ class Table:
         self._selector.update(leaves[present], priorities[present])
         return int(present.sum())
 
+    # ---- another life
+
+    @property
+    def next_key(self) -> int:
+        """The key that the next chunk will get."""
+        return self._next_chunk
+
+    @property
+    def oldest_key(self) -> int:
+        """Chunks with smaller keys have been evicted."""
+        return max(self._next_chunk - self._storage.slots, 0)
+
+    def state(self) -> TableState:
+        """A copy of all that is known of the chunks held but their rows; what the limiter has counted is left out."""
+        selector = self._selector.state()
+        return TableState(self._next_chunk, self._chunk_keys.copy(), self.inserted_items, self.sampled_items, selector)
+
+    def begin_from(self, state: TableState) -> None:
+        """Before `restore`: takes up what concerns all items."""
+        self._selector.begin_from(state.selector)
+        self.inserted_items, self.sampled_items = state.inserted_items, state.sampled_items
+
+    def restore(self, key: int, chunk: Chunk) -> int:
+        """Stores a chunk under the key it had; keys must grow, and may leave some out. Neither counters nor limiter move."""
+        self.skip_to(key)
+        return self._store(chunk)
+
+    def skip_to(self, key: int) -> None:
+        """The next chunk gets this key, or the one it would have got if that is greater; nothing has the keys between."""
+        for missing in range(max(self._next_chunk, key - self._storage.slots), key):
+            self._evict(missing % self._storage.slots)
+        self._next_chunk = max(self._next_chunk, key)
+
+    def restore_priorities(self, state: TableState) -> None:
+        """Gives the items held the priorities they had; those that came after the state keep the highest."""
+        values = state.selector.values.reshape(len(state.chunk_keys), -1)
+        slot = state.chunk_keys % self._storage.slots
+        here = (state.chunk_keys >= 0) & (self._chunk_keys[slot] == state.chunk_keys)
+        leaves = (slot[here, None] * self._length + np.arange(self._length)).reshape(-1)
+        drawable = self._storage.drawable(leaves)
+        self._selector.restore(leaves[drawable], values[here].reshape(-1)[drawable], state.selector)
+
     def check_invariants(self) -> None:
         """For tests: raises AssertionError when the parts disagree."""
         held = self._chunk_keys >= 0
         assert self.size == self._items[held].sum() <= self.capacity
         slots = np.arange(self._storage.slots)
         assert (self._chunk_keys[held] % self._storage.slots == slots[held]).all()
-        newest = self._chunk_keys.max(initial=-1)
-        assert newest == self._next_chunk - 1
-        assert (self._chunk_keys[held] > newest - self._storage.slots).all()
+        assert ((self._chunk_keys[held] >= self.oldest_key) & (self._chunk_keys[held] < self._next_chunk)).all()
         if not isinstance(self._selector, Fifo):
             assert self._selector.available() == self.size

@@ -68,7 +68,7 @@ class Insert(Message, frozen=True, tag="insert"):
 
 
 class Ack(Message, frozen=True, tag="ack"):
-    """Every chunk below `next_sequence` is in replay. No raw parts."""
+    """Every chunk below `next_sequence` is in the segment log and in replay, or was refused and counted. No raw parts."""
 
     next_sequence: Count
 

@@ -35,6 +35,11 @@ class Metrics:
         """Adds to a counter that only grows."""
         self._counters[name] = self._counters.get(name, 0) + amount
 
+    def begin_at(self, counters: Record) -> None:
+        """Takes up counters where an earlier life of the process left them; rates count from here."""
+        self._counters.update(counters)
+        self._history = deque([(self._started, dict(self._counters))])
+
     def gauge(self, name: str, value: float) -> None:
         """Sets a value as it is now."""
         self._gauges[name] = value

@@ -22,6 +22,17 @@ def write_atomically(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
+def sync_folder(path: Path) -> None:
+    """Makes renames, new and deleted files in a folder outlast a power cut. Windows cannot open a folder: there, does nothing."""
+    if os.name != "posix":
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 class RunDir:
     """`runs/NAME`: one folder that holds everything about a run, and names each thing in it."""
 
@@ -64,6 +75,11 @@ class RunDir:
         """The learner's newest weights on disk."""
         return self.checkpoints / "latest.safetensors"
 
+    @property
+    def segments(self) -> Path:
+        """The acknowledged chunks that replay holds, and what it knows of them."""
+        return self.path / "replay"
+
     def log(self, process: str) -> Path:
         """What a process printed."""
         return self.path / "logs" / f"{process}.log"
@@ -74,7 +90,7 @@ class RunDir:
 
     def create(self) -> None:
         """Makes the folders of a run."""
-        for folder in ("logs", "metrics", "checkpoints", "endpoints"):
+        for folder in ("logs", "metrics", "checkpoints", "endpoints", "replay"):
             (self.path / folder).mkdir(parents=True, exist_ok=True)
 
     @property

@@ -45,6 +45,8 @@ class Batch(NamedTuple):
 class Algorithm(Protocol):
     """What the optimiser and the learner's loop ask of an algorithm. No method waits for the device or does I/O."""
 
+    updates: int  # done so far, those before a resume included
+
     def parameters(self) -> list[nn.Parameter]:
         """What is to be optimised."""
 
@@ -59,6 +61,9 @@ class Algorithm(Protocol):
 
     def policy(self) -> nn.Module:
         """The network whose weights actors run; the same object all along."""
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Everything with weights by name, that of policy() as "policy": what a checkpoint must hold."""
 
 
 def take_rows(window: Tensor, index: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import copy
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from torch.nn.functional import huber_loss
 
 from learner.algorithms.base import Batch, transition
@@ -38,6 +38,10 @@ class Dqn:
     def policy(self) -> QNetwork:
         """The online network: its act() is what actors run."""
         return self.network
+
+    def modules(self) -> dict[str, Module]:
+        """The online network and the target."""
+        return {"policy": self.network, "target": self.target}
 
     def importance(self, batch: Batch) -> Tensor:
         """Weights [B] that undo prioritised sampling's bias as far as the configuration asks."""

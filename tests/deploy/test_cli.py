@@ -146,18 +146,25 @@ def test_a_machine_without_the_memory_is_refused_with_status_3(capsys: pytest.Ca
     assert status == 3 and "lower --replay.capacity" in error
 
 
-def test_up_on_a_stopped_run_resumes_and_says_what_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_on_a_stopped_run_resumes_and_says_with_what(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["up", "--env", "CartPole-v1", "--learner.batch-size", "32"])
     run = Service.made[0][0]
-    run.latest.write_bytes(b"weights")
+    (run.checkpoints / "epoch-0000000050.safetensors").write_bytes(b"weights")
+    (run.segments / "0000000000000000.segment").write_bytes(b"experience")
     run.status.write_text(json.dumps({"state": "stopped", "steps": 1234}))
+    run.metrics("replay").write_text('{"items": 7}\n{"items": 1100.0}\n')
     capsys.readouterr()
     assert cli.main(["up", "--run", "cartpole-v1-dqn", "--actors", "5"]) == 0
     config = Service.made[1][1]
     assert (config.env.id, config.learner.batch_size, config.actors.count) == ("CartPole-v1", 32, 5)
     out = capsys.readouterr().out
     assert "resuming run cartpole-v1-dqn after 1,234 steps" in out
-    assert "the learner continues from checkpoints/latest.safetensors; the replay buffer starts empty" in out
+    assert "the learner continues from checkpoints/epoch-0000000050.safetensors; " in out
+    assert "; 1,100 items and all priorities are restored" in out
+    cli.main(["up", "--run", "cartpole-v1-dqn", "--replay.capacity", "1000", "--replay.min-size", "100"])
+    assert "; the newest 1,000 of 1,100 items are restored with their priorities" in capsys.readouterr().out
+    cli.main(["up", "--run", "cartpole-v1-dqn", "--replay.durable", "false"])
+    assert "; the replay buffer starts empty" in capsys.readouterr().out
 
 
 def test_a_resume_with_another_network_or_experience_names_fresh(

@@ -17,6 +17,7 @@ import torch
 
 from learner import __main__ as command
 from learner import checkpoint
+from learner.checkpoint import CheckpointError
 from learner.config import DqnConfig, LearnerConfig
 from learner.networks import build_network
 from learner.train import Learner, LearnerSettings, describe
@@ -38,11 +39,11 @@ FREE = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, sample
 class Life(Lifetime):
     """A process that is asked to stop after a number of updates."""
 
-    last_update = 0
+    first_update = last_update = 0.0
 
     @property
     def stopping(self) -> bool:
-        return super().stopping or self.metrics.value("updates") >= self.last_update
+        return super().stopping or self.metrics.value("updates") - self.first_update >= self.last_update
 
 
 class Bench:
@@ -72,7 +73,9 @@ class Bench:
     def learner(self, updates: int) -> Learner:
         life = self.life()
         life.last_update = updates
-        return Learner(LearnerSettings(1, "toy", DqnConfig(hidden=8, n_step=2), CONFIG, SPEC), self.run_dir, life)
+        learner = Learner(LearnerSettings(1, "toy", DqnConfig(hidden=8, n_step=2), CONFIG, SPEC), self.run_dir, life)
+        life.first_update = life.metrics.value("updates")
+        return learner
 
     def close(self) -> None:
         self._over.set()
@@ -107,7 +110,8 @@ def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: 
     assert (learner.epoch, learner.version) == (7, 7)
     assert any(not torch.equal(old, new) for old, new in zip(before, learner.algorithm.parameters(), strict=True))
     found = metadata(bench.run_dir)
-    assert found == {"policy_version": "7", "epoch": "7", "spec_digest": SPEC.digest, "env": "toy", "algorithm": "dqn"}
+    about = {"spec_digest": SPEC.digest, "env": "toy", "algorithm": "dqn"}
+    assert found == {"policy_version": "7", "next_version": "8", "epoch": "7"} | about
     weights = checkpoint.read(bench.run_dir.latest)[0]
     for name, value in learner.algorithm.policy().state_dict().items():
         assert np.array_equal(weights[name], value.numpy()), "the last weights are on disk"
@@ -143,23 +147,41 @@ def test_a_resumed_learner_continues_above_every_version_that_was_announced(
     assert first.version == 5 and metadata(bench.run_dir)["policy_version"] == "3"
     second = bench.learner(updates=2)
     assert second.version > first.version and second.epoch == 3
-    weights = checkpoint.read(bench.run_dir.latest)[0]
-    for network in (second.algorithm.network, second.algorithm.target):
+    weights = checkpoint.read(bench.run_dir.checkpoints / "epoch-0000000003.safetensors")[0]
+    for kind, network in (("policy", second.algorithm.network), ("target", second.algorithm.target)):
         for name, value in network.state_dict().items():
-            assert np.array_equal(weights[name], value.numpy()), "online and target network take up what was learned"
-    assert f"continues from latest.safetensors: epoch 3, policy v{second.version}" in capsys.readouterr().out
+            assert np.array_equal(weights[f"{kind}/{name}"], value.numpy()), "both networks take up what was learned"
+    where = f"continues from epoch-0000000003.safetensors: epoch 3, 6 updates, policy v{second.version}"
+    assert where in capsys.readouterr().out
     begun = second.version
     second.run()
     assert (second.epoch, second.version) == (4, begun + 1)
 
 
-def _until(learner: Learner, epoch: int) -> Callable[[], None]:
+def test_a_learner_that_was_stopped_in_order_goes_on_with_the_next_version_and_counts_on(bench: Bench) -> None:
+    first = bench.learner(updates=10)
+    first.run()
+    second = bench.learner(updates=4)
+    assert (second.epoch, second.version, second.algorithm.updates) == (5, first.version + 1, 10)
+    second.run()
+    assert second._metrics.value("updates") == 14 and second._metrics.value("items") == 14 * 8
+
+
+def test_weights_without_a_full_checkpoint_are_no_reason_to_start_over(bench: Bench) -> None:
+    bench.learner(updates=2).run()
+    for path in bench.run_dir.checkpoints.glob("epoch-*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="--fresh"):
+        bench.learner(updates=2)
+
+
+def _until(learner: Learner, epoch: int) -> Callable[[int], None]:
     """A _save that stops saving."""
     save = learner._save
 
-    def saving() -> None:
+    def saving(announced_ahead: int) -> None:
         if learner.epoch <= epoch:
-            save()
+            save(announced_ahead)
 
     return saving
 
@@ -176,15 +198,17 @@ def test_weights_that_do_not_fit_the_run_are_refused_in_one_line(
 ) -> None:
     bench.learner(updates=2).run()
     if broken == "truncated":
-        bench.run_dir.latest.write_bytes(bench.run_dir.latest.read_bytes()[:-1])
+        (path,) = bench.run_dir.checkpoints.glob("epoch-*")
+        path.write_bytes(path.read_bytes()[:-1])
     write_run(bench.run_dir, make_spec(length=16, stack=2, n_step=2) if broken == "other-spec" else SPEC)
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["learner", str(bench.run_dir.path)])
     monkeypatch.setattr(command, "Lifetime", bench.life)
     assert command.main() == 2
     told = capsys.readouterr().out
-    assert told.startswith("learner: ") and told.count("\n") == 1
-    assert ("another experience spec; start with --fresh" if broken == "other-spec" else "truncated") in told
+    assert told.splitlines()[-1].startswith("learner: ") and "--fresh" in told.splitlines()[-1]
+    assert ("another experience spec" if broken == "other-spec" else "truncated") in told
+    assert told.count("\n") == (1 if broken == "other-spec" else 2), "each damaged file has its line"
 
 
 def test_a_full_disk_is_said_aloud_and_training_goes_on(
@@ -204,7 +228,8 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
     told = [line for line in capsys.readouterr().out.splitlines() if "could not write" in line]
     assert told and "No space left on device" in told[0] and "training goes on" in told[0]
     assert bench.run_dir.latest.read_bytes() == before
-    assert [path.name for path in bench.run_dir.checkpoints.iterdir()] == ["latest.safetensors"]
+    names = sorted(path.name for path in bench.run_dir.checkpoints.iterdir())
+    assert names == ["epoch-0000000001.safetensors", "latest.safetensors"]
 
 
 def test_a_learner_that_waits_for_experience_stops_when_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

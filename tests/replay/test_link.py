@@ -15,7 +15,7 @@ from replay.server import ReplayServer
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.lifetime import new_incarnation
-from transport.messages import Insert
+from transport.messages import Ack, Insert
 from transport.metrics import Metrics
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
@@ -31,11 +31,11 @@ class Link:
         self.opened: list[ExperienceWriter | Sampler] = []
         self.server: ReplayServer | None = None
 
-    def serve(self, config: ReplayConfig = FREE) -> ReplayServer:
+    def serve(self, config: ReplayConfig = FREE, folder: Path | None = None) -> ReplayServer:
         if self.server:
             self.server.close()
         self.metrics = Metrics()
-        self.server = ReplayServer(SPEC, config, 0, new_incarnation(), self.address, self.metrics)
+        self.server = ReplayServer(SPEC, config, 0, new_incarnation(), self.address, self.metrics, folder)
         return self.server
 
     def writer(self, name: str = "actor-0", spec: object = SPEC) -> ExperienceWriter:
@@ -101,6 +101,32 @@ def test_what_a_dead_server_never_acknowledged_reaches_the_next_one(link: Link) 
     link.until(lambda: writer.outstanding == 0, writer, seconds=15)
     assert server.table.inserted_items == 24
     assert link.metrics.value("duplicates") == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
+    link: Link, tmp_path: Path, restarted: bool
+) -> None:
+    server, writer = link.serve(folder=tmp_path / "log"), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    send = server._server.send
+
+    def losing(peer: bytes, message: object, parts: object = ()) -> bool:
+        return True if isinstance(message, Ack) else send(peer, message, parts)  # type: ignore[arg-type]
+
+    server._server.send = losing  # type: ignore[method-assign,assignment]
+    for chunk in CHUNKS[:3]:
+        writer.insert(chunk)
+    link.until(lambda: server.table.inserted_items == 12, writer)
+    assert writer.outstanding == 3
+    if restarted:
+        server = link.serve(folder=tmp_path / "log")
+    else:
+        server._server.send = send  # type: ignore[method-assign]
+    link.until(lambda: writer.outstanding == 0, writer, seconds=15)
+    writer.insert(CHUNKS[3])
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert server.table.size == 16 and link.metrics.value("gaps") == 0
 
 
 def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:

@@ -1,0 +1,54 @@
+"""What a checkpoint holds beside the policy, so that a learner goes on as if nothing had happened.
+
+Tensors by name: `policy/…` and the algorithm's other modules, `optimiser/…`, `random/…`; numbers are in the metadata.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learner.algorithms.base import Algorithm
+from learner.checkpoint import CheckpointError, Weights, load_into
+from learner.optim import Optimiser
+from transport.metrics import Record
+
+Contents = tuple[dict[str, Tensor], dict[str, str]]
+
+
+def gather(algorithm: Algorithm, optimiser: Optimiser, counters: Record, metadata: dict[str, str]) -> Contents:
+    """(tensors, metadata) of a checkpoint: everything that the next update depends on, and what was counted."""
+    tensors: dict[str, Tensor] = {}
+    for name, module in algorithm.modules().items():
+        tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
+    tensors.update({f"optimiser/{key}": value for key, value in optimiser.state().items()})
+    tensors["random/cpu"] = torch.get_rng_state()
+    if optimiser.device.type == "cuda":
+        tensors["random/cuda"] = torch.cuda.get_rng_state(optimiser.device)
+    return tensors, metadata | {"updates": str(algorithm.updates), "counters": json.dumps(counters)}
+
+
+def restore(algorithm: Algorithm, optimiser: Optimiser, weights: Weights, metadata: dict[str, str]) -> Record:
+    """Puts everything back where gather() took it from; returns the counters. Raises CheckpointError."""
+    for name, module in algorithm.modules().items():
+        load_into(module, _below(weights, name))
+    state = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "optimiser").items()}
+    try:
+        optimiser.load_state(state)
+        algorithm.updates = int(metadata["updates"])
+        counters = json.loads(metadata["counters"])
+        random = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "random").items()}
+        torch.set_rng_state(random["cpu"])
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error
+    if optimiser.device.type == "cuda" and "cuda" in random:
+        torch.cuda.set_rng_state(random["cuda"], optimiser.device)
+    return {name: float(value) for name, value in counters.items()}
+
+
+def _below(weights: Weights, prefix: str) -> Weights:
+    """The tensors under a prefix, without it."""
+    return {name.removeprefix(f"{prefix}/"): value for name, value in weights.items() if name.startswith(f"{prefix}/")}

@@ -1,0 +1,185 @@
+"""The segments of replay's log: what a record looks like, and how to read them whatever has happened to the disk.
+
+A segment is a file `FIRST_KEY.segment` of records:
+
+    magic (8 bytes) | header bytes (u32) | body bytes (u32) | crc32 of these two numbers and the header (u32) | header | body
+
+The header is MessagePack. That of the first record is a SegmentStart, of all others a ChunkHeader, whose body is the chunk's
+parts as they came over the wire, under the checksum that they came with.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
+from transport.experience import Chunk, ExperienceSpec
+
+MAGIC = b"\x89HRseg1\n"
+NUMBERS = struct.Struct("<II")  # header bytes, body bytes
+CHECKSUM = struct.Struct("<I")
+PREFIX_BYTES = len(MAGIC) + NUMBERS.size + CHECKSUM.size
+MAX_HEADER_BYTES = 1 << 22  # a SegmentStart names every actor there was
+
+Writers = dict[str, tuple[int, int]]  # actor -> (incarnation, the sequence that comes next)
+
+
+class LogRefused(ValueError):
+    """A log that this run must not continue: the text says why in one line."""
+
+
+class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
+    """Opens a segment: what was so before its first chunk, so that older segments may go."""
+
+    spec_digest: str
+    first_key: int
+    writers: Writers
+
+
+class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
+    """One chunk: whose it is, and how its body is cut into parts."""
+
+    key: int
+    writer: str
+    incarnation: int
+    sequence: int
+    stream: int
+    length: int
+    crc32: int
+    sizes: tuple[int, ...]
+
+
+_decoder = msgspec.msgpack.Decoder(SegmentStart | ChunkHeader)
+
+
+def pack_record(header: SegmentStart | ChunkHeader, parts: Sequence[bytes] = ()) -> bytes:
+    """One record as bytes."""
+    text = msgspec.msgpack.encode(header)
+    numbers = NUMBERS.pack(len(text), sum(map(len, parts)))
+    return b"".join([MAGIC, numbers, CHECKSUM.pack(zlib.crc32(text, zlib.crc32(numbers))), text, *parts])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A chunk of the log, and where its body lies."""
+
+    path: Path
+    offset: int
+    header: ChunkHeader
+
+
+@dataclass
+class Scan:
+    """What a log holds."""
+
+    entries: list[Entry] = field(default_factory=list)  # keys grow
+    writers: Writers = field(default_factory=dict)
+    torn: int = 0  # records that were not finished
+    damaged: int = 0  # places where the disk gives back something else than was written
+
+    def take(self, path: Path, offset: int, header: ChunkHeader) -> None:
+        """Adds a chunk."""
+        if self.entries and header.key <= self.entries[-1].header.key:
+            self.damaged += 1
+            return
+        self.entries.append(Entry(path, offset, header))
+        self.writers[header.writer] = (header.incarnation, header.sequence + 1)
+
+
+def segments(folder: Path) -> list[Path]:
+    """The segment files, oldest first."""
+    return sorted(folder.glob("*.segment"))
+
+
+def scan(folder: Path, spec: ExperienceSpec) -> Scan:
+    """Reads all headers; cuts torn tails off. Raises LogRefused when the log is of another spec, OSError."""
+    found = Scan()
+    for path in segments(folder):
+        end = _scan_segment(path, spec, found)
+        if end < path.stat().st_size:
+            os.truncate(path, end)
+    return found
+
+
+def _scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
+    """Adds what a segment holds; returns where its sound part ends."""
+    size = path.stat().st_size
+    position = 0
+    with open(path, "rb") as file:
+        while position < size:
+            record = _read_header(file, position)
+            if record is None:
+                following = _next_sound(file, position + 1)
+                if following is None:
+                    found.torn += 1
+                    return position
+                found.damaged += 1
+                position = following
+                continue
+            header, offset, body_bytes = record
+            if offset + body_bytes > size:
+                found.torn += 1
+                return position
+            if isinstance(header, ChunkHeader):
+                found.take(path, offset, header)
+            else:
+                if header.spec_digest != spec.digest:
+                    raise LogRefused(
+                        f"{path} holds other experience ({header.spec_digest}) than this run records ({spec.digest}): "
+                        "start with --fresh, or as another run"
+                    )
+                found.writers.update(header.writers)
+            position = offset + body_bytes
+    return size
+
+
+def _read_header(file: BinaryIO, position: int) -> tuple[SegmentStart | ChunkHeader, int, int] | None:
+    """(header, where the body begins, its bytes) of the record there; None where no sound header begins."""
+    file.seek(position)
+    prefix = file.read(PREFIX_BYTES)
+    if len(prefix) < PREFIX_BYTES or not prefix.startswith(MAGIC):
+        return None
+    numbers = prefix[len(MAGIC) : len(MAGIC) + NUMBERS.size]
+    header_bytes, body_bytes = NUMBERS.unpack(numbers)
+    if header_bytes > MAX_HEADER_BYTES:
+        return None
+    text = file.read(header_bytes)
+    if len(text) < header_bytes or zlib.crc32(text, zlib.crc32(numbers)) != CHECKSUM.unpack(prefix[-CHECKSUM.size :])[0]:
+        return None
+    try:
+        return _decoder.decode(text), position + PREFIX_BYTES + header_bytes, body_bytes
+    except msgspec.DecodeError:  # ValidationError included
+        return None
+
+
+def _next_sound(file: BinaryIO, position: int) -> int | None:
+    """Where the next sound header begins."""
+    file.seek(position)
+    rest = file.read()
+    at = rest.find(MAGIC)
+    while at >= 0:
+        if _read_header(file, position + at):
+            return position + at
+        at = rest.find(MAGIC, at + 1)
+    return None
+
+
+def read_chunk(file: BinaryIO, entry: Entry, spec: ExperienceSpec) -> Chunk:
+    """The chunk of an entry, from its open file. Raises CorruptChunk."""
+    header = entry.header
+    if sum(header.sizes) > chunk_wire_bytes(spec) or not 1 <= header.length <= spec.chunk_length:
+        raise CorruptChunk("larger than the spec allows")
+    file.seek(entry.offset)
+    parts = [file.read(size) for size in header.sizes]
+    if crc32(parts) != header.crc32:
+        raise CorruptChunk("checksum differs")
+    return Chunk(header.stream, header.length, unpack_chunk(spec, header.length, parts))

@@ -1,0 +1,168 @@
+"""kill -9 of replay and of the learner in a run that goes on: nothing acknowledged is lost or doubled, nothing starts over."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import tomli_w
+
+from actors.config import ActorsConfig, EnvConfig
+from replay.client import ExperienceWriter, SampledBatch
+from replay.config import ReplayConfig
+from replay.journal import Journal
+from replay.storage import batch_layout
+from replay.table import Table
+from tests.flow.fleet import Checker, Fleet, wait_until
+from transport.channel import Listener
+from transport.experience import Chunk
+from transport.lifetime import new_incarnation
+
+MOMENTS = ("between_log_and_table", "inside_a_record", "between_log_and_table")  # at which replay kills itself
+
+
+@pytest.fixture
+def fleets() -> Iterator[list[Fleet]]:
+    """Ends every process a test has started."""
+    started: list[Fleet] = []
+    yield started
+    for fleet in started:
+        fleet.close()
+
+
+def make_fleet(path: Path, fleets: list[Fleet], kind: str, **replay: object) -> Fleet:
+    env = EnvConfig(id=f"tests.flow.counting_env:{kind}", stack=4 if kind == "image" else 1, chunk_length=16)
+    actors = ActorsConfig(count=2, envs_per_actor=2, chunk_seconds=0.05)
+    settings = {"min_size": 1, "samples_per_insert_low": 1.0, "samples_per_insert_high": 2.0, "capacity": 400_000} | replay
+    fleet = Fleet(path / "run", env, actors, ReplayConfig(**settings), 3)  # type: ignore[arg-type]
+    fleets.append(fleet)
+    return fleet
+
+
+def everything(fleet: Fleet, checker: Checker) -> Table:
+    """Checks every item on disk, drawn once, oldest first."""
+    config = ReplayConfig(min_size=1, capacity=400_000, selector="fifo")
+    table = Table(fleet.spec, config, seed=0)
+    journal = Journal(fleet.run_dir.segments, table, config, lambda: True)
+    layout = batch_layout(fleet.spec, 1)
+    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    for _ in range(table.size):
+        table.sample(arrays)
+        checker.check(SampledBatch(0, 0, table.size, arrays))
+    journal.close(journal.counters)
+    return table
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("kind", ["image", "vector"])
+def test_replay_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, fleets: list[Fleet], kind: str) -> None:
+    fleet = make_fleet(tmp_path, fleets, kind, state_seconds=0.2, fsync_seconds=0.2)
+    fleet.start_replay()
+    sampler = fleet.sampler(batch_size=16)
+    while_running = Checker(fleet)
+    for index in range(2):
+        fleet.start_actor(index)
+
+    def take() -> bool:
+        batch = sampler.next(0.5)
+        if batch is None:
+            return False
+        while_running.check(batch)
+        sampler.update_priorities(batch.arrays["key"], batch.arrays["reward"][:, 0] + 1)
+        sampler.release(batch)
+        return True
+
+    for moment in MOMENTS:
+        for _ in range(50):
+            wait_until(take, 60, "the learner goes on")
+        fleet.kill("replay")  # wherever it happens to be
+        fleet.start("replay", "tests.flow.dying_replay", str(fleet.run_dir.path), moment, "100")
+        wait_until(lambda: take() is not None and fleet.processes["replay"].poll() is not None, 60, "replay dies")
+        fleet.kill("replay")
+        fleet.start_replay()
+    for _ in range(10):
+        wait_until(take, 60, "batches after the last restart")
+    assert fleet.log("replay").count("restored") == 2 * len(MOMENTS), fleet.log("replay")
+    assert fleet.log("replay").count("(1 torn)") == MOMENTS.count("inside_a_record"), fleet.log("replay")
+    actors = [fleet.ask_to_stop(f"actor-{index}") for index in range(2)]
+    wait_until(lambda: take() is not None and all(actor.poll() is not None for actor in actors), 60, "the actors drain")
+    assert [actor.returncode for actor in actors] == [0, 0]
+    fleet.kill("replay")
+    checker = Checker(fleet)
+    table = everything(fleet, checker)
+    checker.check_nothing_lost_or_doubled()
+    # What the actors count as taken, all of it acknowledged, is what is on disk.
+    assert len(checker.seen) == sum(fleet.steps_taken(f"actor-{index}") for index in range(2)) == table.size
+    assert "damaged" not in fleet.log("replay")
+
+
+@contextmanager
+def feeding(fleet: Fleet) -> Iterator[Callable[[], None]]:
+    """An actor without an environment; call what is given to let it send."""
+    spec = fleet.spec
+    columns = {column.name: np.zeros((spec.rows(16), *column.shape), column.dtype) for column in spec.columns}
+    columns["valid"][:] = 1
+    writer = ExperienceWriter(str(fleet.run_dir.endpoint("replay")), "feeder", new_incarnation(), spec, 1)
+
+    def send() -> None:
+        writer.poll()
+        if writer.has_credit:
+            writer.insert(Chunk(0, 16, columns))
+
+    yield send
+    writer.close()
+
+
+def kill_learners(fleet: Fleet, send: Callable[[], None]) -> list[int]:
+    """Four lives of the learner, one of which finds its newest checkpoint damaged; returns the epoch that each reached."""
+    checkpoints = fleet.run_dir.checkpoints
+    announced: list[int] = []  # the highest version of each life
+    epochs: list[int] = []
+    for life in range(4):
+        (fleet.run_dir.path / "endpoints" / "weights.json").unlink(missing_ok=True)
+        before = set(checkpoints.glob("epoch-*"))
+        fleet.start("learner", "learner", str(fleet.run_dir.path))
+        wait_until(lambda: fleet.run_dir.endpoint("weights") is not None, 60, "the learner")
+        listener = Listener(str(fleet.run_dir.endpoint("weights")))
+        heard: list[int] = []
+
+        def learned(heard: list[int] = heard, listener: Listener = listener, before: set[Path] = before) -> bool:
+            send()
+            announce = listener.newest()
+            if announce is not None:
+                heard.append(announce.version)
+            return len(set(checkpoints.glob("epoch-*")) - before) > 1 and len(heard) > 3
+
+        wait_until(learned, 60, "checkpoints")
+        fleet.kill("learner")
+        listener.close()
+        assert heard == sorted(heard) and heard[0] > max(announced, default=-1), "a version came again"
+        announced.append(heard[-1])
+        newest = sorted(checkpoints.glob("epoch-*.safetensors"))[-1]
+        epochs.append(int(newest.stem.partition("-")[2]))
+        if life == 1:
+            newest.write_bytes(newest.read_bytes()[:-1])
+    return epochs
+
+
+@pytest.mark.flow
+def test_a_learner_killed_goes_on_from_its_newest_sound_checkpoint(tmp_path: Path, fleets: list[Fleet]) -> None:
+    fleet = make_fleet(tmp_path, fleets, "vector", samples_per_insert_low=0.0, samples_per_insert_high=1e9)
+    fleet.publisher.close()  # the real learner takes its place
+    document = tomllib.loads(fleet.run_dir.config.read_text())
+    document["learner"] |= {"batch_size": 8, "updates_per_epoch": 5, "publish_epochs": 1, "checkpoint_epochs": 2}
+    fleet.run_dir.config.write_text(tomli_w.dumps(document))
+    fleet.start_replay()
+    wait_until(lambda: fleet.run_dir.endpoint("replay") is not None, 30, "replay bound")
+    with feeding(fleet) as send:
+        epochs = kill_learners(fleet, send)
+    assert epochs == sorted(set(epochs)) and len(list(fleet.run_dir.checkpoints.glob("epoch-*"))) == 3
+    log = fleet.log("learner")
+    assert log.count("continues from epoch-") == 3 and log.count("looking at the one before") == 1, log
+    records = [msgspec.json.decode(line) for line in fleet.run_dir.metrics("learner").read_bytes().splitlines()]
+    assert all(record["updates"] > 0 for record in records)

@@ -1,0 +1,130 @@
+"""A learner that was stopped goes on exactly as one that was not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from learner import resume
+from learner.algorithms.dqn import Dqn
+from learner.checkpoint import CheckpointError, Checkpoints, read
+from learner.config import DqnConfig, LearnerConfig
+from learner.optim import Optimiser
+from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+
+SPEC = make_spec(image(shape=(8, 8)), vector(), stack=2, n_step=2)
+ALGORITHM = DqnConfig(hidden=8, n_step=2, target_period=3, network="nature_batchnorm")
+LEARNER = LearnerConfig(batch_size=8, accumulation=2)
+
+
+class Training:
+    """Algorithm and optimiser; the batches come from torch's generator, so that its state must be restored, too."""
+
+    def __init__(self, learner: LearnerConfig = LEARNER, algorithm: DqnConfig = ALGORITHM) -> None:
+        self.algorithm = Dqn(SPEC, algorithm, CPU)
+        self.optimiser = Optimiser(self.algorithm.parameters(), learner, CPU)
+
+    def update(self, times: int) -> list[torch.Tensor]:
+        return [self.optimiser.update(self.algorithm, make_batch(SPEC, 8))[1] for _ in range(times)]
+
+    def gather(self) -> resume.Contents:
+        return resume.gather(self.algorithm, self.optimiser, {"updates": 5.0}, {"epoch": "1"})
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path, precision: str) -> None:
+    config = LearnerConfig(batch_size=8, accumulation=2, precision=precision)  # type: ignore[arg-type]
+    torch.manual_seed(3)
+    straight = Training(config)
+    straight.update(5)
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints.write(1, *straight.gather())
+    expected = straight.update(5)
+    torch.manual_seed(99)
+    resumed = Training(config)
+    resumed.update(2)  # whatever was there is replaced
+    found = checkpoints.newest(pytest.fail)
+    assert found is not None
+    assert resume.restore(resumed.algorithm, resumed.optimiser, found[1], found[2]) == {"updates": 5.0}
+    for before, after in zip(expected, resumed.update(5), strict=True):
+        assert torch.equal(before, after)
+    assert resumed.algorithm.updates == straight.algorithm.updates == 10
+    first, second = straight.gather()[0], resumed.gather()[0]
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_checkpoint_before_the_first_update_can_be_resumed_from(tmp_path: Path) -> None:
+    first, second = Training(), Training()
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints.write(0, *first.gather())
+    _, weights, metadata = checkpoints.newest(pytest.fail) or pytest.fail("nothing written")
+    resume.restore(second.algorithm, second.optimiser, weights, metadata)
+    second.update(1)
+    assert second.algorithm.updates == 1
+
+
+def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:
+    first = Training()
+    first.update(2)
+    Checkpoints(tmp_path, keep=1).write(1, *first.gather())
+    second = Training(LearnerConfig(batch_size=8, learning_rate=0.5))
+    _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
+    resume.restore(second.algorithm, second.optimiser, weights, metadata)
+    assert [group["lr"] for group in second.optimiser._adam.param_groups] == [0.5]
+
+
+def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
+    (tmp_path / ".epoch-0000000001.safetensors.77.partial").write_bytes(b"half")
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for epoch in (9, 10, 11):
+        checkpoints.write(epoch, {"x": np.zeros(1, np.float32)}, {})
+    assert sorted(os.listdir(tmp_path)) == ["epoch-0000000010.safetensors", "epoch-0000000011.safetensors"]
+
+
+def test_a_damaged_newest_falls_back_with_one_line_each_and_never_to_nothing(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    assert checkpoints.newest(pytest.fail) is None
+    for epoch in (1, 2, 3):
+        checkpoints.write(epoch, {"x": np.full(9, epoch, np.float32)}, {"epoch": str(epoch)})
+    newest, middle, oldest = checkpoints.paths()
+    newest.write_bytes(newest.read_bytes()[:-3])
+    data = bytearray(middle.read_bytes())
+    data[data.index(b'"epoch":"2"') + 9] = ord("7")  # even the metadata is under the checksum
+    middle.write_bytes(data)
+    lines: list[str] = []
+    path, _, metadata = checkpoints.newest(lines.append) or pytest.fail("nothing found")
+    assert path == oldest and metadata["epoch"] == "1"
+    assert len(lines) == 2 and all("\n" not in line for line in lines)
+    oldest.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="--fresh"):
+        checkpoints.newest(lines.append)
+
+
+def test_a_checkpoint_of_another_network_or_algorithm_is_refused(tmp_path: Path) -> None:
+    first = Training()
+    first.update(1)
+    tensors, metadata = first.gather()
+    Checkpoints(tmp_path, keep=1).write(1, tensors, metadata)
+    weights, metadata = read(Checkpoints(tmp_path, keep=1).paths()[0])
+    other = Training(algorithm=DqnConfig(hidden=9, n_step=2, network="nature_batchnorm"))
+    with pytest.raises(CheckpointError, match="another network"):
+        resume.restore(other.algorithm, other.optimiser, weights, metadata)
+    with pytest.raises(CheckpointError, match="another algorithm"):
+        resume.restore(first.algorithm, first.optimiser, weights, {"epoch": "1"})
+
+
+def test_the_loss_scale_of_float16_is_kept() -> None:
+    config = LearnerConfig(batch_size=8)
+    first, second = Training(config), Training(config)
+    for training in (first, second):
+        training.optimiser._scaler = torch.amp.GradScaler("cpu")
+    assert first.optimiser._scaler is not None and second.optimiser._scaler is not None
+    first.optimiser._scaler.load_state_dict(first.optimiser._scaler.state_dict() | {"scale": 128.0, "_growth_tracker": 7})
+    state = {name: torch.from_numpy(value.numpy().copy()) for name, value in first.optimiser.state().items()}
+    second.optimiser.load_state(state)
+    after = second.optimiser._scaler.state_dict()
+    assert (after["scale"], after["_growth_tracker"]) == (128.0, 7)

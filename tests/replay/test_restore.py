@@ -1,0 +1,254 @@
+"""A table and its journal: what is restored equals what was there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from replay.config import ReplayConfig
+from replay.journal import STATE_FILE, Journal, RestoreStopped
+from replay.segments import segments
+from replay.storage import batch_layout
+from replay.table import Table
+from tests.flow.fleet import wait_until
+from tests.replay.examples import make_spec, stream_chunks
+from transport.compression import crc32, pack_chunk
+from transport.messages import Insert
+
+SPEC = make_spec(length=4, stack=2, n_step=2)
+CHUNKS = stream_chunks(SPEC, {5: "truncated", 11: "terminated", 40: "truncated"}, 200)
+CONFIG = ReplayConfig(capacity=80, min_size=1, samples_per_insert_low=1.0, samples_per_insert_high=2.0)
+
+
+class Life:
+    """One life of a table with its journal."""
+
+    def __init__(self, folder: Path, config: ReplayConfig = CONFIG) -> None:
+        self.table = Table(SPEC, config, seed=0)
+        self.journal = Journal(folder, self.table, config, lambda: True)
+        self.generator = np.random.default_rng(1)
+
+    def insert(self, first: int, last: int) -> None:
+        for sequence in range(first, last):
+            parts = pack_chunk(SPEC, CHUNKS[sequence])
+            message = Insert(sequence, 0, CHUNKS[sequence].length, crc32(parts))
+            self.journal.append("actor-0", 7, message, parts)
+            self.table.insert(CHUNKS[sequence])
+
+    def draw(self, count: int) -> dict[str, np.ndarray]:
+        layout = batch_layout(SPEC, count)
+        out = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        self.table.sample(out)
+        return out
+
+    def learn(self) -> None:
+        """New priorities for most items."""
+        for _ in range(20):
+            batch = self.draw(8)
+            self.table.update_priorities(batch["key"], self.generator.random(8) * 5)
+
+    def stop(self) -> None:
+        self.journal.close({"duplicates": 3.0})
+
+    def priorities(self) -> dict[int, float]:
+        """Of every item held, by key: its exact value in the tree."""
+        state = self.table.state()
+        values = state.selector.values.reshape(len(state.chunk_keys), SPEC.chunk_length)
+        return {
+            int(key) * SPEC.chunk_length + offset: float(values[slot, offset])
+            for slot, key in enumerate(state.chunk_keys)
+            for offset in range(SPEC.chunk_length)
+            if key >= 0 and values[slot, offset] > 0
+        }
+
+
+def test_after_an_orderly_stop_the_table_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 33)  # the ring of 20 chunks has turned over
+    first.learn()
+    first.stop()
+    second = Life(tmp_path)
+    second.table.check_invariants()
+    assert second.priorities() == first.priorities()
+    for name in ("size", "next_key", "oldest_key", "inserted_items", "sampled_items"):
+        assert getattr(second.table, name) == getattr(first.table, name), name
+    assert second.journal.counters["duplicates"] == 3
+    # The same draws from the same rows with the same probabilities, the random generator going on where it was …
+    second.table.limiter = first.table.limiter
+    for _ in range(5):
+        before, after = first.draw(16), second.draw(16)
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+    # … and new chunks take the same places.
+    second.insert(33, 40)
+    second.table.check_invariants()
+    assert max(second.priorities()) // SPEC.chunk_length == 39
+    second.stop()
+
+
+def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 12)
+    first.learn()
+    first.stop()
+    saved, counted = first.priorities(), first.table.inserted_items
+    second = Life(tmp_path)
+    second.insert(12, 16)
+    second.learn()  # these are lost: the state is saved from time to time only
+    third = Life(tmp_path)  # without a stop
+    third.table.check_invariants()
+    assert third.table.inserted_items == second.table.inserted_items > counted
+    assert third.journal.counters["inserted_chunks"] == 4
+    found = third.priorities()
+    assert found.keys() == second.priorities().keys()
+    highest = max(1.0, first.table.state().selector.highest)
+    assert all(value == saved.get(key, highest) for key, value in found.items())
+    third.stop()
+    second.stop()
+
+
+def test_a_smaller_capacity_keeps_the_newest_and_a_larger_one_everything(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 33)
+    first.learn()
+    first.stop()
+    before = first.priorities()
+    wide = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=400))
+    wide.table.check_invariants()
+    held = wide.priorities()
+    assert held.items() >= before.items() and len(held) == wide.table.size  # the log may hold a little more than the ring did
+    small = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=24))
+    small.table.check_invariants()
+    assert small.priorities() == {key: value for key, value in before.items() if key >= 27 * 4}
+    small.insert(33, 50)
+    small.table.check_invariants()
+    assert small.table.size <= 24
+    small.stop()
+    wide.stop()
+
+
+def test_what_is_written_down_is_known_by_its_sequence_even_when_evicted(tmp_path: Path) -> None:
+    first = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=4))
+    first.insert(0, 30)
+    second = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=4))
+    assert second.journal.next_sequence("actor-0", 7) == 30
+    assert second.journal.next_sequence("actor-0", 8) == 0 == second.journal.next_sequence("actor-1", 7)
+    wait_until(lambda: len(segments(tmp_path)) == 1, 60, "evicted segments deleted")
+    second.stop()
+    first.stop()
+
+
+def test_a_damaged_chunk_leaves_a_gap_in_the_keys_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 10)
+    first.stop()
+    path = segments(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # in the body of its last chunk
+    path.write_bytes(data)
+    second = Life(tmp_path)
+    second.table.check_invariants()
+    lost = {key // 4 for key in first.priorities()} - {key // 4 for key in second.priorities()}
+    assert len(lost) == 1 and second.table.next_key == 10
+    assert "(0 torn, 1 damaged)" in capsys.readouterr().out
+    second.insert(10, 40)
+    second.table.check_invariants()
+    second.stop()
+
+
+def test_keys_are_never_used_twice_even_if_a_power_cut_takes_the_end_of_the_log(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 33)
+    first.stop()
+    for path in segments(tmp_path)[-2:]:
+        path.unlink()
+    second = Life(tmp_path)
+    second.table.check_invariants()
+    assert second.table.next_key == 33 and 0 < second.table.size < first.table.size
+    second.insert(33, 35)
+    second.table.check_invariants()
+    second.stop()
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "missing"])
+def test_without_a_sound_state_everything_is_there_with_the_highest_priority(
+    tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 12)
+    first.learn()
+    first.stop()
+    path = tmp_path / STATE_FILE
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    changed = {"flip": bytes(data), "cut": bytes(data[: len(data) // 2]), "empty": b""}
+    path.unlink() if harm == "missing" else path.write_bytes(changed[harm])
+    second = Life(tmp_path)
+    assert second.priorities() == dict.fromkeys(first.priorities(), 1.0)
+    assert ("is damaged" in capsys.readouterr().out) == (harm != "missing")
+    second.stop()
+
+
+@pytest.mark.parametrize(
+    "change", [{"selector": "uniform"}, {"selector": "fifo"}, {"priority_exponent": 0.3}, {"priority_exponent": 0.0}]
+)
+def test_a_run_may_be_resumed_with_another_way_of_drawing(tmp_path: Path, change: dict[str, object]) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 12)
+    first.learn()
+    first.stop()
+    second = Life(tmp_path, msgspec.structs.replace(CONFIG, **change))
+    second.table.check_invariants()
+    assert second.priorities().keys() == first.priorities().keys()
+    if change == {"priority_exponent": 0.3}:
+        for key, value in first.priorities().items():
+            assert second.priorities()[key] == pytest.approx(value**0.5)
+    else:
+        assert set(second.priorities().values()) == {1.0}
+    second.stop()
+
+
+def test_fifo_does_not_draw_again_what_the_state_knows_was_drawn(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, selector="fifo", samples_per_insert_high=1e9)
+    first = Life(tmp_path, config)
+    first.insert(0, 10)
+    drawn = set(first.draw(13)["key"].tolist())
+    first.stop()
+    second = Life(tmp_path, config)
+    rest = second.draw(second.table._selector.available())["key"].tolist()
+    assert rest == sorted(rest) and drawn.isdisjoint(rest)
+    assert len(drawn) + len(rest) == first.table.size
+    second.stop()
+
+
+def test_the_limiter_starts_anew(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.table.limiter.connect_learner()
+    first.insert(0, 20)
+    assert not first.table.can_insert(), "the learner is behind"
+    first.stop()
+    second = Life(tmp_path)
+    second.table.limiter.connect_learner()
+    assert second.table.can_insert() and second.table.can_sample(1)
+    second.stop()
+
+
+def test_a_restore_tells_that_it_lives_and_stops_when_asked(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.insert(0, 10)
+    first.stop()
+    beats: list[float] = []
+
+    def going_on() -> bool:
+        beats.append(time.monotonic())
+        return len(beats) < 5
+
+    with pytest.raises(RestoreStopped):
+        Journal(tmp_path, Table(SPEC, CONFIG, seed=0), CONFIG, going_on)
+    assert len(beats) == 5
+    whole = Life(tmp_path)
+    assert whole.priorities() == first.priorities(), "an interrupted restore changes nothing on disk"
+    whole.stop()

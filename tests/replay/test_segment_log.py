@@ -1,0 +1,247 @@
+"""The segment log: whatever the disk does, what was written whole is read back, and what was not is counted."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay import segment_log
+from replay.background import Background
+from replay.segment_log import SegmentLog
+from replay.segments import LogRefused, Scan, read_chunk, scan, segments
+from tests.replay.examples import make_spec, stream_chunks
+from transport.compression import CorruptChunk, crc32, pack_chunk
+from transport.experience import ExperienceSpec
+from transport.messages import Insert
+
+SPEC = make_spec(length=4, stack=2, n_step=1)
+CHUNKS = stream_chunks(SPEC, {5: "truncated", 11: "terminated"}, 60)
+
+
+class Writing:
+    """A log that chunks are appended to, as the server would."""
+
+    def __init__(self, folder: Path, segment_chunks: int = 4, spec: ExperienceSpec = SPEC) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.background = folder, Background()
+        self.found = scan(folder, spec)
+        self.next_key = self.found.entries[-1].header.key + 1 if self.found.entries else 0
+        self.log = SegmentLog(folder, spec, segment_chunks, self.found, self.background)
+
+    def append(self, count: int, writer: str = "actor-0") -> None:
+        for _ in range(count):
+            chunk, (_, sequence) = CHUNKS[self.next_key % len(CHUNKS)], self.log.writers.get(writer, (7, 0))
+            parts = pack_chunk(SPEC, chunk)
+            message = Insert(sequence, chunk.stream, chunk.length, crc32(parts))
+            self.log.append(self.next_key, writer, 7, message, parts)
+            self.next_key += 1
+
+    def settle(self) -> None:
+        """Waits until the background has done what it was given."""
+        done = threading.Event()
+        self.background.submit(done.set)
+        assert done.wait(60)
+
+    def close(self) -> None:
+        self.log.close()
+        self.background.close()
+
+
+def sound_keys(found: Scan) -> list[int]:
+    """The keys whose chunks are, column by column, what was written."""
+    keys = []
+    for entry in found.entries:
+        with open(entry.path, "rb") as file:
+            try:
+                columns = read_chunk(file, entry, SPEC).columns
+            except CorruptChunk:
+                continue
+        written = CHUNKS[entry.header.key % len(CHUNKS)].columns
+        assert all(np.array_equal(written[name], columns[name]) for name in written)
+        keys.append(entry.header.key)
+    return keys
+
+
+def written(folder: Path, chunks: int, segment_chunks: int = 100) -> Path:
+    """A log of some chunks; returns its last segment."""
+    writing = Writing(folder, segment_chunks)
+    writing.append(chunks)
+    writing.close()
+    return segments(folder)[-1]
+
+
+def test_what_was_appended_is_read_back_in_order_with_its_writers(tmp_path: Path) -> None:
+    writing = Writing(tmp_path)
+    writing.append(7, "actor-0")
+    writing.append(3, "actor-1")
+    found = scan(tmp_path, SPEC)  # not closed: a process that is killed closes nothing
+    assert sound_keys(found) == list(range(10))
+    assert found.writers == {"actor-0": (7, 7), "actor-1": (7, 3)} and found.torn == found.damaged == 0
+    writing.close()
+    again = Writing(tmp_path)
+    again.append(2, "actor-1")
+    again.close()
+    assert sound_keys(scan(tmp_path, SPEC)) == list(range(12))
+
+
+def test_a_segment_goes_when_its_last_chunk_is_evicted_but_what_it_said_of_writers_stays(tmp_path: Path) -> None:
+    writing = Writing(tmp_path, segment_chunks=4)
+    writing.append(4, "actor-gone")
+    writing.append(8, "actor-0")
+    before = writing.log.total_bytes
+    writing.log.evict_below(4)
+    writing.log.evict_below(7)
+    writing.append(1)
+    writing.close()
+    assert [path.name for path in segments(tmp_path)] == [f"{key:016d}.segment" for key in (4, 8, 12)]
+    found = scan(tmp_path, SPEC)
+    assert found.writers == {"actor-gone": (7, 4), "actor-0": (7, 9)}
+    assert before > writing.log.total_bytes == sum(path.stat().st_size for path in segments(tmp_path))
+
+
+def test_a_tail_torn_at_any_byte_costs_the_chunk_that_was_being_written_and_nothing_else(tmp_path: Path) -> None:
+    last = written(tmp_path / "whole", 3)
+    whole = last.read_bytes()
+    ends = [len(whole)]  # after how many bytes how many chunks are whole, from the last on
+    for chunks in (2, 1, 0):
+        header = next(entry for entry in scan(tmp_path / "whole", SPEC).entries if entry.header.key == chunks)
+        text = len(msgspec.msgpack.encode(header.header))
+        ends.insert(0, header.offset - text - 20)
+    for size in range(len(whole)):
+        last.write_bytes(whole[:size])
+        found = scan(last.parent, SPEC)
+        chunks = sum(size >= end for end in ends[1:])
+        assert sound_keys(found) == list(range(chunks))
+        assert found.torn == (size not in (0, *ends))
+        assert scan(last.parent, SPEC).torn == 0, "a torn tail is cut off"
+        writing = Writing(last.parent)
+        writing.append(1)
+        writing.close()
+        assert sound_keys(scan(last.parent, SPEC)) == list(range(chunks + 1))
+        for path in segments(last.parent):
+            path.unlink()
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_costs_one_chunk_at_most(tmp_path_factory: pytest.TempPathFactory, place: float, bit: int) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    last = written(folder, 6)
+    data = bytearray(last.read_bytes())
+    data[int(place * len(data))] ^= 1 << bit
+    last.write_bytes(data)
+    found = scan(folder, SPEC)
+    sound = sound_keys(found)
+    lost = set(range(6)) - set(sound)
+    assert len(lost) <= 1 and sound == sorted(sound)
+    if lost and lost != {5}:  # where it was the last one, damage looks like a torn tail
+        assert found.damaged == 1 or len(found.entries) == 6
+    shutil.rmtree(folder)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(["append", "evict", "restart", "tear"]), max_size=25), st.integers(1, 5))
+def test_any_history_of_appends_evictions_and_crashes_keeps_what_was_whole(
+    tmp_path_factory: pytest.TempPathFactory, history: list[str], segment_chunks: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    writing = Writing(folder, segment_chunks)
+    expected: list[int] = []
+    oldest = 0
+    for what in history:
+        if what == "append":
+            writing.append(2)
+            expected += [writing.next_key - 2, writing.next_key - 1]
+        elif what == "evict":
+            oldest = writing.next_key - writing.next_key // 3
+            writing.log.evict_below(oldest)
+            writing.settle()
+        else:
+            writing.close()
+            if what == "tear" and segments(folder):
+                with open(segments(folder)[-1], "ab") as file:
+                    file.write(b"\x89HRseg1\n and no more")
+            writing = Writing(folder, segment_chunks)
+            assert writing.found.torn <= 1 and writing.found.damaged == 0
+            if expected:
+                writing.next_key = expected[-1] + 1
+        held = sound_keys(scan(folder, SPEC))
+        assert [key for key in held if key >= oldest] == [key for key in expected if key >= oldest]
+    writing.close()
+    shutil.rmtree(folder)
+
+
+def test_a_full_disk_keeps_the_run_says_so_once_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writing = Writing(tmp_path)
+    writing.append(3)
+
+    class Full:
+        """A file that has room for a few bytes more."""
+
+        def __init__(self, file: object) -> None:
+            self.file = file
+
+        def write(self, data: memoryview) -> int:
+            if len(data) < 20:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return int(self.file.write(data[:10])) if len(data) > 40 else self._refuse()  # type: ignore[attr-defined]
+
+        def _refuse(self) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+    file = writing.log._file
+    writing.log._file = Full(file)  # type: ignore[assignment]
+    writing.append(5)
+    assert writing.log.suspended and writing.log.unlogged == 5
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "No space left on device" in said and "in memory only" in said
+    assert sound_keys(scan(tmp_path, SPEC)) == [0, 1, 2] and scan(tmp_path, SPEC).torn == 0, "nothing of it stays"
+    writing.log._file = file
+    writing.log._retry_at = 0.0  # it is time to try again
+    writing.append(1)
+    assert not writing.log.suspended
+    assert f"{writing.log.unlogged} chunks are in memory only" in capsys.readouterr().out
+    writing.append(2)
+    writing.close()
+    found = scan(tmp_path, SPEC)
+    assert sound_keys(found) == [0, 1, 2, *range(writing.next_key - 3, writing.next_key)]
+    assert found.writers["actor-0"] == (7, writing.next_key)
+
+
+def test_a_disk_too_full_for_a_new_segment_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_log, "RETRY_SECONDS", 0.0)
+    writing = Writing(tmp_path)
+    pack = segment_log.pack_record
+    broken = [True]
+
+    def failing(*arguments: object) -> bytes:
+        if broken[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pack(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segment_log, "pack_record", failing)
+    writing.append(3)
+    broken[0] = False
+    writing.append(3)
+    writing.close()
+    assert sound_keys(scan(tmp_path, SPEC)) == [3, 4, 5] and writing.log.unlogged == 3
+
+
+def test_a_log_of_another_spec_is_refused_in_one_line_that_names_the_fix(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    with pytest.raises(LogRefused, match="--fresh") as refusal:
+        scan(tmp_path, make_spec(length=8))
+    assert "\n" not in str(refusal.value)
