@@ -47,21 +47,25 @@ def heading_of(body: list[tuple[int, int]]) -> int:
 
 
 def naive_view(snake: NaiveSnake) -> np.ndarray:
-    """[3, W, W]: where each cell lies ahead of and to the right of the head, cell by cell."""
-    reach, (head_row, head_column) = snake.dim - 1, snake.body[0]
+    """[3, 9, 9]: where each cell lies ahead of and to the right of the head, cell by cell."""
+    reach, (head_row, head_column) = 4, snake.body[0]
     (up_row, up_column), (right_row, right_column) = AROUND[snake.heading], AROUND[(snake.heading + 1) % 4]
     view = np.zeros((3, 2 * reach + 1, 2 * reach + 1), np.uint8)
     for i in range(2 * reach + 1):
         for j in range(2 * reach + 1):
             ahead, aside = reach - i, j - reach
             cell = (head_row + ahead * up_row + aside * right_row, head_column + ahead * up_column + aside * right_column)
-            if not (0 <= cell[0] < snake.dim and 0 <= cell[1] < snake.dim):
+            from_board = max(-cell[0], -cell[1], cell[0] - snake.dim + 1, cell[1] - snake.dim + 1)
+            if from_board == 1:
                 view[0, i, j] = 255
             if cell in snake.body:
                 left = len(snake.body) - snake.body.index(cell)
                 view[1, i, j] = int(255 * (0.4 + 0.6 * np.sqrt(left / snake.dim**2)))
-            if cell == snake.food:
-                view[2, i, j] = int(255 - 127 * snake.hunger / max(80 + 4 * len(snake.body), 2 * snake.dim**2))
+    if snake.food is not None:
+        down, across = snake.food[0] - head_row, snake.food[1] - head_column
+        i = reach - min(max(down * up_row + across * up_column, -reach), reach)
+        j = reach + min(max(down * right_row + across * right_column, -reach), reach)
+        view[2, i, j] = int(255 - 127 * snake.hunger / max(80 + 4 * len(snake.body), 2 * snake.dim**2))
     return view
 
 
@@ -179,7 +183,7 @@ def test_a_full_board_is_success() -> None:
 def test_the_view_is_the_same_whichever_way_the_snake_heads() -> None:
     boards = SnakeBoards(4, Rules())
     boards.reset(np.arange(4), [7] * 4)
-    side, dim, reach = boards._side, 10, boards.reach
+    side, dim, reach = boards._side, 10, 4
     for k in range(4):  # the same scene, turned k quarters about the board's middle
         boards._taken.reshape(4, -1)[k] = boards._empty
         turned = [(3, 4), (4, 4), (5, 4)], (1, 7)
@@ -261,8 +265,7 @@ def test_a_start_keeps_its_distance_from_every_wall() -> None:
 )
 def test_the_rules_come_from_the_name(text: str, rules: Rules) -> None:
     assert parse_rules(text) == rules
-    width = 2 * rules.dim - 1
-    assert make_env(EnvConfig(id=f"snake:{text}")).observation_space.shape == (3, width, width)
+    assert make_env(EnvConfig(id=f"snake:{text}")).observation_space.shape == (3, 9, 9)
 
 
 @pytest.mark.parametrize(
