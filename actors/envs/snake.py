@@ -9,12 +9,11 @@ Reward: +1 for food, -1 for hitting a wall or the body, -1 for starving: max(80 
 Each of these ends terminates, and so does a full board (is_success). Starving is no truncation, because the agent sees
 it coming (the food fades) and could have prevented it. info["score"] is the food eaten.
 
-Observation: [3, 9, 9] uint8, the cells around the head, which is in the middle and faces up:
+Observation: [3, 13, 13] uint8, the cells around the head, which is in the middle and faces up:
   0  the wall around the board 255
   1  body: how many steps until the cell is free, as 255 (0.4 + 0.6 sqrt(steps / dim^2)); 0 elsewhere
   2  food: 255 fading to 128 as starvation nears; food farther away shows at the edge
-A small view in which little is lit is what a small network learns from soonest: four cells to each side teach it more in
-ten minutes than the whole board does.
+The view is small and little in it is lit, because that is what a small network learns from soonest.
 
 How a board is kept: each cell holds the time until which it is taken, by the board's own clock, and a wall is taken
 for ever. A step advances the clock, which frees the tail, unless the snake eats. So moving, growing and colliding are
@@ -33,7 +32,7 @@ import numpy as np
 from actors.envs.errors import EnvError
 from actors.envs.simulators import Outcome
 
-REACH = 4  # cells that are seen to each side of the head
+REACH = 6  # cells that are seen to each side of the head
 WIDTH = 2 * REACH + 1
 FOREVER = np.int32(2**30)  # a wall's time
 MIN_DIM, MAX_DIM = 5, 32
@@ -107,13 +106,13 @@ class SnakeBoards:
         self._head, self._heading, self._food, self._hunger, self._steps = (np.zeros(count, np.int64) for _ in range(5))
 
     def _windows(self) -> np.ndarray:
-        """[4, 81]: for each heading, the flat places of the view relative to the head."""
-        up = np.arange(REACH, -REACH - 1, -1)[:, None]  # [9, 1] cells ahead
-        right = np.arange(-REACH, REACH + 1)[None]  # [1, 9]
+        """[4, 169]: for each heading, the flat places of the view relative to the head."""
+        up = np.arange(REACH, -REACH - 1, -1)[:, None]  # [13, 1] cells ahead
+        right = np.arange(-REACH, REACH + 1)[None]  # [1, 13]
         return np.stack([(up * self._ahead[h] + right * self._ahead[(h + 1) % 4]).ravel() for h in range(4)])
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode on boards `where` [M]; a seed restarts a board's stream. Gives [M, 3, 9, 9]."""
+        """Starts an episode on boards `where` [M]; a seed restarts a board's stream. Gives [M, 3, 13, 13]."""
         for k, seed in zip(where, seeds, strict=True):
             if seed is not None or not self._seeded[k]:
                 entropy = np.random.SeedSequence(seed)
@@ -156,7 +155,7 @@ class SnakeBoards:
         """Nothing is held."""
 
     def cells(self, k: int) -> tuple[np.ndarray, int]:
-        """For people and tests: [dim, dim] steps until each cell of board k is free (the head's: the length); the food's index."""
+        """Board k as [dim, dim] steps until a cell is free (the head's is the length), and the food's index, or -1."""
         time_left = self._taken[self._base[k] + self._inside] - self._clock[k]
         food = np.flatnonzero(self._inside == self._food[k])
         return np.maximum(time_left, 0).reshape(self.rules.dim, self.rules.dim), int(food[0]) if len(food) else -1
@@ -182,10 +181,10 @@ class SnakeBoards:
         return (high * np.asarray(bound, np.uint64) >> np.uint64(32)).astype(np.int64)
 
     def _observe(self, where: np.ndarray) -> np.ndarray:
-        """[M, 3, 9, 9] uint8, new."""
+        """[M, 3, 13, 13] uint8, new."""
         places = self._window[self._heading[where]]
         places += (self._base[where] + self._head[where])[:, None]
-        left = self._taken.take(places)  # [M, 81] time left
+        left = self._taken.take(places)  # [M, 169] time left
         left -= self._clock[where, None]
         np.clip(left, 0, len(self._shade) - 1, out=left)
         seen = np.zeros((len(where), 3, WIDTH * WIDTH), np.uint8)

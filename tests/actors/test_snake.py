@@ -47,8 +47,8 @@ def heading_of(body: list[tuple[int, int]]) -> int:
 
 
 def naive_view(snake: NaiveSnake) -> np.ndarray:
-    """[3, 9, 9]: where each cell lies ahead of and to the right of the head, cell by cell."""
-    reach, (head_row, head_column) = 4, snake.body[0]
+    """[3, 13, 13]: where each cell lies ahead of and to the right of the head, cell by cell."""
+    reach, (head_row, head_column) = 6, snake.body[0]
     (up_row, up_column), (right_row, right_column) = AROUND[snake.heading], AROUND[(snake.heading + 1) % 4]
     view = np.zeros((3, 2 * reach + 1, 2 * reach + 1), np.uint8)
     for i in range(2 * reach + 1):
@@ -183,7 +183,7 @@ def test_a_full_board_is_success() -> None:
 def test_the_view_is_the_same_whichever_way_the_snake_heads() -> None:
     boards = SnakeBoards(4, Rules())
     boards.reset(np.arange(4), [7] * 4)
-    side, dim, reach = boards._side, 10, 4
+    side, dim, reach = boards._side, 10, 6
     for k in range(4):  # the same scene, turned k quarters about the board's middle
         boards._taken.reshape(4, -1)[k] = boards._empty
         turned = [(3, 4), (4, 4), (5, 4)], (1, 7)
@@ -265,7 +265,7 @@ def test_a_start_keeps_its_distance_from_every_wall() -> None:
 )
 def test_the_rules_come_from_the_name(text: str, rules: Rules) -> None:
     assert parse_rules(text) == rules
-    assert make_env(EnvConfig(id=f"snake:{text}")).observation_space.shape == (3, 9, 9)
+    assert make_env(EnvConfig(id=f"snake:{text}")).observation_space.shape == (3, 13, 13)
 
 
 @pytest.mark.parametrize(
