@@ -94,6 +94,7 @@ class SnakeBoards:
         self._empty = empty.ravel()
         self._ahead = UP_RIGHT_DOWN_LEFT @ (self._side, 1)  # [4] what a step adds to a flat place
         self._window = self._windows()
+        self._spot = self._spots()
         self._shade = np.zeros(dim**2 + 2, np.uint8)  # by time left; the first entry is a free cell's, the last a wall's
         self._shade[1:-1] = 255 * (0.4 + 0.6 * np.sqrt(np.arange(1, dim**2 + 1) / dim**2))
         self._board = np.arange(count)
@@ -110,6 +111,19 @@ class SnakeBoards:
         up = np.arange(REACH, -REACH - 1, -1)[:, None]  # [13, 1] cells ahead
         right = np.arange(-REACH, REACH + 1)[None]  # [1, 13]
         return np.stack([(up * self._ahead[h] + right * self._ahead[(h + 1) % 4]).ravel() for h in range(4)])
+
+    def _spots(self) -> np.ndarray:
+        """[4, 2 dim - 1, 2 dim - 1]: for each heading, where the view shows what lies so many rows and columns from the head.
+
+        Negative numbers of rows and columns count from the end, as indices do; what is out of the view is at its edge.
+        """
+        away = np.roll(np.arange(1 - self.rules.dim, self.rules.dim), self.rules.dim)  # 0, 1, … -2, -1
+        apart = np.stack(np.meshgrid(away, away, indexing="ij"), axis=-1)  # [.., .., (row, column)]
+        spots = []
+        for h in range(4):
+            ahead, aside = (np.clip(apart @ UP_RIGHT_DOWN_LEFT[(h + turn) % 4], -REACH, REACH) for turn in (0, 1))
+            spots.append((REACH - ahead) * WIDTH + REACH + aside)
+        return np.stack(spots)
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
         """Starts an episode on boards `where` [M]; a seed restarts a board's stream. Gives [M, 3, 13, 13]."""
@@ -186,24 +200,17 @@ class SnakeBoards:
         places += (self._base[where] + self._head[where])[:, None]
         left = self._taken.take(places)  # [M, 169] time left
         left -= self._clock[where, None]
-        np.clip(left, 0, len(self._shade) - 1, out=left)
+        np.maximum(left, 0, out=left)  # clip() costs more than both
+        np.minimum(left, len(self._shade) - 1, out=left)
         seen = np.zeros((len(where), 3, WIDTH * WIDTH), np.uint8)
         np.multiply(left == len(self._shade) - 1, np.uint8(255), out=seen[:, 0])
         seen[:, 1] = self._shade.take(left)
-        there = np.flatnonzero(self._food[where] >= 0)
-        patience = self._hunger[where] / self._patience()[where]
-        seen[there, 2, self._food_place(where)[there]] = (255 - 127 * patience)[there]
+        there = np.flatnonzero(self._food[where] >= 0)  # not on a full board
+        board = where[there]
+        (food_row, food_column), (row, column) = (np.divmod(place[board], self._side) for place in (self._food, self._head))
+        spot = self._spot[self._heading[board], food_row - row, food_column - column]
+        seen[there, 2, spot] = 255 - 127 * (self._hunger / self._patience())[board]
         return seen.reshape(-1, 3, WIDTH, WIDTH)
-
-    def _food_place(self, where: np.ndarray) -> np.ndarray:
-        """[M] flat places of the food in the views."""
-        rows, columns = np.divmod(self._food[where], self._side)
-        head_rows, head_columns = np.divmod(self._head[where], self._side)
-        up, right = (UP_RIGHT_DOWN_LEFT[(self._heading[where] + turn) % 4] for turn in (0, 1))
-        down, across = rows - head_rows, columns - head_columns
-        ahead = np.clip(down * up[:, 0] + across * up[:, 1], -REACH, REACH)
-        aside = np.clip(down * right[:, 0] + across * right[:, 1], -REACH, REACH)
-        return (REACH - ahead) * WIDTH + REACH + aside
 
 
 class SnakeEnv(gymnasium.Env):
