@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Which environment, and how an agent sees it. 0 means: what suits the environment."""
 
-    id: Annotated[str, Meta(description="mario, mario:1-2, a Gymnasium id or package.module:factory")] = "mario"
+    id: Annotated[str, Meta(description="mario, mario:1-2, snake, snake:8, a Gymnasium id or package.module:factory")] = "mario"
     stack: Annotated[int, Meta(ge=0, le=16, description="observations stacked; 0: 4 for images, 1 otherwise")] = 0
     skip: Annotated[
         int, Meta(ge=0, le=60, description="simulator frames per step, where the workload has frames; 0: its own")

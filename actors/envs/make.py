@@ -31,6 +31,8 @@ def known_envs() -> dict[str, str]:
     """The short names of this project's own workloads, each with a line about it."""
     return {
         "mario": "Super Mario Bros. 1-1, 84x84 grey; mario:WORLD-STAGE for another level (worlds 1-8, stages 1-4)",
+        "snake": "Snake, 10x10, seen from its head; snake:8 for another size, "
+        "snake:dim=10,starting_blocks=3,dist_to_border=3 for all there is",
     }
 
 
@@ -47,6 +49,10 @@ def make_env(config: EnvConfig) -> gymnasium.Env:
     for option, value in (("skip", config.skip), ("actions", config.actions)):
         if value:
             raise EnvError(f"env.{option}: only mario has it; {config.id} does not")
+    if name == "snake":
+        from actors.envs.snake import SnakeEnv, parse_rules
+
+        return SnakeEnv(parse_rules(rest), config.max_episode_steps)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's advice on newer versions is not for a run's log

@@ -19,6 +19,7 @@ IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
 
 def experience_spec(env: gymnasium.Env, config: EnvConfig, n_step: int, codec: Codec) -> ExperienceSpec:
     """Builds the spec of a run from an environment's spaces. Images travel with `codec`, vectors as they are.
+    An environment whose image alone tells its state says so by `default_stack = 1`.
 
     Raises EnvError, with the reason, for spaces that cannot be fields or actions.
     """
@@ -29,7 +30,7 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, n_step: int, codec: C
             tuple(_field(name, leaf, config.quantise, codec) for name, leaf in leaves),
             _action(env.action_space),
             chunk_length=config.chunk_length or (IMAGE_CHUNK if images else VECTOR_CHUNK),
-            stack=config.stack or (IMAGE_STACK if images else 1),
+            stack=config.stack or getattr(env.unwrapped, "default_stack", IMAGE_STACK if images else 1),
             n_step=n_step,
         )
     except (SpecError, EnvError) as error:

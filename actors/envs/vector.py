@@ -1,15 +1,15 @@
-"""Several environments of one process, stepped in turn and reset by hand."""
+"""Several environments of one process behind one step, reset by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from actors.config import EnvConfig
 from actors.envs.make import make_env
-from actors.envs.spec import flatten_observation, to_env_action
+from actors.envs.simulators import Separate, Simulators
 from transport.experience import ExperienceSpec
 
 
@@ -53,68 +53,48 @@ class VectorEnv:
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
-        self._fields = spec.fields
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
-        self._envs = [make_env(config) for _ in range(count)]
-        self._observation_space = self._envs[0].observation_space
-        self._action_space = self._envs[0].action_space
-        self._start = np.random.default_rng(list(seeds)) if random_starts else None
+        start = np.random.default_rng(list(seeds)) if random_starts else None
+        env = make_env(config)
+        together = getattr(env.unwrapped, "simulators", None)  # a workload that steps many as one
+        self._simulators: Simulators = (
+            together(count) if together else Separate([env, *(make_env(config) for _ in range(count - 1))], spec.fields, start)
+        )
         self._total_reward = np.zeros(count, np.float64)
         self._length = np.zeros(count, np.int64)
 
     def reset(self) -> dict[str, np.ndarray]:
         """Starts an episode everywhere. Gives the observations, [K, *shape] by field name."""
-        observation = self._empty()
-        for k in range(self.count):
-            self._reset_one(k, observation)
-        return observation
+        return self._start(np.arange(self.count))
 
     def step(self, actions: np.ndarray) -> VectorStep:
         """Steps every environment once; actions [K] of indices or [K, A] of floats. Resets those that ended."""
-        observation, final = self._empty(), None
-        reward = np.empty(self.count, np.float32)
-        terminated, truncated = np.zeros(self.count, bool), np.zeros(self.count, bool)
-        episodes: list[Episode] = []
-        for k, env in enumerate(self._envs):
-            seen, gain, terminal, cut, info = env.step(to_env_action(self._action_space, actions[k]))
-            self._write(k, seen, observation)
-            reward[k], terminated[k], truncated[k] = gain, terminal, bool(cut) and not terminal
-            self._total_reward[k] += float(gain)
-            self._length[k] += 1
-            if terminal or cut:
-                episodes.append(self._episode(k, info))
-                final = final or self._empty()
-                for name, rows in observation.items():
-                    final[name][k] = rows[k]
-                self._reset_one(k, observation)
-        return VectorStep(observation, reward, terminated, truncated, final or observation, episodes)
+        seen, reward, terminated, truncated, score, success = self._simulators.step(actions)
+        self._total_reward += reward
+        self._length += 1
+        ended = np.flatnonzero(terminated | truncated)
+        if not len(ended):
+            return VectorStep(seen, reward, terminated, truncated, seen, [])
+        episodes = [self._episode(k, float(score[k]), success[k]) for k in ended.tolist()]
+        observation = {name: rows.copy() for name, rows in seen.items()}
+        for name, rows in self._start(ended).items():
+            observation[name][ended] = rows
+        return VectorStep(observation, reward, terminated, truncated, seen, episodes)
 
     def close(self) -> None:
         """Closes every environment."""
-        for env in self._envs:
-            env.close()
+        self._simulators.close()
 
-    def _reset_one(self, k: int, observation: dict[str, np.ndarray]) -> None:
-        """Starts an episode of environment k and writes its first observation into row k."""
-        seed, self._seeds[k] = self._seeds[k], None
-        options = None
-        if self._start is not None and (most := getattr(self._envs[k].unwrapped, "max_noops", 0)):
-            options = {"noops": int(self._start.integers(most + 1))}
-        seen, _ = self._envs[k].reset(seed=seed, options=options)
-        self._write(k, seen, observation)
-        self._total_reward[k] = 0.0
-        self._length[k] = 0
+    def _start(self, where: np.ndarray) -> dict[str, np.ndarray]:
+        """Starts an episode in environments `where` [M]. Gives their first observations [M, *shape] by field name."""
+        seeds = [self._seeds[k] for k in where]
+        for k in where:
+            self._seeds[k] = None
+        self._total_reward[where] = 0.0
+        self._length[where] = 0
+        return self._simulators.reset(where, seeds)
 
-    def _write(self, k: int, seen: Any, observation: dict[str, np.ndarray]) -> None:
-        values = flatten_observation(self._observation_space, seen)
-        for field in self._fields:
-            observation[field.name][k] = field.encode(values[field.name])
-
-    def _empty(self) -> dict[str, np.ndarray]:
-        return {field.name: np.empty((self.count, *field.shape), np.dtype(field.dtype)) for field in self._fields}
-
-    def _episode(self, k: int, info: dict[str, Any]) -> Episode:
+    def _episode(self, k: int, score: float, success: bool | None) -> Episode:
         total = float(self._total_reward[k])
-        success = info.get("is_success")
-        score = float(info.get("score", total))
-        return Episode(k, total, int(self._length[k]), score, None if success is None else bool(success))
+        told = None if success is None else bool(success)
+        return Episode(k, total, int(self._length[k]), total if np.isnan(score) else score, told)

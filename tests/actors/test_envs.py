@@ -20,6 +20,8 @@ needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is 
 EVERY = [
     pytest.param(EnvConfig(id="CartPole-v1"), id="CartPole"),
     pytest.param(EnvConfig(id="mario", max_episode_steps=12), id="mario", marks=needs_mario),
+    pytest.param(EnvConfig(id="snake"), id="snake"),
+    pytest.param(EnvConfig(id="snake:dim=6,starting_blocks=2", max_episode_steps=9), id="small snake"),
     pytest.param(EnvConfig(id=f"{TOYS}:Camera"), id="image"),
     pytest.param(EnvConfig(id=f"{TOYS}:Rover"), id="dict"),
 ]
@@ -234,10 +236,10 @@ def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkey
 
 
 def test_every_short_name_has_a_line_about_it() -> None:
-    assert "mario" in known_envs() and all(known_envs().values())
+    assert {"mario", "snake"} <= set(known_envs()) and all(known_envs().values())
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Camera", f"{TOYS}:Rover"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "snake", f"{TOYS}:Camera", f"{TOYS}:Rover"])
 def test_a_picture_shows_what_the_agent_sees(name: str, tmp_path: Path) -> None:
     import cv2
 

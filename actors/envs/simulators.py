@@ -1,0 +1,95 @@
+"""K simulators behind one step: what a workload that steps many at once offers, and the same for any other environment.
+
+A workload of the first kind has a method `simulators(count)` on its Gymnasium class (snake.py does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+
+from actors.envs.spec import flatten_observation, to_env_action
+from transport.experience import Field
+
+
+class Outcome(NamedTuple):
+    """What one step of K simulators gave; all arrays are new.
+
+    observation[name]: [K, *shape] at rest dtype, the last one where an episode ended. reward: [K] float32. terminated,
+    truncated: [K] bool, never both. score: [K] float64, NaN where the workload has no figure of its own. success: [K]
+    bool, or None where it does not say; both are read where an episode ended.
+    """
+
+    observation: dict[str, np.ndarray]
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    score: np.ndarray
+    success: Sequence[bool | None] | np.ndarray
+
+
+class Simulators(Protocol):
+    """K simulators that nobody but the caller resets."""
+
+    def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
+        """Starts an episode in simulators `where` [M]; None goes on with a simulator's own stream. Gives [M, *shape] by name."""
+
+    def step(self, actions: np.ndarray) -> Outcome:
+        """Steps all by actions [K] of indices or [K, A] of floats."""
+
+    def close(self) -> None:
+        """Frees what is held."""
+
+
+class Separate:
+    """Gymnasium environments, stepped in turn."""
+
+    def __init__(self, envs: list[gymnasium.Env], fields: Sequence[Field], start: np.random.Generator | None) -> None:
+        """Takes environments of one kind, and the fields that their observations become.
+
+        `start` draws how long an environment idles first that starts the same way every time (one with `max_noops`).
+        """
+        self._envs, self._fields, self._start = envs, fields, start
+        self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
+
+    def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
+        """Starts an episode in environments `where` [M]. Gives [M, *shape] by name."""
+        observation = self._empty(len(where))
+        for row, (k, seed) in enumerate(zip(where, seeds, strict=True)):
+            env, options = self._envs[k], None
+            if self._start is not None and (most := getattr(env.unwrapped, "max_noops", 0)):
+                options = {"noops": int(self._start.integers(most + 1))}
+            seen, _ = env.reset(seed=seed, options=options)
+            self._write(row, seen, observation)
+        return observation
+
+    def step(self, actions: np.ndarray) -> Outcome:
+        """Steps all, one after the other."""
+        count = len(self._envs)
+        observation, reward = self._empty(count), np.empty(count, np.float32)
+        terminated, truncated, score = np.zeros(count, bool), np.zeros(count, bool), np.full(count, np.nan)
+        success: list[bool | None] = [None] * count
+        for k, env in enumerate(self._envs):
+            seen, gain, terminal, cut, info = env.step(to_env_action(self._action_space, actions[k]))
+            self._write(k, seen, observation)
+            reward[k], terminated[k], truncated[k] = gain, terminal, bool(cut) and not terminal
+            if terminal or cut:
+                score[k] = float(info.get("score", np.nan))
+                success[k] = None if info.get("is_success") is None else bool(info["is_success"])
+        return Outcome(observation, reward, terminated, truncated, score, success)
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for env in self._envs:
+            env.close()
+
+    def _write(self, row: int, seen: Any, observation: dict[str, np.ndarray]) -> None:
+        values = flatten_observation(self._observation_space, seen)
+        for field in self._fields:
+            observation[field.name][row] = field.encode(values[field.name])
+
+    def _empty(self, count: int) -> dict[str, np.ndarray]:
+        return {field.name: np.empty((count, *field.shape), np.dtype(field.dtype)) for field in self._fields}
