@@ -80,6 +80,7 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     run_name(target)
     target.add_argument("--episodes", type=options.COUNT, default=100, metavar="N", help="episodes (default: 100)")
     target.add_argument("--stochastic", action="store_true", help="act with exploration instead of greedily")
+    target.add_argument("--best", action="store_true", help="the weights that the evaluator found best, instead of the newest")
     target.add_argument("--json", action="store_true", help="for programs")
     target = command("envs", "environments with a short name; or try one", show_envs)
     target.add_argument("--check", metavar="ENV", help="make this environment, step it and say what an agent sees and does")
@@ -293,9 +294,10 @@ def evaluate(parsed: argparse.Namespace) -> int:
     run = _chosen(parsed)
     if parsed.episodes < 1:
         raise ConfigError("--episodes must be at least 1")
-    if not run.latest.exists():
-        raise ConfigError(f"run {run.name} has no weights yet (checkpoints/latest.safetensors)")
-    switches = [flag for flag, wanted in (("--stochastic", parsed.stochastic), ("--json", parsed.json)) if wanted]
+    weights = run.best if parsed.best else run.latest
+    if not weights.exists():
+        raise ConfigError(f"run {run.name} has no weights yet (checkpoints/{weights.name})")
+    switches = [f"--{name}" for name in ("stochastic", "best", "json") if getattr(parsed, name)]
     return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches)
 
 

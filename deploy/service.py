@@ -16,7 +16,7 @@ from deploy import process, runs
 from deploy.bottleneck import bottleneck
 from deploy.config import RunConfig, load_run_config
 from deploy.logs import Log, Terminal
-from deploy.status import Document, Gauge, document, duration
+from deploy.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures
 from deploy.supervisor import Process, Slot, Supervisor
 from deploy.topology import Plan, topology
 from transport.channel import Server
@@ -56,6 +56,7 @@ class Service:
         self._next_verdict = self._began + VERDICT_SECONDS
         self._signals: list[int] = []
         self._device = read_device(run)
+        self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}
         self.supervisor = Supervisor(
             topology(config, run.path) if plans is None else plans,
             config.deploy,
@@ -154,7 +155,12 @@ class Service:
 
     def _write_status(self) -> None:
         uptime = time.monotonic() - self._began
-        status = document(self._run, self._config, self._device, self.supervisor, self._gauge, uptime, self.steps)
+        for slot in self.supervisor.slots:
+            if slot.plan.role == "evaluator" and "return_mean" in slot.record:
+                self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
+        status = document(
+            self._run, self._config, self._device, self.supervisor, self._gauge, uptime, self.steps, self._evaluation
+        )
         try:
             write_atomically(self._run.status, json.dumps(status).encode())
         except OSError:  # a full disk must not end the run

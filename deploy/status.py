@@ -18,9 +18,9 @@ from transport.run_dir import RunDir
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0
 LEARNER_KEYS = ("epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction")
-EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean")
+EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
 REPLAY_KEYS = ("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "samples_per_insert")
-WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version"} - {"samples_per_insert"}
+WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
 
 
 class Gauge:
@@ -56,9 +56,16 @@ def run_state(supervisor: Supervisor) -> str:
 
 
 def document(
-    run: RunDir, config: RunConfig, device: Document, supervisor: Supervisor, gauge: Gauge, uptime_seconds: float, steps: float
+    run: RunDir,
+    config: RunConfig,
+    device: Document,
+    supervisor: Supervisor,
+    gauge: Gauge,
+    uptime_seconds: float,
+    steps: float,
+    evaluation: Document,
 ) -> Document:
-    """Everything about the run now; a key without a figure holds None."""
+    """Everything about the run now; a key without a figure holds None. `evaluation` is the newest there has been."""
     records = {slot.name: slot.record for slot in supervisor.slots}
     return {
         "run": run.name,
@@ -74,7 +81,7 @@ def document(
         "processes": [_process(slot, supervisor, gauge) for slot in supervisor.slots],
         "replay": figures(records.get("replay", {}), REPLAY_KEYS),
         "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
-        "evaluation": dict.fromkeys(EVALUATION_KEYS),
+        "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
     }
 
 
@@ -159,6 +166,13 @@ def show(status: Document) -> None:
             f"learner  epoch {_cell(learner['epoch'], '{:,}')} · {_cell(learner['updates_per_second'], '{:.1f}')} updates/s · "
             f"policy v{_cell(learner['policy_version'], '{}')} · {learner['device']} {learner['precision']} · "
             f"data wait {_cell(learner['data_wait_fraction'], '{:.1%}')}"
+        )
+    found = status["evaluation"]
+    if found["return_mean"] is not None:
+        console.print(
+            f"eval     v{found['policy_version']} · {found['episodes']} episodes · success "
+            f"{_cell(found['success_rate'], '{:.0%}')} · return {found['return_mean']:,.1f} · "
+            f"best v{_cell(found.get('best_version'), '{}')}"
         )
 
 

@@ -188,6 +188,8 @@ class Supervisor:
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 
     def _fail_run(self, culprit: Slot) -> None:
+        if culprit.plan.dispensable:
+            return
         peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role]
         if culprit.plan.vital or all(slot.state == "failed" for slot in peers):
             who = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
@@ -198,8 +200,8 @@ class Supervisor:
     def _proceed_with_stop(self, now: float) -> None:
         assert self._stop_began is not None
         while self._phase < len(STOP_ORDER):
-            role, share = STOP_ORDER[self._phase]
-            alive = [slot for slot in self.slots if slot.process and (slot.plan.role == role or self._at_once)]
+            roles, share = STOP_ORDER[self._phase]
+            alive = [slot for slot in self.slots if slot.process and (slot.plan.role in roles or self._at_once)]
             for slot in alive:
                 if slot.state != "stopping":
                     slot.state = "stopping"

@@ -46,8 +46,9 @@ def die_with_parent() -> None:
 def keep_memory() -> None:
     """Makes glibc keep large blocks that were freed; elsewhere, does nothing.
 
-    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again: replay
-    then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth longer.
+    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again:
+    replay then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth
+    longer.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is not None:
@@ -66,7 +67,7 @@ class Lifetime:
 
     A signal or a Stop message only sets the flag; the loop ends by itself. `beat` is cheap and belongs into every turn of
     the main loop, waiting included: each second it tells the supervisor that the loop turns, each five seconds it closes a
-    metrics record, prints it as the line `describe` makes of it, and sends it along.
+    metrics record, prints it as the line `describe` makes of it (none if that is empty), and sends it along.
     """
 
     def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str]) -> None:
@@ -112,7 +113,8 @@ class Lifetime:
         if self._state == "ready" and now >= self._next_record:
             self._next_record = now + RECORD_SECONDS
             self._pending = self.metrics.record()
-            say(self._describe(self._pending))
+            if line := self._describe(self._pending):
+                say(line)
         if self._control is None:
             return
         while (arrived := self._control.receive(0)) is not None:

@@ -64,6 +64,11 @@ class RunDir:
         """The learner's newest weights on disk."""
         return self.checkpoints / "latest.safetensors"
 
+    @property
+    def best(self) -> Path:
+        """The weights that did best in the evaluator's hands."""
+        return self.checkpoints / "best.safetensors"
+
     def log(self, process: str) -> Path:
         """What a process printed."""
         return self.path / "logs" / f"{process}.log"

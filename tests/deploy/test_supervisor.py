@@ -289,5 +289,25 @@ def test_silence_of_a_ready_process_is_measured() -> None:
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     plans = topology(RunConfig(), Path("runs/x"))
-    assert {plan.role for plan in plans} == {role for role, _ in STOP_ORDER}
-    assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1"]
+    assert {plan.role for plan in plans} == {role for roles, _ in STOP_ORDER for role in roles}
+    assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1", "evaluator"]
+
+
+def test_the_run_goes_on_without_an_evaluator() -> None:
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    world = World(plans=(*PLANS, evaluator), config=DeployConfig(restarts=0))
+    world.bring_up()
+    world.die("evaluator")
+    world.run(5)
+    assert world.slot("evaluator").state == "failed" and not world.supervisor.stopping
+    assert world.supervisor.all_ready
+
+
+def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    world = World(plans=(*PLANS, evaluator))
+    world.bring_up()
+    world.supervisor.stop("enough")
+    world.run(2)
+    asked = [what for _, what in world.events if what.startswith("ask")]
+    assert asked.index("ask evaluator") < asked.index("ask learner") and world.supervisor.finished
