@@ -37,6 +37,11 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=1, description="compute threads of one actor")] = 1
 
 
+def run_seed(seed: int) -> int:
+    """The seed of a run's first environment; those of the others follow."""
+    return seed * 100_003
+
+
 class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How the newest weights are measured, greedily, while the run goes on."""
 

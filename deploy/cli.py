@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from actors.envs.make import EnvError, known_envs
 from deploy import launch, logs, options, runs, service, status
@@ -17,7 +18,7 @@ from deploy.config import ConfigError, load_run_config, nearest, presets
 from deploy.process import ROOT, child_environment, python_command
 from transport.channel import Client
 from transport.experience import SpecError
-from transport.messages import Stop, Stopping
+from transport.messages import MOST_ACTORS, Message, Scale, Scaling, Stop, Stopping
 from transport.run_dir import RunDir
 
 Command = Callable[[argparse.Namespace], int]
@@ -70,6 +71,9 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     target = command("status", "what each process of a run does", show_status)
     run_name(target)
     target.add_argument("--json", action="store_true", help="for programs")
+    target = command("scale", "change the number of actors of a run that is up", scale)
+    target.add_argument("actors", type=options.COUNT, metavar="N", help="actors from now on")
+    run_name(target)
     target = command("logs", "the merged log, or that of one process", show_logs)
     target.add_argument("process", nargs="?", metavar="PROCESS", help="replay, learner, actor-0, …, supervisor; default: all")
     target.add_argument("--run", dest="run_flag", metavar="NAME", help="default: the run that is up, else the latest")
@@ -207,16 +211,38 @@ def down(parsed: argparse.Namespace) -> int:
 
 
 def _ask_to_stop(run: RunDir) -> bool:
+    return isinstance(_ask_supervisor(run, Stop("headrace down")), Stopping)
+
+
+def _ask_supervisor(run: RunDir, message: Message) -> Any:
+    """The supervisor's answer, or None."""
     address = run.endpoint("supervisor")
     if address is None:
-        return False
+        return None
     client = Client(address)
     try:
-        client.send(Stop("headrace down"))
+        client.send(message)
         arrived = client.receive(ANSWER_SECONDS)
-        return arrived is not None and isinstance(arrived[0], Stopping)
+        return arrived[0] if arrived else None
     finally:
         client.close()
+
+
+def scale(parsed: argparse.Namespace) -> int:
+    """Asks the supervisor for another number of actors; it goes on by itself."""
+    if not 1 <= parsed.actors <= MOST_ACTORS:
+        raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {parsed.actors}")
+    run = _chosen(parsed)
+    if not runs.is_up(run):
+        raise ConfigError(f"run {run.name} is not up; start it with `headrace up --run {run.name} --actors {parsed.actors}`")
+    answer = _ask_supervisor(run, Scale(parsed.actors))
+    if not isinstance(answer, Scaling):
+        return _complain(f"run {run.name} is stopping, or its supervisor does not react; see `headrace status`", FAILED)
+    if answer.before == answer.actors:
+        print(f"run {run.name} has {answer.actors} actors already")
+    else:
+        print(f"run {run.name} goes from {answer.before} to {answer.actors} actors; see `headrace status`")
+    return DONE
 
 
 # ---- looking

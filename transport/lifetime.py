@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from transport.channel import Client
-from transport.messages import Progress, Stop
+from transport.messages import Assignment, Progress, Stop
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
 
@@ -77,6 +77,7 @@ class Lifetime:
         self.name = name
         self.incarnation = new_incarnation()
         self.metrics = Metrics(run_dir.metrics(name))
+        self.assignment: Assignment | None = None  # the supervisor's newest, for actors
         self._describe = describe
         self._stopping = False
         self._state: Literal["starting", "ready", "stopping"] = "starting"
@@ -120,6 +121,8 @@ class Lifetime:
         while (arrived := self._control.receive(0)) is not None:
             if isinstance(arrived[0], Stop):
                 self._stopping = True
+            elif isinstance(arrived[0], Assignment):
+                self.assignment = arrived[0]
         state = "stopping" if self._stopping else self._state
         if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):
             self._pending = {}

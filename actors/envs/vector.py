@@ -69,6 +69,10 @@ class VectorEnv:
             self._reset_one(k, observation)
         return observation
 
+    def reseed(self, seeds: Sequence[int]) -> None:
+        """Environment k takes seeds[k] when its next episode starts; the one under way goes on."""
+        self._seeds = [int(seed) for seed in seeds]
+
     def step(self, actions: np.ndarray) -> VectorStep:
         """Steps every environment once; actions [K] of indices or [K, A] of floats. Resets those that ended."""
         observation, final = self._empty(), None
