@@ -22,12 +22,14 @@ from deploy.logs import Log, Terminal
 from deploy.seats import Seats
 from deploy.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures
 from deploy.supervisor import Process, Slot, Supervisor
+from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
 from transport.channel import Server
 from transport.messages import Progress, Scale, Scaling, Stop, Stopping
 from transport.run_dir import RunDir, write_atomically
 
 TURN_SECONDS = 0.1
+BOARD_SECONDS = 10.0
 STATUS_SECONDS = 1.0
 VERDICT_SECONDS = 30.0
 DEVICE_FILE = "device.json"
@@ -58,6 +60,9 @@ class Service:
         self._peers: dict[str, bytes] = {}
         self._gauge = Gauge()
         self._began = time.monotonic()
+        self._board = Board(run.tensorboard)
+        self._next_board = self._began + BOARD_SECONDS
+        self._charted_version: float | None = None
         self._next_status = 0.0
         self._next_verdict = self._began + VERDICT_SECONDS
         self._signals: list[int] = []
@@ -91,10 +96,12 @@ class Service:
             while not self.supervisor.finished:
                 self._turn()
             self._write_status()
+            self._chart()
             self._say_goodbye()
         finally:
             self._end_children()
             self._control.close()
+            self._board.close()
             self._run.remove_sockets()
             self.log.close()
             for number, handler in before.items():
@@ -110,6 +117,9 @@ class Service:
         if now >= self._next_status:
             self._next_status = now + STATUS_SECONDS
             self._write_status()
+        if now >= self._next_board:
+            self._next_board = now + BOARD_SECONDS
+            self._chart()
         if now >= self._next_verdict and not self.supervisor.stopping:
             self._next_verdict = now + VERDICT_SECONDS
             self.log.verdict(self._verdict())
@@ -203,6 +213,20 @@ class Service:
             write_atomically(self._run.status, json.dumps(status).encode())
         except OSError:  # a full disk must not end the run
             pass
+
+    def _chart(self) -> None:
+        """A point of each curve; of an evaluation's only when there is a new one."""
+        records = {slot.name: slot.record for slot in self.supervisor.slots if slot.record}
+        if not records:
+            return
+        evaluation = records.get("evaluator", {})
+        version = evaluation.get("policy_version", self._charted_version)
+        if version == self._charted_version:
+            evaluation = {}
+        self._charted_version = version
+        actors = {int(name.partition("-")[2]): record for name, record in records.items() if name.startswith("actor-")}
+        values = tags(actors, records.get("replay", {}), records.get("learner", {}), evaluation, self.steps)
+        self._board.write(self.steps, values)
 
     def _verdict(self) -> str:
         records = {slot.name: slot.record for slot in self.supervisor.slots}
