@@ -16,7 +16,7 @@ HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down scale status top logs eval bench lint test
+.PHONY: help environment install up down scale status top logs eval demo bench lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
@@ -26,6 +26,7 @@ help:
 	@echo "make top       the same, live"
 	@echo "make logs      the merged log"
 	@echo "make eval      play episodes with a run's policy and count"
+	@echo "make demo      watch that policy, or ARGS='--video out.mp4'"
 	@echo "make bench     measure the replay service on this machine"
 	@echo "make install   only make the environment, .venv (every target does so first)"
 	@echo "make lint      style and types"
@@ -50,6 +51,9 @@ scale: environment
 
 down status logs top: environment
 	@exec $(HEADRACE) $@ $(if $(RUN),--run "$(RUN)") $(ARGS)
+
+demo: environment
+	@exec $(HEADRACE) demo $(if $(RUN),"$(RUN)") $(ARGS)
 
 eval: environment
 	@exec $(HEADRACE) eval $(if $(RUN),"$(RUN)") $(ARGS)

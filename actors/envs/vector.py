@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from actors.config import EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import flatten_observation, to_env_action
 from transport.experience import ExperienceSpec
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 class Episode(NamedTuple):
@@ -43,7 +46,13 @@ class VectorEnv:
     """K environments behind one step, with observations as the spec's fields rest."""
 
     def __init__(
-        self, config: EnvConfig, spec: ExperienceSpec, count: int, seeds: Sequence[int], random_starts: bool = False
+        self,
+        config: EnvConfig,
+        spec: ExperienceSpec,
+        count: int,
+        seeds: Sequence[int],
+        random_starts: bool = False,
+        make: Callable[[EnvConfig], gymnasium.Env] = make_env,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
@@ -55,7 +64,7 @@ class VectorEnv:
         self.count = count
         self._fields = spec.fields
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
-        self._envs = [make_env(config) for _ in range(count)]
+        self._envs = [make(config) for _ in range(count)]
         self._observation_space = self._envs[0].observation_space
         self._action_space = self._envs[0].action_space
         self._start = np.random.default_rng(list(seeds)) if random_starts else None

@@ -213,6 +213,15 @@ def test_nobody_reading_the_terminal_does_not_stop_the_run(run: RunDir, start: S
     assert host.wait(10) == 0
 
 
+def test_top_shows_a_run_until_it_is_down(run: RunDir, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    host = start("--stop-after", "3")
+    up(run)
+    assert cli.main(["top"]) == 0
+    assert host.wait(10) == 0
+    out = capsys.readouterr().out
+    assert "mine: stopped" in out and "actor-1" in out
+
+
 def test_a_run_is_scaled_while_it_is_up(run: RunDir, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     host = start()
     up(run)
