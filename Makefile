@@ -16,14 +16,17 @@ HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down status logs eval bench lint test
+.PHONY: help environment install up down scale status top logs eval demo bench lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
 	@echo "make down      stop the running run"
 	@echo "make status    what each process does"
+	@echo "make scale     change the number of actors: ACTORS=12"
+	@echo "make top       the same, live"
 	@echo "make logs      the merged log"
 	@echo "make eval      play episodes with a run's policy and count"
+	@echo "make demo      watch that policy, or ARGS='--video out.mp4'"
 	@echo "make bench     measure the replay service on this machine"
 	@echo "make install   only make the environment, .venv (every target does so first)"
 	@echo "make lint      style and types"
@@ -42,8 +45,15 @@ install: environment
 up: environment
 	@exec $(HEADRACE) up --env "$(ENV)" $(if $(ALGO),--algo "$(ALGO)") $(if $(ACTORS),--actors "$(ACTORS)") $(if $(RUN),--run "$(RUN)") $(ARGS)
 
-down status logs: environment
+scale: environment
+	@$(if $(ACTORS),,echo "make scale ACTORS=12 says how many" >&2; exit 2)
+	@exec $(HEADRACE) scale "$(ACTORS)" $(if $(RUN),--run "$(RUN)") $(ARGS)
+
+down status logs top: environment
 	@exec $(HEADRACE) $@ $(if $(RUN),--run "$(RUN)") $(ARGS)
+
+demo: environment
+	@exec $(HEADRACE) demo $(if $(RUN),"$(RUN)") $(ARGS)
 
 eval: environment
 	@exec $(HEADRACE) eval $(if $(RUN),"$(RUN)") $(ARGS)

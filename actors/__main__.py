@@ -17,6 +17,7 @@ from learner.config import DqnConfig
 from replay.client import ReplayRefused
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say
+from transport.messages import Assignment
 from transport.run_dir import RunDir
 
 
@@ -38,6 +39,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m actors", description="One actor process of a run.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--actor", type=int, required=True, metavar="I", help="which actor of the run, from 0")
+    parser.add_argument("--environments", type=int, metavar="N", help="environments of the whole run; default: as configured")
+    parser.add_argument("--first-seed", type=int, metavar="S", help="seed of the first environment; default: the run's and I")
     arguments = parser.parse_args()
     run_dir = RunDir(arguments.run_dir)
     try:
@@ -45,6 +48,8 @@ def main() -> int:
         torch.set_num_threads(settings.actors.threads)
         torch.set_num_interop_threads(1)
         life = Lifetime(f"actor-{arguments.actor}", run_dir, describe)
+        if arguments.environments is not None and arguments.first_seed is not None:
+            life.assignment = Assignment(settings.assignment.offset, arguments.environments, arguments.first_seed)
         Actor(settings, run_dir, life).run()
     except (SpecError, EnvError, ReplayRefused) as error:
         say(f"actor-{arguments.actor}: {error}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from actors.chunker import Chunker
-from actors.config import ActorsConfig, EnvConfig
+from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.exploration import epsilon_ladder
 from actors.stack import Stack
@@ -20,6 +20,7 @@ from learner.weights import WeightFollower
 from replay.client import ExperienceWriter
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import Lifetime
+from transport.messages import Assignment
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
 
@@ -40,14 +41,11 @@ class ActorSettings:
     spec: ExperienceSpec
 
     @property
-    def offset(self) -> int:
-        """The index, among all environments of the run, of this actor's first."""
-        return self.index * self.actors.envs_per_actor
-
-    @property
-    def environments(self) -> int:
-        """Environments of the whole run."""
-        return self.actors.count * self.actors.envs_per_actor
+    def assignment(self) -> Assignment:
+        """This actor's place among the environments of the run as configured, until the supervisor says otherwise."""
+        streams = self.actors.envs_per_actor
+        offset = self.index * streams
+        return Assignment(offset, max(self.actors.count * streams, offset + streams), run_seed(self.seed) + offset)
 
 
 def describe(record: Record) -> str:
@@ -73,19 +71,10 @@ class Actor:
         self._settings, self._run_dir, self._life = settings, run_dir, life
         self._metrics: Metrics = life.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
-        seeds = [settings.seed * 100_003 + settings.offset + k for k in range(streams)]
-        self._env = VectorEnv(settings.env, spec, streams, seeds)
+        self._env = VectorEnv(settings.env, spec, streams, range(streams))
         self._network = build_network(spec, settings.algorithm).eval()
-        self._generator = torch.Generator().manual_seed(seeds[0])
-        self._epsilon = torch.from_numpy(
-            epsilon_ladder(
-                settings.offset,
-                streams,
-                settings.environments,
-                settings.algorithm.epsilon_base,
-                settings.algorithm.epsilon_power,
-            )
-        )
+        self._generator = torch.Generator()
+        self._adopt(life.assignment or settings.assignment)
         self._stack = Stack(spec, streams)
         self._chunker = Chunker(spec, streams, settings.actors.chunk_seconds)
         self._outbox: deque[Chunk] = deque()
@@ -112,11 +101,22 @@ class Actor:
             self._send()
             self._follower.poll()
             life.beat()
+            if life.assignment not in (None, self._assignment):
+                self._adopt(life.assignment)
         self._drain(observation)
 
     def _beat_while_waiting(self) -> bool:
         self._life.beat()
         return self._life.stopping
+
+    def _adopt(self, assignment: Assignment) -> None:
+        """Explores as its place asks, at once; takes the seeds."""
+        streams, algorithm = self._settings.actors.envs_per_actor, self._settings.algorithm
+        self._assignment = assignment
+        self._env.reseed(range(assignment.first_seed, assignment.first_seed + streams))
+        self._generator.manual_seed(assignment.first_seed)
+        offset, total = assignment.offset, assignment.environments
+        self._epsilon = torch.from_numpy(epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power))
 
     def _step(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         metrics, version = self._metrics, self._follower.version
@@ -158,6 +158,8 @@ class Actor:
         metrics.gauge("policy_version", self._follower.version)
         metrics.gauge("lag", self._follower.lag)
         metrics.gauge("rejected_weights", self._follower.rejected)
+        metrics.gauge("environment_offset", self._assignment.offset)
+        metrics.gauge("environments", self._assignment.environments)
         metrics.count("raw_bytes", writer.raw_bytes - metrics.value("raw_bytes"))
         metrics.count("sent_bytes", writer.sent_bytes - metrics.value("sent_bytes"))
         metrics.count("acknowledged_steps", writer.acknowledged_items - metrics.value("acknowledged_steps"))

@@ -35,3 +35,16 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 4
     chunk_seconds: Annotated[float, Meta(gt=0, description="a chunk leaves at the latest after this long")] = 10.0
     threads: Annotated[int, Meta(ge=1, description="compute threads of one actor")] = 1
+
+
+def run_seed(seed: int) -> int:
+    """The seed of a run's first environment; those of the others follow."""
+    return seed * 100_003
+
+
+class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the newest weights are measured, greedily, while the run goes on."""
+
+    enabled: Annotated[bool, Meta(description="whether a run has an evaluator")] = True
+    episodes: Annotated[int, Meta(ge=1, description="episodes of a round, all with the same weights")] = 20
+    core_share: Annotated[float, Meta(gt=0, le=1, description="share of one core that the evaluator takes at most")] = 0.15

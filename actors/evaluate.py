@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from actors.envs.vector import Episode, VectorEnv
 from actors.stack import Stack
 from learner.checkpoint import CheckpointError, load_into, read
 from learner.networks import QNetwork, build_network
-from transport.experience import SpecError
+from transport.experience import ExperienceSpec, SpecError
 from transport.run_dir import RunDir
 
 ENVIRONMENTS = 8
@@ -34,27 +34,41 @@ STOCHASTIC_EPSILON = 0.05
 PROGRESS_SECONDS = 5.0
 
 
-def play(settings: ActorSettings, network: QNetwork, episodes: int, epsilon: float, told: Callable[[int], None]) -> list[Episode]:
-    """Plays `episodes` episodes; `told` hears how many are done. Raises EnvError."""
-    count = min(ENVIRONMENTS, episodes)
-    quota = [episodes // count + (k < episodes % count) for k in range(count)]
-    seeds = [settings.seed + SEED_OFFSET + k for k in range(count)]
-    env = VectorEnv(settings.env, settings.spec, count, seeds, random_starts=True)
-    stack = Stack(settings.spec, count)
-    generator = torch.Generator().manual_seed(seeds[0])
+def environments(settings: ActorSettings, count: int, seed_offset: int = SEED_OFFSET) -> VectorEnv:
+    """`count` environments to evaluate in. Raises EnvError."""
+    seeds = [settings.seed + seed_offset + k for k in range(count)]
+    return VectorEnv(settings.env, settings.spec, count, seeds, random_starts=True)
+
+
+def play(
+    env: VectorEnv, spec: ExperienceSpec, network: QNetwork, episodes: int, epsilon: float, generator: torch.Generator
+) -> Iterator[list[Episode]]:
+    """Plays `episodes` episodes from fresh starts; yields after every vector step those that ended with it and count."""
+    quota = [episodes // env.count + (k < episodes % env.count) for k in range(env.count)]
+    stack = Stack(spec, env.count)
     stack.reset(env.reset())
-    played: list[Episode] = []
-    while len(played) < episodes:
+    while any(quota):
         stacked = {name: torch.from_numpy(rows) for name, rows in stack.stacked.items()}
         step = env.step(network.act(stacked, epsilon, generator).action.numpy())
         stack.push(step.observation, step.terminated | step.truncated)
+        counted = []
         for episode in step.episodes:
             if quota[episode.env]:  # an environment that has played its share goes on unheeded
                 quota[episode.env] -= 1
-                played.append(episode)
-        told(len(played))
-    env.close()
-    return played
+                counted.append(episode)
+        yield counted
+
+
+def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool) -> tuple[QNetwork, dict[str, str]]:
+    """The newest policy on disk, or the best, with what its file says of it. Raises CheckpointError."""
+    path = run_dir.best if best else run_dir.latest
+    if not path.exists():
+        which = "evaluated no weights" if best else "written no weights"
+        raise CheckpointError(f"run {run_dir.name} has {which} yet: let it run a little longer{'' if best else ', or stop it'}")
+    weights, metadata = read(path)
+    network = build_network(settings.spec, settings.algorithm).eval()
+    load_into(network, weights)
+    return network, metadata
 
 
 def interval(successes: int, episodes: int) -> tuple[float, float]:
@@ -100,30 +114,29 @@ def describe(figures: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Evaluates and prints; 2 when there is nothing that could be evaluated."""
-    parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's newest weights on disk.")
+    parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's weights on disk.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--stochastic", action="store_true")
+    parser.add_argument("--best", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     run_dir = RunDir(options.run_dir)
     torch.set_num_threads(1)
     next_word = time.monotonic() + PROGRESS_SECONDS
-
-    def told(done: int) -> None:
-        nonlocal next_word
-        if time.monotonic() >= next_word:
-            next_word = time.monotonic() + PROGRESS_SECONDS
-            print(f"{done} of {options.episodes} episodes …", file=sys.stderr, flush=True)
-
+    played: list[Episode] = []
     try:
         settings = read_settings(run_dir, index=0)
-        if not run_dir.latest.exists():
-            raise CheckpointError(f"run {run_dir.name} has written no weights yet: let it run a little longer, or stop it")
-        weights, metadata = read(run_dir.latest)
-        network = build_network(settings.spec, settings.algorithm).eval()
-        load_into(network, weights)
-        played = play(settings, network, options.episodes, STOCHASTIC_EPSILON if options.stochastic else 0.0, told)
+        network, metadata = load_policy(run_dir, settings, options.best)
+        env = environments(settings, min(ENVIRONMENTS, options.episodes))
+        generator = torch.Generator().manual_seed(settings.seed + SEED_OFFSET)
+        epsilon = STOCHASTIC_EPSILON if options.stochastic else 0.0
+        for counted in play(env, settings.spec, network, options.episodes, epsilon, generator):
+            played += counted
+            if time.monotonic() >= next_word:
+                next_word = time.monotonic() + PROGRESS_SECONDS
+                print(f"{len(played)} of {options.episodes} episodes …", file=sys.stderr, flush=True)
+        env.close()
     except (CheckpointError, EnvError, SpecError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from actors.envs.make import EnvError, known_envs
-from deploy import launch, logs, options, runs, service, status
+from deploy import children, doctor, launch, logs, options, runs, service, status
 from deploy.config import ConfigError, load_run_config, nearest, presets
-from deploy.process import ROOT, child_environment, python_command
+from deploy.process import ROOT
 from transport.channel import Client
 from transport.experience import SpecError
-from transport.messages import Stop, Stopping
+from transport.messages import MOST_ACTORS, Message, Scale, Scaling, Stop, Stopping
 from transport.run_dir import RunDir
 
 Command = Callable[[argparse.Namespace], int]
@@ -70,23 +70,39 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     target = command("status", "what each process of a run does", show_status)
     run_name(target)
     target.add_argument("--json", action="store_true", help="for programs")
+    target = command("scale", "change the number of actors of a run that is up", scale)
+    target.add_argument("actors", type=options.COUNT, metavar="N", help="actors from now on")
+    run_name(target)
+    run_name(command("top", "status, live, until Ctrl-C", top))
     target = command("logs", "the merged log, or that of one process", show_logs)
     target.add_argument("process", nargs="?", metavar="PROCESS", help="replay, learner, actor-0, …, supervisor; default: all")
     target.add_argument("--run", dest="run_flag", metavar="NAME", help="default: the run that is up, else the latest")
     target.add_argument("-f", "--follow", action="store_true", help="go on printing what is added")
     target.add_argument("-n", "--lines", type=options.COUNT, default=40, metavar="N", help="lines from the end (default: 40)")
     command("list", "all runs", list_runs)
-    target = command("eval", "play with a run's newest weights and report", evaluate)
+    target = command("eval", "play with a run's newest weights and report", children.evaluate)
     run_name(target)
     target.add_argument("--episodes", type=options.COUNT, default=100, metavar="N", help="episodes (default: 100)")
     target.add_argument("--stochastic", action="store_true", help="act with exploration instead of greedily")
+    target.add_argument("--best", action="store_true", help="the weights that the evaluator found best, instead of the newest")
     target.add_argument("--json", action="store_true", help="for programs")
+    target = command("demo", "watch, or record, a run's policy", children.demo)
+    run_name(target)
+    target.add_argument("--video", type=Path, metavar="OUT.mp4", help="record instead of opening a window")
+    target.add_argument("--episodes", type=options.COUNT, default=1, metavar="N", help="episodes (default: 1)")
+    target.add_argument("--seed", type=options.COUNT, default=0, metavar="S", help="another start (default: 0)")
+    target.add_argument("--best", action="store_true", help="the weights that the evaluator found best, instead of the newest")
+    target = command("export", "a run's policy as one file, its configuration inside", children.export)
+    target.add_argument("run", metavar="RUN", help="a run's name")
+    target.add_argument("out", type=Path, metavar="OUT.safetensors", help="the file to write")
+    target.add_argument("--best", action="store_true", help="the weights that the evaluator found best, instead of the newest")
+    command("doctor", "what this machine has and lacks", examine)
     target = command("envs", "environments with a short name; or try one", show_envs)
     target.add_argument("--check", metavar="ENV", help="make this environment, step it and say what an agent sees and does")
     target.add_argument("--picture", type=Path, metavar="FILE.png", help="with --check: draw what the agent sees")
     target = command("presets", "settings known to work, by environment", show_presets)
     target.add_argument("name", nargs="?", metavar="NAME", help="print this one")
-    target = command("bench", "benchmarks, from a source tree", bench)
+    target = command("bench", "benchmarks, from a source tree", children.bench)
     target.add_argument("name", metavar="NAME", help="replay, …")
     target.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="options of the benchmark, such as --json")
     return parser, made
@@ -137,10 +153,6 @@ def _complain(text: str, exit_status: int) -> int:
     return exit_status
 
 
-def _chosen(parsed: argparse.Namespace) -> RunDir:
-    return runs.find(parsed.run_flag or getattr(parsed, "run", None))
-
-
 # ---- up and down
 
 
@@ -185,7 +197,7 @@ def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:
 
 def down(parsed: argparse.Namespace) -> int:
     """Asks the supervisor to stop, waits, and says what happened."""
-    run = _chosen(parsed)
+    run = runs.chosen(parsed)
     if not runs.is_up(run):
         run.remove_sockets()
         print(f"run {run.name} is not up")
@@ -206,16 +218,38 @@ def down(parsed: argparse.Namespace) -> int:
 
 
 def _ask_to_stop(run: RunDir) -> bool:
+    return isinstance(_ask_supervisor(run, Stop("headrace down")), Stopping)
+
+
+def _ask_supervisor(run: RunDir, message: Message) -> Any:
+    """The supervisor's answer, or None."""
     address = run.endpoint("supervisor")
     if address is None:
-        return False
+        return None
     client = Client(address)
     try:
-        client.send(Stop("headrace down"))
+        client.send(message)
         arrived = client.receive(ANSWER_SECONDS)
-        return arrived is not None and isinstance(arrived[0], Stopping)
+        return arrived[0] if arrived else None
     finally:
         client.close()
+
+
+def scale(parsed: argparse.Namespace) -> int:
+    """Asks the supervisor for another number of actors; it goes on by itself."""
+    if not 1 <= parsed.actors <= MOST_ACTORS:
+        raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {parsed.actors}")
+    run = runs.chosen(parsed)
+    if not runs.is_up(run):
+        raise ConfigError(f"run {run.name} is not up; start it with `headrace up --run {run.name} --actors {parsed.actors}`")
+    answer = _ask_supervisor(run, Scale(parsed.actors))
+    if not isinstance(answer, Scaling):
+        return _complain(f"run {run.name} is stopping, or its supervisor does not react; see `headrace status`", FAILED)
+    if answer.before == answer.actors:
+        print(f"run {run.name} has {answer.actors} actors already")
+    else:
+        print(f"run {run.name} goes from {answer.before} to {answer.actors} actors; see `headrace status`")
+    return DONE
 
 
 # ---- looking
@@ -231,7 +265,7 @@ def _current_status(run: RunDir) -> status.Document:
 
 def show_status(parsed: argparse.Namespace) -> int:
     """Prints what the supervisor last wrote, as a table or JSON."""
-    found = _current_status(_chosen(parsed))
+    found = _current_status(runs.chosen(parsed))
     if parsed.json:
         print(json.dumps(found))
     else:
@@ -239,9 +273,22 @@ def show_status(parsed: argparse.Namespace) -> int:
     return DONE
 
 
+def top(parsed: argparse.Namespace) -> int:
+    """Shows the status again and again, until the run is down."""
+    run = runs.chosen(parsed)
+    status.watch(lambda: _current_status(run), lambda: not runs.is_up(run))
+    return DONE
+
+
+def examine(parsed: argparse.Namespace) -> int:
+    """Says what this machine has and lacks; the saying of it succeeds whatever is found."""
+    doctor.show()
+    return DONE
+
+
 def show_logs(parsed: argparse.Namespace) -> int:
     """Prints the end of a log; with -f until the run is down or Ctrl-C."""
-    run = _chosen(parsed)
+    run = runs.chosen(parsed)
     path = run.log(parsed.process or logs.MERGED)
     if not path.is_file():
         known = [file.stem for file in (run.path / "logs").glob("*.log") if file.stem != logs.MERGED]
@@ -283,35 +330,6 @@ def show_presets(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"no preset {parsed.name!r}; {nearest(parsed.name, known)}")
     print((ROOT / "deploy" / "presets" / f"{parsed.name}.toml").read_text(encoding="utf-8"), end="")
     return DONE
-
-
-# ---- commands that need torch, or the source tree: each in a child
-
-
-def evaluate(parsed: argparse.Namespace) -> int:
-    """Forwards to the evaluation, in a process of its own."""
-    run = _chosen(parsed)
-    if parsed.episodes < 1:
-        raise ConfigError("--episodes must be at least 1")
-    if not run.latest.exists():
-        raise ConfigError(f"run {run.name} has no weights yet (checkpoints/latest.safetensors)")
-    switches = [flag for flag, wanted in (("--stochastic", parsed.stochastic), ("--json", parsed.json)) if wanted]
-    return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches)
-
-
-def bench(parsed: argparse.Namespace) -> int:
-    """Forwards to a benchmark of the source tree."""
-    known = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
-    if not known:
-        raise ConfigError("benchmarks run from the source tree; this is an installed package")
-    if parsed.name not in known:
-        raise ConfigError(f"no benchmark {parsed.name!r}; {nearest(parsed.name, known)}")
-    return _child(f"benchmarks.{parsed.name}", *parsed.rest)
-
-
-def _child(module: str, *arguments: str) -> int:
-    done = subprocess.run(python_command(module, *arguments), stdin=subprocess.DEVNULL, env=child_environment())
-    return done.returncode if done.returncode >= 0 else FAILED
 
 
 if __name__ == "__main__":

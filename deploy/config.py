@@ -14,7 +14,7 @@ import msgspec
 import tomli_w
 from msgspec import Meta, Struct
 
-from actors.config import ActorsConfig, EnvConfig
+from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from learner.config import DqnConfig, LearnerConfig
 from replay.config import ReplayConfig
 
@@ -56,6 +56,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     actors: ActorsConfig = ActorsConfig()
     replay: ReplayConfig = ReplayConfig()
     learner: LearnerConfig = LearnerConfig()
+    evaluator: EvaluatorConfig = EvaluatorConfig()
     deploy: DeployConfig = DeployConfig()
 
 

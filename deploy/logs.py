@@ -18,7 +18,8 @@ from transport.run_dir import RunDir
 MERGED = "run"  # logs/run.log: what the terminal shows, with the time
 NAME_WIDTH = 8
 PENDING_LINES = 10_000
-COLOURS = {"supervisor": 37, "replay": 35, "learner": 33, "evaluator": 34, "bottleneck": 31}
+SHOWN = {"evaluator": "eval"}  # what the merged log calls a process whose name is wider than that
+COLOURS = {"supervisor": 37, "replay": 35, "learner": 33, "eval": 34, "bottleneck": 31}
 ACTOR_COLOURS = (36, 32, 96, 92)
 LINE = re.compile(r"^(?P<time>\S+ \S+ )(?P<name>[a-z]+(?:-\d+)?)(?P<rest> +\| |: )")
 
@@ -122,7 +123,7 @@ class Log:
 
     def line(self, name: str, text: str) -> None:
         """One line that `name` said."""
-        self._write(name, f"{name:<{NAME_WIDTH}} | ", text)
+        self._write(name, f"{SHOWN.get(name, name):<{NAME_WIDTH}} | ", text)
 
     def verdict(self, text: str) -> None:
         """What limits the run: a line of the whole, not of one process."""
@@ -135,7 +136,7 @@ class Log:
             if name != "bottleneck":
                 self._file(name).line(stamp + text)
             if self._terminal is not None:
-                self._terminal.line((paint(name, head) if self._terminal.coloured else head) + text)
+                self._terminal.line((paint(SHOWN.get(name, name), head) if self._terminal.coloured else head) + text)
 
     def _file(self, name: str) -> LogFile:
         if name not in self._files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -75,6 +76,11 @@ def find(name: str | None) -> RunDir:
     if not runs:
         raise ConfigError(f"there is no run in {RUNS}/ yet; start one with `headrace up --env mario`")
     return up[0] if up else runs[0]
+
+
+def chosen(parsed: argparse.Namespace) -> RunDir:
+    """The run that a command line means, by --run or by position. Raises ConfigError."""
+    return find(getattr(parsed, "run_flag", None) or getattr(parsed, "run", None))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import signal
 import sys
@@ -11,19 +12,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
+from msgspec import structs
 
+from actors.config import run_seed
 from deploy import process, runs
 from deploy.bottleneck import bottleneck
-from deploy.config import RunConfig, load_run_config
+from deploy.config import RunConfig, load_run_config, write_config
 from deploy.logs import Log, Terminal
-from deploy.status import Document, Gauge, document, duration
+from deploy.seats import Seats
+from deploy.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures
 from deploy.supervisor import Process, Slot, Supervisor
+from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
 from transport.channel import Server
-from transport.messages import Progress, Stop, Stopping
+from transport.messages import Progress, Scale, Scaling, Stop, Stopping
 from transport.run_dir import RunDir, write_atomically
 
 TURN_SECONDS = 0.1
+BOARD_SECONDS = 10.0
 STATUS_SECONDS = 1.0
 VERDICT_SECONDS = 30.0
 DEVICE_FILE = "device.json"
@@ -39,11 +45,13 @@ class Service:
         config: RunConfig,
         terminal: Terminal | None,
         stop_after_seconds: float = 0.0,
-        plans: Sequence[Plan] | None = None,
+        plan: Callable[[RunConfig, Path], Sequence[Plan]] = topology,
     ) -> None:
         """Sweeps what a killed supervisor left, binds the control socket; starts nothing. Raises OSError."""
-        self._run, self._config, self._stop_after_seconds = run, config, stop_after_seconds
+        self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._steps_before = read_steps(run)
+        next_seed = (runs.read_status(run) or {}).get("next_seed") or run_seed(config.seed)
+        self._seats = Seats(config.actors.count, config.actors.envs_per_actor, int(next_seed))
         run.create()
         run.remove_sockets()
         self.log = Log(run, config.deploy.log_bytes, terminal)
@@ -52,12 +60,16 @@ class Service:
         self._peers: dict[str, bytes] = {}
         self._gauge = Gauge()
         self._began = time.monotonic()
+        self._board = Board(run.tensorboard)
+        self._next_board = self._began + BOARD_SECONDS
+        self._charted_version: float | None = None
         self._next_status = 0.0
         self._next_verdict = self._began + VERDICT_SECONDS
         self._signals: list[int] = []
         self._device = read_device(run)
+        self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}
         self.supervisor = Supervisor(
-            topology(config, run.path) if plans is None else plans,
+            plan(config, run.path),
             config.deploy,
             clock=time.monotonic,
             spawn=self._spawn,
@@ -84,10 +96,12 @@ class Service:
             while not self.supervisor.finished:
                 self._turn()
             self._write_status()
+            self._chart()
             self._say_goodbye()
         finally:
             self._end_children()
             self._control.close()
+            self._board.close()
             self._run.remove_sockets()
             self.log.close()
             for number, handler in before.items():
@@ -103,6 +117,9 @@ class Service:
         if now >= self._next_status:
             self._next_status = now + STATUS_SECONDS
             self._write_status()
+        if now >= self._next_board:
+            self._next_board = now + BOARD_SECONDS
+            self._chart()
         if now >= self._next_verdict and not self.supervisor.stopping:
             self._next_verdict = now + VERDICT_SECONDS
             self.log.verdict(self._verdict())
@@ -128,9 +145,36 @@ class Service:
             if isinstance(message, Progress):
                 self._peers[message.name] = peer
                 self.supervisor.heard(message)
+                self._tell_seat(message.name)
+            elif isinstance(message, Scale):
+                before = self._config.actors.count
+                self._control.send(peer, Stopping() if self.supervisor.stopping else Scaling(before, message.actors))
+                self._scale(message.actors)
             elif isinstance(message, Stop):
                 self._control.send(peer, Stopping())
                 self._stop(message.reason)
+
+    def _scale(self, actors: int) -> None:
+        """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds."""
+        before = self._config.actors.count
+        if self.supervisor.stopping or actors == before:
+            return
+        self.say(f"scaling from {before} to {actors} actors")
+        self._config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
+        try:
+            write_atomically(self._run.config, write_config(self._config))
+        except OSError as error:
+            self.say(f"could not write {self._run.config.name} ({error.strerror}): a resume will have {before} actors")
+        self._seats.renew(actors)
+        self.supervisor.replan(self._plan(self._config, self._run.path))
+        for name in list(self._peers):
+            self._tell_seat(name)
+
+    def _tell_seat(self, name: str) -> None:
+        role, _, index = name.partition("-")
+        peer = self._peers.get(name)
+        if role == "actor" and index.isdigit() and peer is not None and (seat := self._seats.news(int(index))):
+            self._control.send(peer, seat)
 
     def _check_limits(self) -> None:
         total = self._config.total_steps
@@ -141,6 +185,10 @@ class Service:
 
     def _spawn(self, plan: Plan) -> Process:
         self._peers.pop(plan.name, None)
+        if plan.role == "actor":
+            seat = self._seats.take(int(plan.name.partition("-")[2]))
+            place = ("--environments", str(seat.environments), "--first-seed", str(seat.first_seed))
+            plan = dataclasses.replace(plan, arguments=(*plan.arguments, *place))
         child = process.spawn(plan, self.log.line)
         self.say(f"starting {plan.name} (pid {child.pid})")
         return child
@@ -148,17 +196,37 @@ class Service:
     def _ask(self, slot: Slot) -> None:
         peer = self._peers.get(slot.name)
         if peer is not None:
-            self._control.send(peer, Stop(self.supervisor.reason))
+            self._control.send(peer, Stop(self.supervisor.reason or "fewer actors are wanted"))
         if isinstance(slot.process, process.Child):
             slot.process.ask()
 
     def _write_status(self) -> None:
         uptime = time.monotonic() - self._began
-        status = document(self._run, self._config, self._device, self.supervisor, self._gauge, uptime, self.steps)
+        for slot in self.supervisor.slots:
+            if slot.plan.role == "evaluator" and "return_mean" in slot.record:
+                self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
+        status = document(
+            self._run, self._config, self._device, self.supervisor, self._gauge, uptime, self.steps, self._evaluation
+        )
+        status["next_seed"] = self._seats.next_seed
         try:
             write_atomically(self._run.status, json.dumps(status).encode())
         except OSError:  # a full disk must not end the run
             pass
+
+    def _chart(self) -> None:
+        """A point of each curve; of an evaluation's only when there is a new one."""
+        records = {slot.name: slot.record for slot in self.supervisor.slots if slot.record}
+        if not records:
+            return
+        evaluation = records.get("evaluator", {})
+        version = evaluation.get("policy_version", self._charted_version)
+        if version == self._charted_version:
+            evaluation = {}
+        self._charted_version = version
+        actors = {int(name.partition("-")[2]): record for name, record in records.items() if name.startswith("actor-")}
+        values = tags(actors, records.get("replay", {}), records.get("learner", {}), evaluation, self.steps)
+        self._board.write(self.steps, values)
 
     def _verdict(self) -> str:
         records = {slot.name: slot.record for slot in self.supervisor.slots}

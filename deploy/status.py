@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from deploy.config import RunConfig
 from deploy.supervisor import Slot, Supervisor
@@ -17,10 +20,11 @@ from transport.run_dir import RunDir
 
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0
+WATCH_SECONDS = 1.0
 LEARNER_KEYS = ("epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction")
-EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean")
+EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
 REPLAY_KEYS = ("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "samples_per_insert")
-WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version"} - {"samples_per_insert"}
+WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
 
 
 class Gauge:
@@ -56,9 +60,16 @@ def run_state(supervisor: Supervisor) -> str:
 
 
 def document(
-    run: RunDir, config: RunConfig, device: Document, supervisor: Supervisor, gauge: Gauge, uptime_seconds: float, steps: float
+    run: RunDir,
+    config: RunConfig,
+    device: Document,
+    supervisor: Supervisor,
+    gauge: Gauge,
+    uptime_seconds: float,
+    steps: float,
+    evaluation: Document,
 ) -> Document:
-    """Everything about the run now; a key without a figure holds None."""
+    """Everything about the run now; a key without a figure holds None. `evaluation` is the newest there has been."""
     records = {slot.name: slot.record for slot in supervisor.slots}
     return {
         "run": run.name,
@@ -74,7 +85,7 @@ def document(
         "processes": [_process(slot, supervisor, gauge) for slot in supervisor.slots],
         "replay": figures(records.get("replay", {}), REPLAY_KEYS),
         "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
-        "evaluation": dict.fromkeys(EVALUATION_KEYS),
+        "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
     }
 
 
@@ -123,9 +134,9 @@ def empty(run: RunDir, config: RunConfig) -> Document:
     }
 
 
-def show(status: Document) -> None:
+def show(status: Document, console: Console | None = None) -> None:
     """Prints the document for a person."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = console or Console(highlight=False, soft_wrap=True)
     uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
     reason = f" ({status['reason']})" if status.get("reason") else ""
     steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
@@ -160,6 +171,27 @@ def show(status: Document) -> None:
             f"policy v{_cell(learner['policy_version'], '{}')} · {learner['device']} {learner['precision']} · "
             f"data wait {_cell(learner['data_wait_fraction'], '{:.1%}')}"
         )
+    found = status["evaluation"]
+    if found["return_mean"] is not None:
+        console.print(
+            f"eval     v{found['policy_version']} · {found['episodes']} episodes · success "
+            f"{_cell(found['success_rate'], '{:.0%}')} · return {found['return_mean']:,.1f} · "
+            f"best v{_cell(found.get('best_version'), '{}')}"
+        )
+
+
+def watch(read: Callable[[], Document], over: Callable[[], bool]) -> None:
+    """Shows the newest document each second, in place, until `over()`."""
+    console = Console(highlight=False, soft_wrap=True)
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            ended = over()  # asked first: what is written before the end is still shown
+            with console.capture() as shown:
+                show(read(), console)
+            live.update(Text.from_ansi(shown.get()), refresh=True)
+            if ended:
+                return
+            time.sleep(WATCH_SECONDS)
 
 
 def _cell(value: Any, form: str) -> str:

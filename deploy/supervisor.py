@@ -48,6 +48,7 @@ class Slot:
     record: Record = field(default_factory=dict)  # the newest; empty after a death
     steps_before: float = 0.0  # environment steps of its earlier lives
     killed: float | None = None
+    leaving: float | None = None  # since when it is no longer part of the run
 
     @property
     def name(self) -> str:
@@ -88,6 +89,7 @@ class Supervisor:
         self._stop_began: float | None = None
         self._phase = 0
         self._at_once = False
+        self._steps_of_leavers = 0.0
 
     @property
     def stopping(self) -> bool:
@@ -97,12 +99,12 @@ class Supervisor:
     @property
     def steps(self) -> float:
         """Environment steps of all actors since this supervisor began."""
-        return sum(slot.steps for slot in self.slots if slot.plan.role == "actor")
+        return self._steps_of_leavers + sum(slot.steps for slot in self.slots if slot.plan.role == "actor")
 
     @property
     def all_ready(self) -> bool:
         """Whether every process that has not been given up has done its work; a later replacement changes nothing."""
-        return all(slot.been_ready or slot.state == "failed" for slot in self.slots)
+        return all(slot.been_ready or slot.state == "failed" or slot.leaving is not None for slot in self.slots)
 
     def silent_seconds(self, slot: Slot) -> float | None:
         """Time since a ready process's main loop last sent word."""
@@ -111,11 +113,12 @@ class Supervisor:
     def turn(self) -> None:
         """Looks at every process once and does what is due. Never waits."""
         now = self._clock()
-        for slot in self.slots:
+        for slot in list(self.slots):
             if slot.process is not None and (ended := slot.process.poll()) is not None:
                 self._on_exit(slot, ended, now)
         if not self.stopping:
             self._start(now)
+            self._hurry_leavers(now)
         if self.stopping and not self.finished:
             self._proceed_with_stop(now)
 
@@ -140,6 +143,24 @@ class Supervisor:
         for slot in self.slots:
             if slot.process is None and slot.state != "failed":
                 slot.state = "stopped"
+
+    def replan(self, plans: Sequence[Plan]) -> None:
+        """From now on the run consists of these: who is missing is started, who is not among them drains and is not replaced."""
+        now, wanted = self._clock(), {plan.name: plan for plan in plans}
+        known, leavers = {}, []
+        for slot in self.slots:
+            if slot.name in wanted:
+                known[slot.name] = slot
+                slot.leaving = None  # one that was about to go starts again when it has gone
+            elif slot.process is None:
+                self._steps_of_leavers += slot.steps
+            else:
+                leavers.append(slot)
+                if slot.leaving is None:
+                    slot.state, slot.leaving = "stopping", now
+                    self._ask(slot)
+        self.slots = [known.get(plan.name) or Slot(plan) for plan in plans] + leavers
+        self._by_name = {slot.name: slot for slot in self.slots}
 
     def kill_all(self) -> None:
         """Ends everything now, without order."""
@@ -167,6 +188,15 @@ class Supervisor:
             slot.last_exit = ended.reason if ended.code else None
             slot.state = "stopped"
             return
+        if slot.leaving is not None:
+            self.slots.remove(slot)
+            del self._by_name[slot.name]
+            self._steps_of_leavers += slot.steps
+            self._say(f"{slot.name} has left" + (f" ({ended.reason})" if ended.code else ""))
+            return
+        if slot.state == "stopping":  # it was asked to leave, but is wanted again
+            slot.state = "waiting"
+            return
         # Trying again cannot help against a process that says, before it ever worked, that it was started wrongly.
         self._on_death(slot, ended.reason, now, hopeless=ended.code == USAGE_ERROR and not slot.been_ready)
 
@@ -188,18 +218,26 @@ class Supervisor:
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 
     def _fail_run(self, culprit: Slot) -> None:
+        if culprit.plan.dispensable:
+            return
         peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role]
         if culprit.plan.vital or all(slot.state == "failed" for slot in peers):
             who = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
             self.stop(f"{who} failed ({culprit.last_exit})", exit_status=1)
+
+    def _hurry_leavers(self, now: float) -> None:
+        for slot in self.slots:
+            if slot.leaving is not None and now >= slot.leaving + self._config.stop_seconds and slot.killed is None:
+                self._say(f"{slot.name} did not leave in time; killed")
+                self._kill(slot, now)
 
     # ---- stopping
 
     def _proceed_with_stop(self, now: float) -> None:
         assert self._stop_began is not None
         while self._phase < len(STOP_ORDER):
-            role, share = STOP_ORDER[self._phase]
-            alive = [slot for slot in self.slots if slot.process and (slot.plan.role == role or self._at_once)]
+            roles, share = STOP_ORDER[self._phase]
+            alive = [slot for slot in self.slots if slot.process and (slot.plan.role in roles or self._at_once)]
             for slot in alive:
                 if slot.state != "stopping":
                     slot.state = "stopping"

@@ -8,15 +8,15 @@ from pathlib import Path
 from deploy.config import RunConfig
 
 # An orderly stop goes by role: no new experience, then the last weights, then the server that both were talking to. The number is
-# the share of the whole time after which whoever is left of that role is killed.
-STOP_ORDER = (("actor", 0.6), ("learner", 0.85), ("replay", 1.0))
+# the share of the whole time after which whoever is left of these roles is killed.
+STOP_ORDER = ((("actor", "evaluator"), 0.6), (("learner",), 0.85), (("replay",), 1.0))
 
 
 @dataclass(frozen=True)
 class Plan:
     """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
 
-    The run cannot go on without a `vital` one.
+    The run cannot go on without a `vital` one, nor without at least one of a role that is not `dispensable`.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Plan:
     arguments: tuple[str, ...]
     needs: tuple[str, ...] = ()
     vital: bool = False
+    dispensable: bool = False
     threads: int = 1
 
 
@@ -39,4 +40,5 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
         Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), needs=("learner",), threads=config.actors.threads)
         for i in range(config.actors.count)
     )
-    return (*servers, *actors)
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (folder,), needs=("learner",), dispensable=True)
+    return (*servers, *actors, *((evaluator,) if config.evaluator.enabled else ()))

@@ -122,8 +122,24 @@ def _missing(kind: str) -> str:
     return "" if torch_directml.is_available() else "torch-directml finds no DirectX 12 GPU"
 
 
+def survey() -> list[dict[str, str]]:
+    """Every kind of device: its `name` and best `precision` where it is there, else why it is `missing`."""
+    found = []
+    for kind in ("cuda", "directml", "xpu", "mps", "cpu"):
+        missing = "" if kind == "cpu" else _missing(kind)
+        about = {"kind": kind, "name": "", "precision": "", "missing": missing}
+        if not missing:
+            device = resolve(kind)
+            about |= {"name": capabilities(device).name, "precision": precision("auto", device)}
+        found.append(about)
+    return found
+
+
 def main(arguments: list[str]) -> int:
-    """Prints one JSON line about the device of that name; 0, or 2 and the error."""
+    """Prints one JSON line about the device of that name (0, or 2 and the error), or with --survey about all kinds."""
+    if arguments == ["--survey"]:
+        print(json.dumps(survey()))
+        return 0
     try:
         device = resolve(arguments[0] if arguments else "auto")
         found = {"device": str(device), "name": capabilities(device).name, "precision": precision("auto", device)}

@@ -15,6 +15,8 @@ from transport.experience import Chunk, ExperienceSpec
 from transport.messages import (
     PROTOCOL,
     Ack,
+    Credit,
+    Goodbye,
     Greet,
     Insert,
     PriorityUpdate,
@@ -29,6 +31,7 @@ from transport.messages import (
 from transport.slab import Slab
 
 SILENCE_SECONDS = 2.0  # replay answers, or says that it holds, several times in this long; more means trouble
+GOODBYE_SECONDS = 0.5
 
 
 class ReplayRefused(RuntimeError):
@@ -99,8 +102,11 @@ class ExperienceWriter:
         """Takes in acknowledgements; greets again after silence. Raises ReplayRefused."""
         while (arrival := self._client.receive(timeout_seconds)) is not None:
             timeout_seconds = 0
-            self._heard = time.monotonic()
             message = arrival[0]
+            if isinstance(message, Credit):  # says nothing of what is under way, so it does not break a silence
+                self._credit_bytes = message.credit_bytes
+                continue
+            self._heard = time.monotonic()
             if isinstance(message, Ack):
                 self._acknowledge(message.next_sequence)
             elif isinstance(message, WriterWelcome):
@@ -116,7 +122,8 @@ class ExperienceWriter:
 
     def close(self) -> None:
         """Closes; call after the last acknowledgement, or accept that what is outstanding is lost."""
-        self._client.close()
+        self._client.send(Goodbye())
+        self._client.close(GOODBYE_SECONDS)
 
     def _greet(self) -> None:
         self._greeted = time.monotonic()

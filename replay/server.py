@@ -21,6 +21,8 @@ from transport.experience import Chunk, ExperienceSpec
 from transport.messages import (
     PROTOCOL,
     Ack,
+    Credit,
+    Goodbye,
     Greet,
     Hold,
     Insert,
@@ -40,6 +42,7 @@ HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that the
 MESSAGES_PER_TURN = 8
 CHUNKS_OF_CREDIT = 8
 COUNTERS = ("inserted_steps", "inserted_chunks", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities")
+CREDIT_SECONDS = 5.0  # how often writers are told their credit, which finds out who is gone
 
 
 @dataclass
@@ -54,6 +57,7 @@ class Writer:
     received: int  # every sequence below has arrived
     inserted: int = 0  # every sequence below is in the table
     waiting: int = 0  # arrived, not in the table yet
+    present: bool = True  # holds credit; what has arrived is remembered for good, lest one who comes back is taken twice
 
 
 class Pending(NamedTuple):
@@ -118,6 +122,7 @@ class ReplayServer:
         self._next_hold = 0.0
         restored = self._journal.counters if self._journal else {}
         metrics.begin_at(dict.fromkeys(COUNTERS, 0.0) | restored)
+        self._next_credit = time.monotonic() + CREDIT_SECONDS
 
     def turn(self, timeout_seconds: float) -> None:
         """Reads what has come, inserts and samples as the limiter allows, answers; waits at most `timeout_seconds` for work."""
@@ -134,6 +139,8 @@ class ReplayServer:
             if time.monotonic() >= self._next_hold:
                 self._next_hold = time.monotonic() + HOLD_SECONDS
                 self._reassure()
+            if time.monotonic() >= self._next_credit:
+                self._share_credit()
             if self._journal:
                 self._journal.turn(self._counters)
 
@@ -166,6 +173,8 @@ class ReplayServer:
             self._on_writer(peer, message)
         elif isinstance(message, SamplerHello):
             self._on_learner(peer, message)
+        elif isinstance(message, Goodbye):
+            self._on_goodbye(peer)
         else:
             self._metrics.count("rejected")
 
@@ -198,21 +207,42 @@ class ReplayServer:
             self._connections += 1
             writer.peer, writer.connection = peer, self._connections
             self._peers[peer] = writer
+        writer.present = True
         self._set_slack()
+        self._next_credit = 0.0  # the shares of the others are smaller now
         self._server.send(peer, WriterWelcome(self._incarnation, writer.connection, writer.received, self._credit_bytes(writer)))
         self._server.send(peer, Ack(writer.inserted))  # the one that it waits for may have been lost
+
+    def _on_goodbye(self, peer: bytes) -> None:
+        writer = self._peers.pop(peer, None)
+        if writer is not None:
+            writer.present = False
+            self._next_credit = 0.0
+
+    def _present(self) -> list[Writer]:
+        return [writer for writer in self._writers.values() if writer.present]
+
+    def _share_credit(self) -> None:
+        """Divides the receive budget, and the limiter's slack, among the writers that can still be reached."""
+        self._next_credit = time.monotonic() + CREDIT_SECONDS
+        for writer in self._present():
+            if not self._server.send(writer.peer, Credit(self._credit_bytes(writer))):
+                self._peers.pop(writer.peer, None)
+                writer.present = False
+                self._next_credit = 0.0  # once more, with fewer
+        self._set_slack()
 
     def _credit_chunks(self, writer: Writer) -> int:
         return max(CHUNKS_OF_CREDIT, 2 * writer.streams)
 
     def _credit_bytes(self, writer: Writer) -> int:
-        share = self._config.receive_bytes // max(len(self._writers), 1)
+        share = self._config.receive_bytes // max(len(self._present()), 1)
         return min(self._credit_chunks(writer) * self.spec.chunk_bytes, share)
 
     def _set_slack(self) -> None:
         """Room for a batch and for everything under way, so that the two sides never wait for each other."""
         high = self._config.samples_per_insert_high
-        under_way = sum(self._credit_chunks(writer) for writer in self._writers.values()) * self.spec.chunk_length
+        under_way = sum(self._credit_chunks(writer) for writer in self._present()) * self.spec.chunk_length
         batches = len(self._learner.layout.view(self._learner.scratch)["key"]) * self._learner.slots if self._learner else 0
         self.table.limiter.slack = batches + high * under_way
 
@@ -346,7 +376,7 @@ class ReplayServer:
         metrics.gauge("band_low", self._config.samples_per_insert_low)
         metrics.gauge("band_high", self._config.samples_per_insert_high)
         metrics.gauge("queue", len(self._pending))
-        metrics.gauge("queue_limit", sum(self._credit_chunks(writer) for writer in self._writers.values()))
+        metrics.gauge("queue_limit", sum(self._credit_chunks(writer) for writer in self._present()))
         metrics.gauge("malformed", self._server.malformed)
         metrics.gauge("received_bytes", self._server.received_bytes)
         if self._journal:

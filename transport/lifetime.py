@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from transport.channel import Client
-from transport.messages import Progress, Stop
+from transport.messages import Assignment, Progress, Stop
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
 
@@ -67,7 +67,7 @@ class Lifetime:
 
     A signal or a Stop message only sets the flag; the loop ends by itself. `beat` is cheap and belongs into every turn of
     the main loop, waiting included: each second it tells the supervisor that the loop turns, each five seconds it closes a
-    metrics record, prints it as the line `describe` makes of it, and sends it along.
+    metrics record, prints it as the line `describe` makes of it (none if that is empty), and sends it along.
     """
 
     def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str]) -> None:
@@ -78,6 +78,7 @@ class Lifetime:
         self.incarnation = new_incarnation()
         self.metrics = Metrics(run_dir.metrics(name))
         self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
+        self.assignment: Assignment | None = None  # the supervisor's newest, for actors
         self._describe = describe
         self._stopping = False
         self._state: Literal["starting", "ready", "stopping"] = "starting"
@@ -115,12 +116,15 @@ class Lifetime:
             self._next_record = now + RECORD_SECONDS
             self.measure()
             self._pending = self.metrics.record()
-            say(self._describe(self._pending))
+            if line := self._describe(self._pending):
+                say(line)
         if self._control is None:
             return
         while (arrived := self._control.receive(0)) is not None:
             if isinstance(arrived[0], Stop):
                 self._stopping = True
+            elif isinstance(arrived[0], Assignment):
+                self.assignment = arrived[0]
         state = "stopping" if self._stopping else self._state
         if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):
             self._pending = {}

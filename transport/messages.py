@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 PROTOCOL = 1
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
+MOST_ACTORS = 1024
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process; tells one life from the next
@@ -79,6 +80,16 @@ class Hold(Message, frozen=True, tag="hold"):
 
 class Greet(Message, frozen=True, tag="greet"):
     """The server does not know this peer: it must greet before anything else is taken. No raw parts."""
+
+
+class Credit(Message, frozen=True, tag="credit"):
+    """A writer's share of replay's receive budget is now this. Repeated, to find out who is gone. No raw parts."""
+
+    credit_bytes: Count
+
+
+class Goodbye(Message, frozen=True, tag="goodbye"):
+    """An actor has no more to send: its credit is free for the others. No raw parts."""
 
 
 class Refused(Message, frozen=True, tag="refused"):
@@ -173,6 +184,31 @@ class Progress(Message, frozen=True, tag="progress"):
     record: Annotated[dict[Name, float], Meta(max_length=256)]
 
 
+class Assignment(Message, frozen=True, tag="assignment"):
+    """The supervisor tells an actor its place among the run's environments: how much each explores follows. No raw parts.
+
+    The actor has the environments from `offset` on, of `environments` in all. They take the seeds from `first_seed` on, each
+    at the start of its next episode.
+    """
+
+    offset: Count
+    environments: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    first_seed: Count
+
+
+class Scale(Message, frozen=True, tag="scale"):
+    """`headrace scale` asks the supervisor for this many actors. No raw parts."""
+
+    actors: Annotated[int, Meta(ge=1, le=MOST_ACTORS)]
+
+
+class Scaling(Message, frozen=True, tag="scaling"):
+    """The supervisor answers Scale: it has begun to go from so many actors to so many. No raw parts."""
+
+    before: Count
+    actors: Count
+
+
 class Stop(Message, frozen=True, tag="stop"):
     """The supervisor (or `headrace down`, towards the supervisor) asks for an orderly stop. No raw parts."""
 
@@ -184,10 +220,10 @@ class Stopping(Message, frozen=True, tag="stopping"):
 
 
 AnyMessage = (
-    WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Refused
+    WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Credit | Goodbye | Refused
     | SamplerHello | SamplerWelcome | SampleRequest | Sample | PriorityUpdate
     | Announce | FetchWeights | Weights
-    | Progress | Stop | Stopping
+    | Progress | Assignment | Scale | Scaling | Stop | Stopping
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 Record = dict[str, float]
 SHORT_SECONDS, LONG_SECONDS = 10.0, 60.0
+FILE_BYTES = 20_000_000  # about a day; the file before is kept, too
 
 
 class Metrics:
@@ -20,8 +22,9 @@ class Metrics:
     phase `p` as `p_fraction`, its share of the wall clock since the record before.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Appends records to `path`, if one is given."""
+    def __init__(self, path: Path | None = None, limit_bytes: int = FILE_BYTES) -> None:
+        """Appends records to `path`, if one is given; at `limit_bytes` the file is set aside as NAME.jsonl.1."""
+        self._path, self._limit_bytes = path, limit_bytes
         self._file = path.open("a", encoding="utf-8") if path else None
         self._started = time.monotonic()
         self._counters: Record = {}
@@ -80,11 +83,19 @@ class Metrics:
         self._history.append((now, dict(self._counters)))
         while len(self._history) > 2 and self._history[1][0] < now - LONG_SECONDS:
             self._history.popleft()
-        if self._file:
-            with suppress(OSError):  # a full disk costs lines, not the process
-                self._file.write(json.dumps({"time": time.time()} | record) + "\n")
-                self._file.flush()
+        self._append({"time": time.time()} | record)
         return record
+
+    def _append(self, line: Record) -> None:
+        if self._path is None or self._file is None:
+            return
+        with suppress(OSError):  # a full disk costs lines, not the process
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+            if self._file.tell() >= self._limit_bytes:
+                self._file.close()
+                os.replace(self._path, self._path.with_suffix(".jsonl.1"))
+                self._file = self._path.open("a", encoding="utf-8")
 
     def _rate(self, name: str, value: float, now: float, window: float) -> float:
         # The newest mark at least `window` old; the oldest there is while the process is younger than that.

@@ -80,6 +80,21 @@ class RunDir:
         """The acknowledged chunks that replay holds, and what it knows of them."""
         return self.path / "replay"
 
+    @property
+    def best(self) -> Path:
+        """The weights that did best in the evaluator's hands."""
+        return self.checkpoints / "best.safetensors"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files, one for each life of the supervisor."""
+        return self.path / "tensorboard"
+
+    @property
+    def videos(self) -> Path:
+        """What `headrace demo` recorded."""
+        return self.path / "videos"
+
     def log(self, process: str) -> Path:
         """What a process printed."""
         return self.path / "logs" / f"{process}.log"

@@ -36,10 +36,11 @@ def known_envs() -> dict[str, str]:
     }
 
 
-def make_env(config: EnvConfig) -> gymnasium.Env:
+def make_env(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env:
     """Makes the environment that `config.id` names, with Gymnasium's API and no wrapper of ours but a time limit.
 
-    Raises EnvError, in one line, when it is unknown, lacks a package or cannot be made.
+    `render_mode` is for registered ids; the others have the one that they have. Raises EnvError, in one line, when it is
+    unknown, lacks a package or cannot be made.
     """
     name, _, rest = config.id.partition(":")
     if name == "mario":
@@ -56,12 +57,12 @@ def make_env(config: EnvConfig) -> gymnasium.Env:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's advice on newer versions is not for a run's log
-            return _from_module(config) if rest else _from_registry(config)
+            return _from_module(config, render_mode) if rest else _from_registry(config, render_mode)
     except ImportError as error:
         raise EnvError(_missing_package(config.id, error, (error.name or "").lower())) from error
 
 
-def _from_module(config: EnvConfig) -> gymnasium.Env:
+def _from_module(config: EnvConfig, render_mode: str | None) -> gymnasium.Env:
     """A factory of a module (the working directory is searched too), or an id that the module registers."""
     import gymnasium
 
@@ -72,7 +73,7 @@ def _from_module(config: EnvConfig) -> gymnasium.Env:
     factory = getattr(module, attribute, None)
     if factory is None:
         if attribute in gymnasium.registry:
-            return _from_registry(config)
+            return _from_registry(config, render_mode)
         raise EnvError(f"{config.id}: module {module_name} has no {attribute}{_nearest(attribute, dir(module))}")
     if not callable(factory):
         raise EnvError(f"{config.id}: {attribute} cannot be called; name a function or class that makes the environment")
@@ -84,7 +85,7 @@ def _from_module(config: EnvConfig) -> gymnasium.Env:
     return env
 
 
-def _from_registry(config: EnvConfig) -> gymnasium.Env:
+def _from_registry(config: EnvConfig, render_mode: str | None) -> gymnasium.Env:
     """A registered Gymnasium id. A step limit of ours replaces the registered one."""
     import gymnasium
 
@@ -93,6 +94,8 @@ def _from_registry(config: EnvConfig) -> gymnasium.Env:
 
         gymnasium.register_envs(ale_py)
     options: dict[str, Any] = {"disable_env_checker": True}  # the pre-flight has checked, at no cost per step
+    if render_mode is not None:
+        options["render_mode"] = render_mode
     if config.max_episode_steps:
         options["max_episode_steps"] = config.max_episode_steps
     try:

@@ -183,6 +183,11 @@ class MarioEnv(gymnasium.Env):
         """Gives the whole screen [240, 256, 3] RGB uint8, the frame that the last observation was made of."""
         return cv2.cvtColor(self.console.frame, cv2.COLOR_BGRA2RGB)
 
+    @property
+    def frames_per_step(self) -> int:
+        """Emulator frames that a step holds its buttons for."""
+        return self._skip
+
     def close(self) -> None:
         """Frees the emulator; again is no error."""
         if self.console is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from actors.config import EnvConfig
 from actors.envs.make import make_env
 from actors.envs.simulators import Separate, Simulators
 from transport.experience import ExperienceSpec
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 class Episode(NamedTuple):
@@ -43,7 +46,13 @@ class VectorEnv:
     """K environments behind one step, with observations as the spec's fields rest."""
 
     def __init__(
-        self, config: EnvConfig, spec: ExperienceSpec, count: int, seeds: Sequence[int], random_starts: bool = False
+        self,
+        config: EnvConfig,
+        spec: ExperienceSpec,
+        count: int,
+        seeds: Sequence[int],
+        random_starts: bool = False,
+        make: Callable[[EnvConfig], gymnasium.Env] = make_env,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
@@ -55,10 +64,10 @@ class VectorEnv:
         self.count = count
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         start = np.random.default_rng(list(seeds)) if random_starts else None
-        env = make_env(config)
+        env = make(config)
         together = getattr(env.unwrapped, "simulators", None)  # a workload that steps many as one
         self._simulators: Simulators = (
-            together(count) if together else Separate([env, *(make_env(config) for _ in range(count - 1))], spec.fields, start)
+            together(count) if together else Separate([env, *(make(config) for _ in range(count - 1))], spec.fields, start)
         )
         self._total_reward = np.zeros(count, np.float64)
         self._length = np.zeros(count, np.int64)
@@ -66,6 +75,10 @@ class VectorEnv:
     def reset(self) -> dict[str, np.ndarray]:
         """Starts an episode everywhere. Gives the observations, [K, *shape] by field name."""
         return self._start(np.arange(self.count))
+
+    def reseed(self, seeds: Sequence[int]) -> None:
+        """Environment k takes seeds[k] when its next episode starts; the one under way goes on."""
+        self._seeds = [int(seed) for seed in seeds]
 
     def step(self, actions: np.ndarray) -> VectorStep:
         """Steps every environment once; actions [K] of indices or [K, A] of floats. Resets those that ended."""

@@ -17,8 +17,9 @@ def test_the_environments_of_all_actors_are_numbered_through() -> None:
     numbers: list[int] = []
     for index in range(3):
         settings = make_settings(index, count=3, each=4)
-        numbers += range(settings.offset, settings.offset + 4)
-        assert settings.environments == 12
+        assignment = settings.assignment
+        numbers += range(assignment.offset, assignment.offset + 4)
+        assert assignment.environments == 12
     assert numbers == list(range(12))
 
 

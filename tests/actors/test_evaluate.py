@@ -20,7 +20,8 @@ from actors.actor import ActorSettings
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from actors.evaluate import interval, main, play, summarise
+from actors.envs.vector import Episode
+from actors.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
 from learner import checkpoint
 from learner.config import DqnConfig
 from learner.networks import QNetwork, build_network
@@ -107,36 +108,40 @@ def write_weights(run: RunDir, right: float = 1.0) -> None:
     checkpoint.write(run.latest, make_network(make_settings("Balance"), right).state_dict(), metadata)
 
 
+def play_all(settings: ActorSettings, network: QNetwork, episodes: int, epsilon: float) -> list[Episode]:
+    env = environments(settings, min(ENVIRONMENTS, episodes))
+    generator = torch.Generator().manual_seed(3)
+    return [episode for ended in play(env, settings.spec, network, episodes, epsilon, generator) for episode in ended]
+
+
 def test_every_environment_plays_its_share_so_that_short_episodes_do_not_count_more() -> None:
     settings = make_settings("Uneven")
-    heard: list[int] = []
-    played = play(settings, make_network(settings), 20, 0.0, heard.append)
+    played = play_all(settings, make_network(settings), 20, 0.0)
     # Twenty over eight: the first four play three each. Whoever ends first would else have played nearly all of them.
     assert Counter(episode.env for episode in played) == {k: 3 if k < 4 else 2 for k in range(8)}
     assert Counter(episode.length for episode in played) == {1: 10, 30: 10}
-    assert heard == sorted(heard) and heard[-1] == 20
     assert summarise(played)["return_mean"] == 15.5
 
 
 def test_fewer_episodes_than_environments_are_played_too() -> None:
     settings = make_settings("Uneven")
-    played = play(settings, make_network(settings), 3, 0.0, lambda done: None)
+    played = play_all(settings, make_network(settings), 3, 0.0)
     assert sorted(episode.env for episode in played) == [0, 1, 2]
 
 
 def test_greedy_play_does_what_the_network_prefers_and_exploration_errs_now_and_then() -> None:
     settings = make_settings("Balance")
-    good = summarise(play(settings, make_network(settings), 40, 0.0, lambda done: None))
+    good = summarise(play_all(settings, make_network(settings), 40, 0.0))
     assert (good["return_mean"], good["return_std"], good["success_rate"], good["score_mean"]) == (LONGEST, 0, 1, 1000)
-    bad = summarise(play(settings, make_network(settings, right=-1.0), 40, 0.0, lambda done: None))
+    bad = summarise(play_all(settings, make_network(settings, right=-1.0), 40, 0.0))
     assert (bad["return_mean"], bad["length_mean"], bad["success_rate"]) == (0, 1, 0)
-    random = summarise(play(settings, make_network(settings), 40, 1.0, lambda done: None))
+    random = summarise(play_all(settings, make_network(settings), 40, 1.0))
     assert 0 < random["return_mean"] < LONGEST / 2
 
 
 def test_the_same_seed_plays_the_same_episodes() -> None:
     settings = make_settings("Balance")
-    first, second = (play(settings, make_network(settings), 20, 0.5, lambda done: None) for _ in range(2))
+    first, second = (play_all(settings, make_network(settings), 20, 0.5) for _ in range(2))
     assert first == second
 
 
@@ -179,7 +184,7 @@ def test_the_figures_for_people_name_the_run_and_its_policy(run_dir: RunDir, cap
 
 def test_an_environment_that_says_nothing_of_success_has_no_success_rate() -> None:
     settings = make_settings("Uneven")
-    figures = summarise(play(settings, make_network(settings), 8, 0.0, lambda done: None))
+    figures = summarise(play_all(settings, make_network(settings), 8, 0.0))
     assert figures["success_rate"] is None and figures["success_ci95"] is None
     assert figures["score_mean"] == figures["return_mean"]
     about = {"run": "r", "env": "e", "algorithm": "dqn", "policy_version": 1, "stochastic": False}

@@ -23,14 +23,18 @@ def main() -> int:
     config = RunConfig(total_steps=options.total_steps, deploy=DeployConfig(stop_seconds=2.0, restarts=1))
     how = dict(pair.split("=") for pair in options.how)
     needs = {"learner": ("replay",), "actor": ("learner",)}
-    plans = []
-    for name in ("replay", "learner", "actor-0", "actor-1"):
-        role = name.partition("-")[0]
-        arguments = (str(run.path), name, how.get(name, "well"))
-        plans.append(Plan(name, role, "tests.deploy.stub", arguments, needs.get(role, ()), vital=role != "actor"))
+
+    def plan(config: RunConfig, folder: Path) -> list[Plan]:
+        plans = []
+        for name in ("replay", "learner", *(f"actor-{index}" for index in range(config.actors.count))):
+            role = name.partition("-")[0]
+            arguments = (str(folder), name, how.get(name, "well"))
+            plans.append(Plan(name, role, "tests.deploy.stub", arguments, needs.get(role, ()), vital=role != "actor"))
+        return plans
+
     with runs.locked(run):
         run.config.write_bytes(write_config(config))
-        return Service(run, config, Terminal(sys.stdout), options.stop_after, plans).run()
+        return Service(run, config, Terminal(sys.stdout), options.stop_after, plan).run()
 
 
 if __name__ == "__main__":

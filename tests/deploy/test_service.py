@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from deploy import cli, runs
+from deploy.config import load_run_config
 from deploy.process import child_environment
 from transport.run_dir import RunDir
 
@@ -210,3 +211,30 @@ def test_nobody_reading_the_terminal_does_not_stop_the_run(run: RunDir, start: S
     up(run)
     host.send_signal(signal.SIGTERM)
     assert host.wait(10) == 0
+
+
+def test_top_shows_a_run_until_it_is_down(run: RunDir, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    host = start("--stop-after", "3")
+    up(run)
+    assert cli.main(["top"]) == 0
+    assert host.wait(10) == 0
+    out = capsys.readouterr().out
+    assert "mine: stopped" in out and "actor-1" in out
+
+
+def test_a_run_is_scaled_while_it_is_up(run: RunDir, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    host = start()
+    up(run)
+    assert cli.main(["scale", "3"]) == 0
+    assert "goes from 2 to 3 actors" in capsys.readouterr().out
+    until(lambda: [p["name"] for p in status(run)["processes"] if p["state"] == "ready"][2:] == [f"actor-{i}" for i in range(3)])
+    assert load_run_config(run.config).actors.count == 3
+    assert cli.main(["scale", "1"]) == 0
+    until(lambda: len(status(run)["processes"]) == 3)
+    assert cli.main(["scale", "1"]) == 0
+    assert "has 1 actors already" in capsys.readouterr().out
+    host.send_signal(signal.SIGTERM)
+    out, _ = host.communicate(timeout=10)
+    assert host.returncode == 0 and "actor-2 has left" in out and "starting again" not in out
+    assert cli.main(["scale", "2"]) == 2
+    assert "is not up; start it with" in capsys.readouterr().err

@@ -289,5 +289,79 @@ def test_silence_of_a_ready_process_is_measured() -> None:
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     plans = topology(RunConfig(), Path("runs/x"))
-    assert {plan.role for plan in plans} == {role for role, _ in STOP_ORDER}
-    assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1"]
+    assert {plan.role for plan in plans} == {role for roles, _ in STOP_ORDER for role in roles}
+    assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1", "evaluator"]
+
+
+def test_the_run_goes_on_without_an_evaluator() -> None:
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    world = World(plans=(*PLANS, evaluator), config=DeployConfig(restarts=0))
+    world.bring_up()
+    world.die("evaluator")
+    world.run(5)
+    assert world.slot("evaluator").state == "failed" and not world.supervisor.stopping
+    assert world.supervisor.all_ready
+
+
+def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    world = World(plans=(*PLANS, evaluator))
+    world.bring_up()
+    world.supervisor.stop("enough")
+    world.run(2)
+    asked = [what for _, what in world.events if what.startswith("ask")]
+    assert asked.index("ask evaluator") < asked.index("ask learner") and world.supervisor.finished
+
+
+def actor(index: int) -> Plan:
+    return Plan(f"actor-{index}", "actor", "actors", (), needs=("learner",))
+
+
+def test_a_larger_plan_starts_who_is_missing() -> None:
+    world = World()
+    world.bring_up()
+    world.supervisor.replan((*PLANS, actor(2)))
+    assert not world.supervisor.all_ready
+    world.run(0.2)
+    assert world.starts("actor-2") and len(world.starts("actor-0")) == 1
+    world.progress("actor-2")
+    assert world.supervisor.all_ready
+
+
+def test_who_is_not_in_the_plan_is_asked_to_leave_and_not_replaced_and_its_steps_count() -> None:
+    world = World()
+    world.bring_up()
+    world.progress("actor-1", steps=70.0)
+    world.supervisor.replan(PLANS[:3])
+    world.run(5)
+    assert [slot.name for slot in world.supervisor.slots] == ["replay", "learner", "actor-0"]
+    assert len(world.starts("actor-1")) == 1 and world.supervisor.steps == 70 and not world.supervisor.stopping
+    assert "actor-1 has left" in world.lines
+
+
+def test_who_does_not_leave_is_killed() -> None:
+    world = World(deaf=("actor-1",))
+    world.bring_up()
+    world.supervisor.replan(PLANS[:3])
+    world.run(world.config.stop_seconds + 1)
+    assert "actor-1 did not leave in time; killed" in world.lines and len(world.supervisor.slots) == 3
+
+
+def test_who_is_wanted_again_while_leaving_starts_again() -> None:
+    world = World(deaf=("actor-1",))
+    world.bring_up()
+    world.supervisor.replan(PLANS[:3])
+    world.supervisor.replan(PLANS)
+    world.die("actor-1", 0)
+    world.run(1)
+    assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").restarts == 0
+
+
+def test_a_stop_while_someone_leaves_waits_for_him_too() -> None:
+    world = World(deaf=("actor-1",))
+    world.bring_up()
+    world.supervisor.replan(PLANS[:3])
+    world.run(0.5)
+    world.supervisor.stop("enough")
+    world.run(20)
+    assert world.supervisor.finished and world.processes["actor-1"].ended

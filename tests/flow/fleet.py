@@ -54,12 +54,19 @@ class Fleet:
         self.network = build_network(self.spec, self.algorithm)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.version = -1
+        self.publisher: WeightPublisher | None = None
+        self.serve_weights()
+        self.samplers: list[Sampler] = []
+
+    def serve_weights(self) -> None:
+        """Binds (anew: a supervisor sweeps a run's sockets as it starts) and publishes the next version."""
+        if self.publisher is not None:
+            self.publisher.close()
         bind = self.run_dir.bind_address
         self.publisher = WeightPublisher(bind("weights"), bind("payload"), new_incarnation())
         self.publish()
         self.run_dir.write_endpoint("weights", self.publisher.addresses[0])
         self.run_dir.write_endpoint("payload", self.publisher.addresses[1])
-        self.samplers: list[Sampler] = []
 
     def publish(self) -> None:
         """The next version, whose policy always takes the action version mod ACTIONS."""
@@ -68,6 +75,7 @@ class Fleet:
             for parameter in self.network.parameters():
                 parameter.zero_()
             self.network.head.bias[1 + self.version % ACTIONS] = 1.0  # entry 0 of a dueling head is the value
+        assert self.publisher is not None
         self.publisher.publish(self.network, self.version)
 
     def start(self, name: str, *arguments: str) -> None:
@@ -128,7 +136,8 @@ class Fleet:
         for process in self.processes.values():
             process.kill()
             process.wait(15)
-        self.publisher.close()
+        if self.publisher is not None:
+            self.publisher.close()
         self.run_dir.remove_sockets()
 
 

@@ -153,6 +153,7 @@ def kill_learners(fleet: Fleet, send: Callable[[], None]) -> list[int]:
 @pytest.mark.flow
 def test_a_learner_killed_goes_on_from_its_newest_sound_checkpoint(tmp_path: Path, fleets: list[Fleet]) -> None:
     fleet = make_fleet(tmp_path, fleets, "vector", samples_per_insert_low=0.0, samples_per_insert_high=1e9)
+    assert fleet.publisher is not None
     fleet.publisher.close()  # the real learner takes its place
     document = tomllib.loads(fleet.run_dir.config.read_text())
     document["learner"] |= {"batch_size": 8, "updates_per_epoch": 5, "publish_epochs": 1, "checkpoint_epochs": 2}

@@ -272,3 +272,41 @@ def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
     writer.insert(CHUNKS[1])
     link.until(lambda: writer.outstanding == 0, writer)
     assert link.metrics.value("rejected") == 1 and server.table.inserted_items == 4
+
+
+def test_who_said_goodbye_leaves_the_credit_to_the_others(link: Link) -> None:
+    server = link.serve(FREE)
+    stays, leaves = link.writer("actor-0"), link.writer("actor-1")
+    link.until(lambda: stays.has_credit and leaves.has_credit, stays, leaves)
+    link.until(lambda: server.table.limiter.slack > 0 and queue_limit(link) == 16, stays, leaves)
+    leaves.insert(CHUNKS[0])
+    link.until(lambda: not leaves.outstanding, stays, leaves)
+    leaves.close()
+    link.opened.remove(leaves)
+    link.until(lambda: queue_limit(link) == 8, stays)
+
+
+def test_who_is_gone_without_a_word_leaves_the_credit_too(link: Link) -> None:
+    link.serve(FREE)
+    stays, leaves = link.writer("actor-0"), link.writer("actor-1")
+    link.until(lambda: stays.has_credit and leaves.has_credit, stays, leaves)
+    leaves._client.close()
+    link.opened.remove(leaves)
+    link.until(lambda: queue_limit(link) == 8, stays)
+
+
+def test_a_smaller_share_reaches_those_who_came_first(link: Link) -> None:
+    link.serve(
+        ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9, receive_bytes=1_000_000)
+    )
+    writers = [link.writer("actor-0")]
+    link.until(lambda: writers[0].has_credit, *writers)
+    before = writers[0]._credit_bytes
+    writers += [link.writer(f"actor-{index}") for index in range(1, 200)]
+    link.until(lambda: writers[0]._credit_bytes < before, *writers)
+
+
+def queue_limit(link: Link) -> float:
+    assert link.server is not None
+    link.server.measure()
+    return link.metrics._gauges["queue_limit"]

@@ -72,3 +72,15 @@ def test_each_record_is_a_line_of_json(clock: Clock, tmp_path: Path) -> None:
     metrics.close()
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert len(lines) == 2 and lines[0]["items"] == 7 and lines[0]["time"] == clock.now
+
+
+def test_the_file_is_set_aside_when_it_has_grown(tmp_path: Path) -> None:
+    path = tmp_path / "actor-0.jsonl"
+    metrics = Metrics(path, limit_bytes=2_000)
+    for number in range(200):
+        metrics.gauge("number", number)
+        metrics.record()
+    metrics.close()
+    before = path.with_suffix(".jsonl.1")
+    assert before.stat().st_size < 2_200 and path.stat().st_size < 2_000 and len(list(tmp_path.iterdir())) == 2
+    assert [json.loads(line)["number"] for line in (before.read_text() + path.read_text()).splitlines()][-1] == 199

@@ -1,0 +1,63 @@
+"""The commands that need torch, a simulator or the source tree: each runs in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+
+from deploy import runs
+from deploy.config import ConfigError, nearest
+from deploy.process import ROOT, child_environment, python_command
+from transport.run_dir import RunDir
+
+FAILED = 1
+
+
+def evaluate(parsed: argparse.Namespace) -> int:
+    """Forwards to the evaluation, in a process of its own."""
+    run = _with_weights(parsed)
+    if parsed.episodes < 1:
+        raise ConfigError("--episodes must be at least 1")
+    switches = [f"--{name}" for name in ("stochastic", "best", "json") if getattr(parsed, name)]
+    return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches)
+
+
+def _with_weights(parsed: argparse.Namespace) -> RunDir:
+    run = runs.chosen(parsed)
+    weights = run.best if parsed.best else run.latest
+    if not weights.exists():
+        raise ConfigError(f"run {run.name} has no weights yet (checkpoints/{weights.name})")
+    return run
+
+
+def demo(parsed: argparse.Namespace) -> int:
+    """Forwards to the demonstration, in a process of its own."""
+    run = _with_weights(parsed)
+    if parsed.episodes < 1:
+        raise ConfigError("--episodes must be at least 1")
+    if parsed.video is not None and not parsed.video.parent.is_dir():
+        raise ConfigError(f"--video: there is no folder {parsed.video.parent}")
+    more = ["--best"] if parsed.best else []
+    more += ["--video", str(parsed.video)] if parsed.video is not None else []
+    return _child("actors.demo", str(run.path), "--episodes", str(parsed.episodes), "--seed", str(parsed.seed), *more)
+
+
+def export(parsed: argparse.Namespace) -> int:
+    """Forwards to the export, in a process of its own."""
+    run = _with_weights(parsed)
+    return _child("learner.export", str(run.path), str(parsed.out), *(["--best"] if parsed.best else []))
+
+
+def bench(parsed: argparse.Namespace) -> int:
+    """Forwards to a benchmark of the source tree."""
+    known = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
+    if not known:
+        raise ConfigError("benchmarks run from the source tree; this is an installed package")
+    if parsed.name not in known:
+        raise ConfigError(f"no benchmark {parsed.name!r}; {nearest(parsed.name, known)}")
+    return _child(f"benchmarks.{parsed.name}", *parsed.rest)
+
+
+def _child(module: str, *arguments: str) -> int:
+    done = subprocess.run(python_command(module, *arguments), stdin=subprocess.DEVNULL, env=child_environment())
+    return done.returncode if done.returncode >= 0 else FAILED

@@ -1,0 +1,88 @@
+"""What the run measured, for TensorBoard: event files written by the supervisor alone, x = environment steps."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from transport.metrics import Record
+
+# The learner's figures that are told elsewhere, or that are no figures of training.
+NOT_TRAINING = ("policy_version", "epoch", "lag_mean", "rejected_weights")
+DERIVED = ("_per_second", "_per_second_60", "_fraction", "_seconds")
+
+
+class Board:
+    """One event file of one life of the supervisor. A full disk costs points, never the run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is written, nor imported, before the first point."""
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+
+    def write(self, steps: float, values: Record) -> None:
+        """Adds the values at this number of environment steps."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        try:
+            self._append(Event(wall_time=time.time(), step=int(steps), summary=summary).SerializeToString())
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the file; a later point opens another."""
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:  # what could not be flushed is lost
+                pass
+            self._file = None
+
+    def _append(self, event: bytes) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if self._file is None:
+            self._folder.mkdir(exist_ok=True)
+            name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+            self._file = (self._folder / name).open("ab")
+            RecordWriter(self._file).write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        RecordWriter(self._file).write(event)
+        self._file.flush()
+
+
+def tags(actors: dict[int, Record], replay: Record, learner: Record, evaluation: Record, steps: float) -> Record:
+    """Everything there is to plot, from the newest records of the processes; what nobody has measured is left out."""
+    records = [record for record in actors.values() if record]
+    found: dict[str, float | None] = {
+        "rollout/ep_rew_mean": _mean(records, "episode_return"),
+        "rollout/ep_len_mean": _mean(records, "episode_length"),
+        "rollout/success_rate": _mean(records, "success_rate"),
+        "time/fps": sum(record.get("steps_per_second", 0.0) for record in records) if records else None,
+        "time/total_timesteps": steps,
+        "eval/mean_reward": evaluation.get("return_mean"),
+        "eval/mean_ep_length": evaluation.get("length_mean"),
+        "eval/mean_score": evaluation.get("score_mean"),
+        "eval/success_rate": evaluation.get("success_rate"),
+        "replay/size": replay.get("items"),
+        "replay/samples_per_insert": replay.get("samples_per_insert"),
+        "policy/lag_mean": learner.get("lag_mean"),
+        "learner/updates_per_second": learner.get("updates_per_second"),
+        "learner/data_wait_fraction": learner.get("data_wait_fraction"),
+    }
+    found |= {f"actor/{index}/fps": record.get("steps_per_second") for index, record in actors.items()}
+    counters = {name.removesuffix("_per_second") for name in learner if name.endswith("_per_second")}
+    training = {name for name in learner if not name.endswith(DERIVED)} - counters - set(NOT_TRAINING)
+    found |= {f"train/{name}": learner[name] for name in training}
+    return {tag: value for tag, value in found.items() if value is not None}
+
+
+def _mean(records: Sequence[Record], name: str) -> float | None:
+    values = [record[name] for record in records if name in record]
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,106 @@
+"""A policy on film."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+import tomli_w
+
+from actors.config import ActorsConfig, EnvConfig
+from actors.demo import Film, main
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from learner import checkpoint
+from learner.config import DqnConfig
+from learner.networks import build_network
+from transport.run_dir import RunDir
+
+
+class Painted(gymnasium.Env):
+    """Episodes of 9 steps; the picture's brightness is the step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    render_mode: str | None = "rgb_array"
+    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.now = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        return np.full(1, self.now, np.float32), 1.0, self.now == 9, False, {"is_success": True}
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        return np.full((48, 64, 3), 20 * self.now, np.uint8)
+
+
+class Unseen(Painted):
+    render_mode = None
+
+
+def make_run(path: Path, env_id: str) -> RunDir:
+    run = RunDir(path)
+    run.create()
+    env, algorithm = EnvConfig(id=env_id), DqnConfig(hidden=8)
+    spec = experience_spec(make_env(env), env, 1, "none")
+    sections = {"env": env, "algorithm": algorithm, "actors": ActorsConfig()}
+    run.config.write_text(tomli_w.dumps({"seed": 1} | {name: msgspec.to_builtins(section) for name, section in sections.items()}))
+    run.spec.write_bytes(msgspec.json.encode(spec))
+    metadata = {"policy_version": "3", "spec_digest": spec.digest}
+    checkpoint.write(run.latest, dict(build_network(spec, algorithm).state_dict()), metadata)
+    return run
+
+
+def test_every_picture_of_an_episode_is_shown_once_the_last_included() -> None:
+    seen: list[int] = []
+    film = Film(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20))
+    for _ in range(2):
+        film.reset()
+        while not film.step(0)[2]:
+            pass
+    film.reset()
+    assert seen == [*range(10), *range(10)]
+
+
+def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"
+    assert main([str(run.path), "--video", str(out), "--episodes", "2"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("policy v3: return 9.0, score 9.0, 9 steps, success") == 2 and "20 pictures" in said
+    reader = imageio_ffmpeg.read_frames(str(out))
+    about = next(reader)
+    frames = [np.frombuffer(frame, np.uint8) for frame in reader]
+    assert about["size"] == (64, 48) and about["fps"] == 10 and len(frames) == 20
+    assert frames[9].mean() > frames[1].mean() > frames[0].mean() - 1
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    assert main([str(run.path), "--video", str(tmp_path / "out.mp4")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "pip install 'headrace[video]'" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "words"), [("Unseen", ["--video", "x.mp4"], "cannot be filmed"), ("Painted", [], "no window")]
+)
+def test_what_cannot_be_seen_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str], words: str
+) -> None:
+    run = make_run(tmp_path / "run", f"{__name__}:{name}")
+    assert main([str(run.path), *more]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and words in error

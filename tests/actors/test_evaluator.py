@@ -1,0 +1,95 @@
+"""The evaluator: what it measures, what it keeps, and how little it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from actors.config import ActorsConfig, EnvConfig
+from actors.evaluator import Best, Throttle, describe
+from learner import checkpoint
+from replay.config import ReplayConfig
+from tests.flow.fleet import Fleet, wait_until
+
+ABOUT = {"spec_digest": "a" * 16, "env": "toy", "algorithm": "dqn"}
+WEIGHTS = {"w": torch.ones(2)}
+
+
+def figures(success: float | None, returns: float) -> dict[str, object]:
+    return {"success_rate": success, "return_mean": returns, "episodes": 20}
+
+
+def test_success_counts_before_return(tmp_path: Path) -> None:
+    best = Best(tmp_path / "best.safetensors", ABOUT)
+    assert best.consider(1, WEIGHTS, figures(0.0, 50.0))
+    assert best.consider(2, WEIGHTS, figures(0.1, 20.0))
+    assert not best.consider(3, WEIGHTS, figures(0.0, 90.0))
+    assert not best.consider(4, WEIGHTS, figures(0.1, 20.0))
+    assert best.consider(5, WEIGHTS, figures(0.1, 21.0)) and best.version == 5
+
+
+def test_a_negative_return_is_better_than_none_and_no_success_is_needed(tmp_path: Path) -> None:
+    best = Best(tmp_path / "best.safetensors", ABOUT)
+    assert best.consider(1, WEIGHTS, figures(None, -100.0)) and best.consider(2, WEIGHTS, figures(None, -90.0))
+
+
+def test_what_was_best_is_known_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "best.safetensors"
+    Best(path, ABOUT).consider(7, WEIGHTS, figures(0.5, 10.0))
+    again = Best(path, ABOUT)
+    assert again.version == 7 and not again.consider(8, WEIGHTS, figures(0.5, 9.0))
+    assert checkpoint.read(path)[1]["policy_version"] == "7"
+
+
+def test_another_spec_or_a_damaged_file_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "best.safetensors"
+    Best(path, ABOUT).consider(7, WEIGHTS, figures(1.0, 10.0))
+    assert Best(path, ABOUT | {"spec_digest": "b" * 16}).version == -1
+    path.write_bytes(b"not weights")
+    assert Best(path, ABOUT).version == -1 and "is not used" in capsys.readouterr().out
+
+
+def test_rest_is_owed_for_work_and_not_saved_up() -> None:
+    used, now = 5.0, 100.0
+    throttle = Throttle(0.1, lambda: used, lambda: now)
+    assert throttle.owed_seconds() == 0
+    used, now = 6.0, 101.0
+    assert throttle.owed_seconds() == pytest.approx(9.0)
+    now = 500.0
+    assert throttle.owed_seconds() == 0
+    throttle.begin()
+    used, now = 6.5, 500.5
+    assert throttle.owed_seconds() == pytest.approx(4.5)
+
+
+def test_the_line_says_success_only_where_the_environment_does() -> None:
+    assert describe(42, figures(0.35, 1523.44), 40) == "v42 · 20 episodes · success 35% · return 1,523.4 · best v40"
+    assert describe(42, figures(None, -1.0), 40) == "v42 · 20 episodes · return -1.0 · best v40"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path / "run", EnvConfig(id="CartPole-v1"), ActorsConfig(), ReplayConfig(), 1)
+    yield made
+    made.close()
+
+
+@pytest.mark.flow
+def test_it_follows_the_weights_reports_each_round_and_keeps_the_best(fleet: Fleet) -> None:
+    document = fleet.run_dir.config.read_text()
+    fleet.run_dir.config.write_text(document + "[evaluator]\nepisodes = 5\ncore_share = 0.2\n")
+    fleet.start("evaluator", "actors.evaluator", str(fleet.run_dir.path))
+    wait_until(lambda: fleet.run_dir.metrics("evaluator").exists(), 60, "started")
+    process = psutil.Process(fleet.processes["evaluator"].pid)
+    assert fleet.log("evaluator") == ""  # version 0 is not worth a word
+    fleet.publish()
+    wait_until(lambda: "v1 · 5 episodes · return" in fleet.log("evaluator"), 60, "a round of v1")
+    assert process.nice() > 0
+    weights, metadata = checkpoint.read(fleet.run_dir.best)
+    assert metadata["policy_version"] == "1" and float(metadata["return_mean"]) > 5
+    checkpoint.load_into(fleet.network, weights)
+    assert fleet.stop("evaluator") == 0, fleet.log("evaluator")

@@ -1,0 +1,36 @@
+import subprocess
+from typing import Any
+
+import pytest
+
+from deploy import cli, doctor
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, stdout: str) -> None:
+    done: Any = subprocess.CompletedProcess([], 0, stdout, "")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *arguments, **options: done)
+
+
+def test_it_says_what_is_there_and_why_the_rest_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = (
+        '[{"kind":"cuda","name":"","precision":"","missing":"check the driver"},'
+        '{"kind":"cpu","name":"CPU","precision":"float32","missing":""}]'
+    )
+    answer(monkeypatch, f"a notice\n{devices}\n")
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "-     cuda         not to be had: check the driver" in out and "ok    cpu          CPU, float32" in out
+    for what in ("python", "torch", "packages", "mario", "video", "cores", "memory", "disk"):
+        assert f" {what} " in out
+
+
+def test_what_is_lacking_is_named_at_the_end_and_the_status_is_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(monkeypatch, "")
+    monkeypatch.setattr(doctor, "LEAST_FILES", 10**9)
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "LACKS devices" in out and out.splitlines()[-1].startswith("Headrace lacks: devices") and "ulimit -n" in out

@@ -1,0 +1,32 @@
+"""A supervisor over real replay and actor processes, the learner left to the test: `python -m tests.flow.scale_host RUN_DIR`."""
+
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from deploy import runs
+from deploy.config import RunConfig
+from deploy.logs import Terminal
+from deploy.service import Service
+from deploy.topology import Plan, topology
+from transport.run_dir import RunDir
+
+
+def plan(config: RunConfig, folder: Path) -> list[Plan]:
+    """All but learner and evaluator."""
+    plans = [entry for entry in topology(config, folder) if entry.role in ("replay", "actor")]
+    return [replace(entry, needs=("replay",)) if entry.role == "actor" else entry for entry in plans]
+
+
+def main() -> int:
+    run = RunDir(Path(sys.argv[1]))
+    config = msgspec.convert(tomllib.loads(run.config.read_text()), RunConfig)
+    with runs.locked(run):
+        return Service(run, config, Terminal(sys.stdout), 0.0, plan).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

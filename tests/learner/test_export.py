@@ -1,0 +1,63 @@
+"""One file that holds all it takes to act."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import tomli_w
+import torch
+
+from learner import checkpoint
+from learner.checkpoint import CheckpointError
+from learner.config import DqnConfig
+from learner.export import load, main
+from learner.networks import build_network
+from transport.experience import Categorical, ExperienceSpec, Field
+from transport.run_dir import RunDir
+
+SPEC = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(3), 8, 2, 1)
+ALGORITHM = DqnConfig(hidden=16, dueling=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "mine")
+    made.create()
+    made.config.write_text(tomli_w.dumps({"seed": 1, "env": {"id": "toy"}, "algorithm": msgspec.to_builtins(ALGORITHM)}))
+    made.spec.write_bytes(msgspec.json.encode(SPEC))
+    network = build_network(SPEC, ALGORITHM)
+    for path, version in ((made.latest, "9"), (made.best, "5")):
+        metadata = {"spec_digest": SPEC.digest, "policy_version": version, "env": "toy", "algorithm": "dqn"}
+        checkpoint.write(path, dict(network.state_dict()), metadata)
+    return made
+
+
+def test_an_exported_file_acts_as_the_run_does_without_its_folder(run: RunDir, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    assert main([str(run.path), str(out)]) == 0
+    weights = checkpoint.read(run.latest)[0]
+    original = build_network(SPEC, ALGORITHM).eval()
+    checkpoint.load_into(original, weights)
+    run.path.rename(tmp_path / "elsewhere")
+    network, spec, metadata = load(out)
+    assert spec == SPEC and metadata["policy_version"] == "9" and metadata["run"] == "mine"
+    observation = {"observation": torch.randn(5, 2, 4)}
+    torch.testing.assert_close(network(observation), original(observation), rtol=0, atol=0)
+
+
+def test_best_is_exported_on_request(run: RunDir, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    assert main([str(run.path), str(out), "--best"]) == 0
+    assert load(out)[2]["policy_version"] == "5"
+
+
+def test_a_plain_checkpoint_is_told_from_an_exported_one(run: RunDir) -> None:
+    with pytest.raises(CheckpointError, match="not an exported one"):
+        load(run.latest)
+
+
+def test_where_nothing_can_be_written_one_line_says_so(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run.path), str(tmp_path / "no" / "out.safetensors")]) == 3
+    assert "cannot write" in capsys.readouterr().err
