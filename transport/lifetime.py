@@ -14,7 +14,7 @@ from typing import Literal
 
 from transport.channel import Client
 from transport.messages import Assignment, Progress, Stop
-from transport.metrics import Metrics, Record
+from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
@@ -78,6 +78,7 @@ class Lifetime:
         self.incarnation = new_incarnation()
         self.metrics = Metrics(run_dir.metrics(name))
         self.assignment: Assignment | None = None  # the supervisor's newest, for actors
+        self._shares = Shares()
         self._describe = describe
         self._stopping = False
         self._state: Literal["starting", "ready", "stopping"] = "starting"
@@ -113,7 +114,7 @@ class Lifetime:
         self._next_beat = now + BEAT_SECONDS
         if self._state == "ready" and now >= self._next_record:
             self._next_record = now + RECORD_SECONDS
-            self._pending = self.metrics.record()
+            self._pending = self._record()
             if line := self._describe(self._pending):
                 say(line)
         if self._control is None:
@@ -127,6 +128,11 @@ class Lifetime:
         if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):
             self._pending = {}
 
+    def _record(self) -> Record:
+        for name, share in self._shares.read().items():
+            self.metrics.gauge(name, share)
+        return self.metrics.record()
+
     def pause(self, seconds: float) -> None:
         """Waits for something outside without freezing the heartbeat."""
         time.sleep(min(seconds, BEAT_SECONDS))
@@ -134,7 +140,7 @@ class Lifetime:
 
     def close(self) -> None:
         """Writes and sends the last record: what was counted since the one before belongs to the run, too."""
-        last = self.metrics.record()
+        last = self._record()
         self.metrics.close()
         if self._control is not None:
             self._control.send(Progress(self.name, os.getpid(), "stopping", self._beats, last))
