@@ -8,7 +8,11 @@ from transport.metrics import Record
 
 HELD = 0.15  # a side that waits for more than this share of its time is limited by something else
 BUSY = 0.8
+SATURATED = 0.95
 ALL_CORES = 0.9
+STARVED = 0.25  # share of the time that a process may stand in line for a core before that is what limits
+COMPUTES = 0.5  # of an actor's time: one that mostly sleeps in its simulator needs no core to itself
+TIGHT = 2.0  # a band that ends below this lets most experience be used no more than once
 
 
 def bottleneck(
@@ -38,10 +42,24 @@ def bottleneck(
     busy = _busy(replay)
     if busy >= BUSY and max(waiting, data_wait) > HELD:
         return f"replay (busy {_percent(busy)}) · try a lower --replay.samples-per-insert-high or smaller batches"
+    starved = max(_mean(actors, "starved_fraction"), learner.get("starved_fraction", 0.0))
+    if starved > STARVED:
+        return _cores_limit(actors, learner, starved, cores)
+    full &= _mean(actors, "processor_fraction", 1.0) > COMPUTES
     if waiting > HELD and waiting >= starving:
         return _learner_limits(waiting, updating, replay, full)
+    if starving > HELD and replay.get("band_high", TIGHT) < TIGHT:
+        return (
+            f"limiter (learner waits {_percent(starving)}, samples/insert {replay.get('samples_per_insert', 0):.1f} is at the "
+            f"end of the band {_band(replay)}) · try a higher --replay.samples-per-insert-high"
+        )
     if starving > HELD:
         return _actors_limit(actors, replay, starving, envs_per_actor, cores, full)
+    if updating >= SATURATED:
+        return (
+            f"learner (updates take {_percent(updating)} of its time, nobody waits) · "
+            "try a faster device or a smaller batch; more actors would only have to wait"
+        )
     if full:
         evidence = f"all {cores} cores busy, learner {_percent(updating)} in updates, {_percent(data_wait)} waiting"
         return f"processor ({evidence}) · more actors will not help; more or faster cores, or a GPU for the learner, would"
@@ -53,7 +71,6 @@ def bottleneck(
 
 
 def _learner_limits(waiting: float, updating: float, replay: Record, full: bool) -> str:
-    band = f"{replay.get('band_low', 0):g}-{replay.get('band_high', 0):g}"
     if updating >= 0.5:
         advice = "fewer actors, " if full else ""
         return (
@@ -62,7 +79,21 @@ def _learner_limits(waiting: float, updating: float, replay: Record, full: bool)
         )
     return (
         f"limiter (actors wait {_percent(waiting)} for samples/insert {replay.get('samples_per_insert', 0):.1f} "
-        f"to reach the band {band}) · try a lower --replay.samples-per-insert-low"
+        f"to reach the band {_band(replay)}) · try a lower --replay.samples-per-insert-low"
+    )
+
+
+def _band(replay: Record) -> str:
+    return f"{replay.get('band_low', 0):g}-{replay.get('band_high', 0):g}"
+
+
+def _cores_limit(actors: Sequence[Record], learner: Record, starved: float, cores: int) -> str:
+    who = "learner" if learner.get("starved_fraction", 0.0) >= starved else "actors"
+    spare = "fewer actors, " if len(actors) > 1 else ""
+    number = "the only core" if cores == 1 else f"one of {cores} cores"
+    return (
+        f"processor ({who} wait{'s' if who == 'learner' else ''} {_percent(starved)} of the time for {number}) · "
+        f"more actors will not help; try {spare}nothing else beside the run, more cores or a GPU for the learner"
     )
 
 
@@ -92,8 +123,8 @@ def _busy(replay: Record) -> float:
     return 1.0 - sum(replay.get(f"{name}_fraction", 0.0) for name in ("idle", "insert_hold", "sample_hold"))
 
 
-def _mean(records: Sequence[Record], name: str) -> float:
-    return sum(record.get(name, 0.0) for record in records) / len(records)
+def _mean(records: Sequence[Record], name: str, otherwise: float = 0.0) -> float:
+    return sum(record.get(name, otherwise) for record in records) / len(records)
 
 
 def _percent(share: float) -> str:

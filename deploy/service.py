@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -91,7 +92,7 @@ class Service:
         numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
         numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
-        psutil.cpu_percent()  # the first call only sets the mark
+        cores_busy()  # the first call only sets the mark
         try:
             while not self.supervisor.finished:
                 self._turn()
@@ -236,8 +237,8 @@ class Service:
             records.get("learner", {}),
             min_size=self._config.replay.min_size,
             envs_per_actor=self._config.actors.envs_per_actor,
-            cores=psutil.cpu_count() or 1,
-            cores_busy=psutil.cpu_percent() / 100,
+            cores=len(own_cores()),
+            cores_busy=cores_busy(),
         )
 
     def _say_goodbye(self) -> None:
@@ -249,6 +250,20 @@ class Service:
         for slot in self.supervisor.slots:
             if slot.process is not None:
                 slot.process.kill()
+
+
+def own_cores() -> list[int]:
+    """The cores that this run may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(psutil.cpu_count() or 1))
+
+
+def cores_busy() -> float:
+    """The share of them that has been in use, by whomever, since the last call."""
+    shares = psutil.cpu_percent(percpu=True)
+    own = [shares[core] for core in own_cores() if core < len(shares)] or shares
+    return sum(own) / len(own) / 100
 
 
 def read_device(run: RunDir) -> Document:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from transport.channel import Client
 from transport.messages import Assignment, Progress, Stop
-from transport.metrics import Metrics, Record
+from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
@@ -79,6 +79,7 @@ class Lifetime:
         self.metrics = Metrics(run_dir.metrics(name))
         self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self.assignment: Assignment | None = None  # the supervisor's newest, for actors
+        self._shares = Shares()
         self._describe = describe
         self._stopping = False
         self._state: Literal["starting", "ready", "stopping"] = "starting"
@@ -114,8 +115,7 @@ class Lifetime:
         self._next_beat = now + BEAT_SECONDS
         if self._state == "ready" and now >= self._next_record:
             self._next_record = now + RECORD_SECONDS
-            self.measure()
-            self._pending = self.metrics.record()
+            self._pending = self._record()
             if line := self._describe(self._pending):
                 say(line)
         if self._control is None:
@@ -129,6 +129,12 @@ class Lifetime:
         if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):
             self._pending = {}
 
+    def _record(self) -> Record:
+        self.measure()
+        for name, share in self._shares.read().items():
+            self.metrics.gauge(name, share)
+        return self.metrics.record()
+
     def pause(self, seconds: float) -> None:
         """Waits for something outside without freezing the heartbeat."""
         time.sleep(min(seconds, BEAT_SECONDS))
@@ -136,8 +142,7 @@ class Lifetime:
 
     def close(self) -> None:
         """Writes and sends the last record: what was counted since the one before belongs to the run, too."""
-        self.measure()
-        last = self.metrics.record()
+        last = self._record()
         self.metrics.close()
         if self._control is not None:
             self._control.send(Progress(self.name, os.getpid(), "stopping", self._beats, last))

@@ -15,6 +15,36 @@ SHORT_SECONDS, LONG_SECONDS = 10.0, 60.0
 FILE_BYTES = 20_000_000  # about a day; the file before is kept, too
 
 
+class Shares:
+    """How a process and its processor got on, as shares of the wall clock.
+
+    `processor_fraction` is what all its threads computed (above 1 with several); `starved_fraction` is how long its main thread
+    could have computed but had to wait for a core, where the system (Linux) tells.
+    """
+
+    def __init__(self) -> None:
+        """Counts from here."""
+        self._before = (time.monotonic(), time.process_time(), waited_for_a_core_seconds())
+
+    def read(self) -> Record:
+        """The shares since the last call."""
+        now, used, waited = time.monotonic(), time.process_time(), waited_for_a_core_seconds()
+        (then, used_then, waited_then), self._before = self._before, (now, used, waited)
+        elapsed = max(now - then, 1e-9)
+        shares = {"processor_fraction": max(used - used_then, 0.0) / elapsed}
+        if waited is not None and waited_then is not None:
+            shares["starved_fraction"] = min((waited - waited_then) / elapsed, 1.0)
+        return shares
+
+
+def waited_for_a_core_seconds() -> float | None:
+    """How long the main thread has stood in line for a core since it began; None where the system does not say."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 class Metrics:
     """What one process counts. Not thread-safe: each process counts in its main loop.
 

@@ -92,3 +92,29 @@ def test_late_batches_on_idle_cores_ask_for_prefetch() -> None:
 
 def test_when_nobody_waits_both_sides_may_grow() -> None:
     assert verdict().startswith("none (learner 90% in updates, nobody waits)")
+
+
+def test_a_learner_that_does_nothing_but_update_is_the_limit_even_if_nobody_waits_yet() -> None:
+    text = verdict(learner={"update_fraction": 0.99, "data_wait_fraction": 0.0}, cores_busy=0.99)
+    assert text.startswith("learner (updates take 99% of its time, nobody waits)") and "faster device" in text
+
+
+def test_a_simulator_that_sleeps_leaves_its_core_to_more_actors() -> None:
+    sleeps = ACTOR | {"processor_fraction": 0.05}
+    text = verdict(actors=[sleeps], replay={"sample_hold_fraction": 0.6}, learner={"update_fraction": 0.3}, cores_busy=0.99)
+    assert text == "simulators (actors 95% in env.step, learner waits 60%) · try more actors"
+
+
+def test_a_band_that_ends_below_its_use_is_named_before_the_actors() -> None:
+    replay = {"sample_hold_fraction": 0.8, "band_low": 0.1, "band_high": 0.5, "samples_per_insert": 0.5}
+    text = verdict(replay=replay, learner={"update_fraction": 0.2}, cores_busy=0.99)
+    assert text.startswith("limiter (learner waits 80%, samples/insert 0.5 is at the end of the band 0.1-0.5)")
+    assert text.endswith("try a higher --replay.samples-per-insert-high")
+
+
+def test_processes_that_stand_in_line_for_a_core_name_the_processor() -> None:
+    starved = ACTOR | {"starved_fraction": 0.7}
+    text = verdict(actors=[starved, starved], replay={"sample_hold_fraction": 0.6})
+    assert text.startswith("processor (actors wait 70% of the time for one of 8 cores)") and "fewer actors" in text
+    text = verdict(learner={"starved_fraction": 0.5})
+    assert text.startswith("processor (learner waits 50% of the time for one of 8 cores)")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transport import metrics as module
-from transport.metrics import Metrics
+from transport.metrics import Metrics, Shares
 
 
 class Clock:
@@ -84,3 +84,13 @@ def test_the_file_is_set_aside_when_it_has_grown(tmp_path: Path) -> None:
     before = path.with_suffix(".jsonl.1")
     assert before.stat().st_size < 2_200 and path.stat().st_size < 2_000 and len(list(tmp_path.iterdir())) == 2
     assert [json.loads(line)["number"] for line in (before.read_text() + path.read_text()).splitlines()][-1] == 199
+
+
+def test_shares_tell_computing_from_waiting_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments, used, waited = iter([10.0, 20.0, 30.0]), iter([1.0, 6.0, 6.0]), iter([0.0, 2.5, None])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(module.time, "process_time", lambda: next(used))
+    monkeypatch.setattr(module, "waited_for_a_core_seconds", lambda: next(waited))
+    shares = Shares()
+    assert shares.read() == {"processor_fraction": 0.5, "starved_fraction": 0.25}
+    assert shares.read() == {"processor_fraction": 0.0}
