@@ -171,10 +171,10 @@ def test_status_has_the_keys_that_others_rely_on(world: World) -> None:
     assert found["replay"].keys() == figures
     figures = {"epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction"}
     assert found["learner"].keys() == figures
-    assert found["evaluation"].keys() == {"policy_version", "episodes", "success_rate", "return_mean"}
+    assert {"policy_version", "episodes", "success_rate", "return_mean"} <= found["evaluation"].keys()
     assert (found["run"], found["state"], found["env"], found["algorithm"]) == ("mine", "running", "CartPole-v1", "dqn")
-    assert [process["name"] for process in found["processes"]] == list(NAMES)
-    assert all(process["state"] == "ready" and process["rss_bytes"] > 0 for process in found["processes"])
+    assert [process["name"] for process in found["processes"]] == [*NAMES, "evaluator"]
+    assert all(process["state"] == "ready" and process["rss_bytes"] > 0 for process in found["processes"][:-1])
     assert found["replay"]["items"] > 0 and found["replay"]["duplicates"] == 0 == found["replay"]["rejected"]
     assert found["learner"]["updates"] > 0 and found["learner"]["device"] == "cpu"
 
@@ -201,7 +201,8 @@ def test_a_killed_actor_is_replaced_while_the_run_goes_on(world: World) -> None:
     )
     assert time.monotonic() - begun < 10
     assert world.process("actor-1")["restarts"] >= 1 and world.process("actor-1")["last_exit"] == "killed by SIGKILL"
-    assert {name: pid for name, pid in world.pids().items() if name != "actor-1"} == {name: before[name] for name in NAMES[:3]}
+    after = world.pids()
+    assert {name: after[name] for name in NAMES[:3]} == {name: before[name] for name in NAMES[:3]}
     world.until(lambda: (world.status["replay"]["inserted_steps"] or 0) > steps, "replay takes in more")
     assert world.status["replay"]["rejected"] == 0
 

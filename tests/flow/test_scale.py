@@ -92,7 +92,7 @@ def test_scaling_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
     load(lambda: {12, 13} <= {name[0] for name in checker.seen}, "items under the new seeds")
     taken = sum(last_record(fleet, name)["steps"] for name in names(4)[1:])
     load(lambda: sum(name[0] in leavers for name in checker.seen) >= taken, "all that the leavers did")
-    assert last_record(fleet, "actor-0")["environments"] == ENVS
+    load(lambda: last_record(fleet, "actor-0").get("environments") == ENVS, "the news with the one that is left")
     assert tomllib.loads(fleet.run_dir.config.read_text())["actors"]["count"] == 1
     host = fleet.ask_to_stop("host")
     load(lambda: host.poll() is not None, "the end")

@@ -297,7 +297,7 @@ def test_who_is_gone_without_a_word_leaves_the_credit_too(link: Link) -> None:
 
 def test_a_smaller_share_reaches_those_who_came_first(link: Link) -> None:
     link.serve(
-        ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9, receive_bytes=1_000_000)
+        ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9, receive_bytes=50_000)
     )
     writers = [link.writer("actor-0")]
     link.until(lambda: writers[0].has_credit, *writers)
