@@ -26,7 +26,6 @@ from transport.run_dir import RunDir
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
-DRAIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,8 @@ class Actor:
     def _drain(self, observation: dict[str, np.ndarray]) -> None:
         """Sends what is left and waits, not for ever, until replay has it."""
         self._outbox.extend(self._chunker.drain(observation, self._follower.version))
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while (self._outbox or self._writer.outstanding) and time.monotonic() < deadline:
+        began = time.monotonic()
+        while (self._outbox or self._writer.outstanding) and time.monotonic() < began + self._life.drain_seconds:
             if self._outbox and self._writer.has_credit:
                 self._writer.insert(self._outbox.popleft())
             self._writer.poll(0 if self._outbox and self._writer.has_credit else CREDIT_WAIT_SECONDS)

@@ -41,6 +41,9 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     stop_seconds: Annotated[float, Meta(gt=0, le=300, description="time for an orderly stop; then whoever is left is killed")] = (
         8.0
     )
+    leave_seconds: Annotated[
+        float, Meta(ge=0, description="time an actor that is no longer wanted has to hand over what it holds")
+    ] = 60.0
     restarts: Annotated[int, Meta(ge=0, description="restarts of one process in a row before it is given up")] = 6
     healthy_seconds: Annotated[float, Meta(gt=0, description="a process that lives this long counts restarts anew")] = 600.0
     log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size; one older is kept")] = 20_000_000

@@ -26,7 +26,7 @@ from deploy.supervisor import Process, Slot, Supervisor
 from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
 from transport.channel import Server
-from transport.messages import Progress, Scale, Scaling, Stop, Stopping
+from transport.messages import DRAIN_SECONDS, Progress, Scale, Scaling, Stop, Stopping
 from transport.run_dir import RunDir, write_atomically
 
 TURN_SECONDS = 0.1
@@ -197,7 +197,10 @@ class Service:
     def _ask(self, slot: Slot) -> None:
         peer = self._peers.get(slot.name)
         if peer is not None:
-            self._control.send(peer, Stop(self.supervisor.reason or "fewer actors are wanted"))
+            leaving = slot.leaving is not None
+            drain_seconds = self._config.deploy.leave_seconds if leaving else DRAIN_SECONDS
+            reason = "fewer actors are wanted" if leaving else self.supervisor.reason
+            self._control.send(peer, Stop(reason, drain_seconds))
         if isinstance(slot.process, process.Child):
             slot.process.ask()
 

@@ -226,8 +226,9 @@ class Supervisor:
             self.stop(f"{who} failed ({culprit.last_exit})", exit_status=1)
 
     def _hurry_leavers(self, now: float) -> None:
+        limit = self._config.leave_seconds + self._config.stop_seconds
         for slot in self.slots:
-            if slot.leaving is not None and now >= slot.leaving + self._config.stop_seconds and slot.killed is None:
+            if slot.leaving is not None and now >= slot.leaving + limit and slot.killed is None:
                 self._say(f"{slot.name} did not leave in time; killed")
                 self._kill(slot, now)
 
@@ -239,8 +240,8 @@ class Supervisor:
             roles, share = STOP_ORDER[self._phase]
             alive = [slot for slot in self.slots if slot.process and (slot.plan.role in roles or self._at_once)]
             for slot in alive:
-                if slot.state != "stopping":
-                    slot.state = "stopping"
+                if slot.state != "stopping" or slot.leaving is not None:  # there is less time now than a leaver was given
+                    slot.state, slot.leaving = "stopping", None
                     self._ask(slot)
                 if now >= self._stop_began + share * self._config.stop_seconds and slot.killed is None:
                     self._say(f"{slot.name} did not stop in time; killed")

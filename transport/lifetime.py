@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from transport.channel import Client
-from transport.messages import Assignment, Progress, Stop
+from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
 from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
 
@@ -79,6 +79,7 @@ class Lifetime:
         self.metrics = Metrics(run_dir.metrics(name))
         self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self.assignment: Assignment | None = None  # the supervisor's newest, for actors
+        self.drain_seconds = DRAIN_SECONDS  # once stopping, for actors; may change while they drain
         self._shares = Shares()
         self._describe = describe
         self._stopping = False
@@ -122,7 +123,7 @@ class Lifetime:
             return
         while (arrived := self._control.receive(0)) is not None:
             if isinstance(arrived[0], Stop):
-                self._stopping = True
+                self._stopping, self.drain_seconds = True, arrived[0].drain_seconds
             elif isinstance(arrived[0], Assignment):
                 self.assignment = arrived[0]
         state = "stopping" if self._stopping else self._state

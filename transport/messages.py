@@ -15,6 +15,7 @@ PROTOCOL = 1
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_ACTORS = 1024
+DRAIN_SECONDS = 2.0  # of an actor, when the whole run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process; tells one life from the next
@@ -210,9 +211,13 @@ class Scaling(Message, frozen=True, tag="scaling"):
 
 
 class Stop(Message, frozen=True, tag="stop"):
-    """The supervisor (or `headrace down`, towards the supervisor) asks for an orderly stop. No raw parts."""
+    """The supervisor (or `headrace down`, towards the supervisor) asks for an orderly stop. No raw parts.
+
+    An actor has `drain_seconds` to hand over the experience that it holds.
+    """
 
     reason: Text
+    drain_seconds: Annotated[float, Meta(ge=0)] = DRAIN_SECONDS
 
 
 class Stopping(Message, frozen=True, tag="stopping"):

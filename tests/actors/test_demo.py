@@ -71,6 +71,7 @@ def test_every_picture_of_an_episode_is_shown_once_the_last_included() -> None:
     assert seen == [*range(10), *range(10)]
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
 def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
     run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"

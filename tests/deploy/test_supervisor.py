@@ -343,7 +343,7 @@ def test_who_does_not_leave_is_killed() -> None:
     world = World(deaf=("actor-1",))
     world.bring_up()
     world.supervisor.replan(PLANS[:3])
-    world.run(world.config.stop_seconds + 1)
+    world.run(world.config.leave_seconds + world.config.stop_seconds + 1)
     assert "actor-1 did not leave in time; killed" in world.lines and len(world.supervisor.slots) == 3
 
 
