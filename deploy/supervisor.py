@@ -143,6 +143,9 @@ class Supervisor:
         for slot in self.slots:
             if slot.process is None and slot.state != "failed":
                 slot.state = "stopped"
+            elif slot.process is not None and slot.plan.dispensable:
+                slot.state = "stopping"
+                self._ask(slot)
 
     def replan(self, plans: Sequence[Plan]) -> None:
         """From now on the run consists of these: who is missing is started, who is not among them drains and is not replaced."""

@@ -9,8 +9,8 @@ from deploy.config import RunConfig
 
 # An orderly stop goes by role: no new experience, then the last weights, then the server that both were talking to. The number is
 # the share of the whole time after which whoever is left of these roles is killed.
-# An evaluator has nothing to hand over and little of the processor: it must not take the time of those who have.
-STOP_ORDER = ((("evaluator",), 0.15), (("actor",), 0.6), (("learner",), 0.85), (("replay",), 1.0))
+# An evaluator has nothing to hand over and little of the processor: it is asked at once and nobody waits for it before the end.
+STOP_ORDER = ((("actor",), 0.6), (("learner",), 0.85), (("replay", "evaluator"), 1.0))
 
 
 @dataclass(frozen=True)

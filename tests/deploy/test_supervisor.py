@@ -313,6 +313,17 @@ def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
     assert asked.index("ask evaluator") < asked.index("ask learner") and world.supervisor.finished
 
 
+def test_a_deaf_evaluator_takes_no_time_from_those_who_have_something_to_hand_over() -> None:
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    world = World(plans=(*PLANS, evaluator), deaf=("evaluator",))
+    world.bring_up()
+    world.supervisor.stop("enough")
+    world.run(2)
+    assert {"ask learner", "ask replay"} <= {what for _, what in world.events}
+    world.run(world.config.stop_seconds)
+    assert world.supervisor.finished and "evaluator did not stop in time; killed" in world.lines
+
+
 def actor(index: int) -> Plan:
     return Plan(f"actor-{index}", "actor", "actors", (), needs=("learner",))
 
