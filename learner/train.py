@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from replay.client import SampledBatch, Sampler
 from transport.experience import ExperienceSpec
 from transport.lifetime import Lifetime, say
 from transport.metrics import Record
-from transport.run_dir import RunDir
+from transport.run_dir import RunDir, write_atomically
 
 WAIT_SECONDS = 0.2
 CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
@@ -63,7 +64,7 @@ class Learner:
         self.algorithm = Dqn(settings.spec, settings.algorithm, self.device)
         self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device)
         self.epoch = 0
-        self.version = 0
+        self.version = self._announced() + 1  # a version that actors may have seen must not come again with other weights
         self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)
         for name, power in (("epsilon_highest", 0.0), ("epsilon_lowest", settings.algorithm.epsilon_power)):
             self._metrics.gauge(name, settings.algorithm.epsilon_base ** (1 + power))
@@ -100,7 +101,7 @@ class Learner:
                 life.beat()
             else:
                 self._end_epoch(measured)
-        self._save(announced_ahead=0)
+        self._save()
         sampler.close()
         self._publisher.close()
 
@@ -117,7 +118,7 @@ class Learner:
                 self._publish()
         if self.epoch % config.checkpoint_epochs == 0:
             with self._metrics.phase("checkpoint"):
-                self._save(announced_ahead=config.checkpoint_epochs)
+                self._save()
         if self.epoch % CACHE_EPOCHS == 0:
             devices.clear_cache(self.device)
 
@@ -136,17 +137,15 @@ class Learner:
         return self._life.stopping
 
     def _publish(self) -> None:
+        with suppress(OSError):  # on a full disk versions may come again after a crash; the incarnation tells them apart
+            write_atomically(self._run_dir.announced, str(self.version).encode())
         self._publisher.publish(self.algorithm.policy(), self.version)
         self._metrics.gauge("policy_version", self.version)
 
-    def _save(self, announced_ahead: int) -> None:
-        """Writes everything, then the policy alone for those who only act. A full disk is said aloud and training goes on.
-
-        `announced_ahead`: how many more versions may be announced before the next save.
-        """
+    def _save(self) -> None:
+        """Writes everything, then the policy alone for those who only act. A full disk is said aloud and training goes on."""
         metadata = {
             "policy_version": str(self.version),
-            "next_version": str(self.version + 1 + announced_ahead),
             "epoch": str(self.epoch),
             "spec_digest": self.settings.spec.digest,
             "env": self.settings.env_id,
@@ -161,6 +160,13 @@ class Learner:
     def _counters(self) -> Record:
         return {name: self._metrics.value(name) for name in COUNTERS}
 
+    def _announced(self) -> int:
+        """The highest version of all lives of this run's learner, -1 before the first."""
+        try:
+            return int(self._run_dir.announced.read_text())
+        except (OSError, ValueError):
+            return -1
+
     def _continue(self) -> None:
         """Takes up where this run's last life was at its newest sound checkpoint; a run that never wrote one begins."""
         found = self._checkpoints.newest(lambda reason: say(f"{reason}; looking at the one before"))
@@ -174,8 +180,5 @@ class Learner:
         counters = resume.restore(self.algorithm, self.optimiser, tensors, metadata)
         self._metrics.begin_at(counters)
         self.epoch = int(metadata["epoch"])
-        # Versions that actors may have seen after the file was written must not come again with other weights. Newer files
-        # that could not be read stand for as many epochs, and no epoch announces more than once.
-        newest_epoch = int(self._checkpoints.paths()[0].stem.partition("-")[2])
-        self.version = int(metadata["next_version"]) + newest_epoch - self.epoch
+        self.version = max(self.version, int(metadata["policy_version"]) + 1)
         say(f"continues from {path.name}: epoch {self.epoch:,}, {self.algorithm.updates:,} updates, policy v{self.version}")

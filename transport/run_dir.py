@@ -76,6 +76,11 @@ class RunDir:
         return self.checkpoints / "latest.safetensors"
 
     @property
+    def announced(self) -> Path:
+        """The highest policy version that was ever announced, in digits."""
+        return self.checkpoints / "announced"
+
+    @property
     def segments(self) -> Path:
         """The acknowledged chunks that replay holds, and what it knows of them."""
         return self.path / "replay"
