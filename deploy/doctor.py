@@ -34,7 +34,6 @@ CORE = (
 EXTRAS = {
     "mario": ("nes-py", "gym-super-mario-bros"),
     "robot": ("pybullet",),
-    "atari": ("ale-py",),
     "video": ("imageio-ffmpeg",),
     "directml": ("torch-directml",),
     "dev": ("pytest", "ruff", "mypy"),
