@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from transport.run_dir import sync_folder
+from transport.run_dir import replacing
 
 Weights = dict[str, np.ndarray]
 DIGEST_KEY = "blake2b"  # in a file's metadata
@@ -26,21 +25,12 @@ class CheckpointError(ValueError):
 def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> None:
     """Writes weights and metadata so that `path` is at all times either the old file or the new one, whole.
 
-    The temporary file starts with a dot and does not end in .safetensors, so that nobody takes it for a checkpoint.
     Raises OSError as the system does (no space, say); the old file then stays.
     """
     arrays = {name: as_array(value) for name, value in weights.items()}
     payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: _digest(arrays, metadata)})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with replacing(path) as file:
+        file.write(payload)
 
 
 def read(path: Path) -> tuple[Weights, dict[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from replay.selectors import SelectorState
 from transport.metrics import Record
-from transport.run_dir import sync_folder
+from transport.run_dir import replacing
 
 
 class DamagedState(ValueError):
@@ -44,17 +43,9 @@ def write_state(path: Path, state: TableState) -> None:
         "random": selector.random,
         "counters": state.counters,
     }
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with open(temporary, "wb") as file:
-            text = np.frombuffer(json.dumps(numbers).encode(), np.uint8)
-            np.savez(file, numbers=text, chunk_keys=state.chunk_keys, values=selector.values)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with replacing(path) as file:
+        text = np.frombuffer(json.dumps(numbers).encode(), np.uint8)
+        np.savez(file, numbers=text, chunk_keys=state.chunk_keys, values=selector.values)
 
 
 def read_state(path: Path) -> TableState | None:

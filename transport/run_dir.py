@@ -9,8 +9,10 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes; a role's name follows
 
@@ -31,6 +33,25 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into that takes the place of `path` at the end of the block, whole and on disk; after an error, never.
+
+    Until then its name begins with a dot and ends in .partial, so that nobody takes it for what it will be. Raises OSError as
+    the system does (no space, say); the old file then stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 class RunDir:

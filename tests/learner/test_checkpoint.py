@@ -8,7 +8,6 @@ import pytest
 import safetensors.numpy
 import torch
 
-from learner import checkpoint
 from learner.checkpoint import CheckpointError, load_into, pack, read, unpack, write
 from learner.config import DqnConfig
 from learner.networks import QNetwork, build_network
@@ -49,7 +48,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
     def no_space(_file: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", no_space)
+    monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(OSError, match="No space"):
         write(path, {"x": np.ones(3, np.float32)}, {"policy_version": "2"})
     assert read(path)[1] == {"policy_version": "1"}

@@ -227,7 +227,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
     def full(_file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     learner = bench.learner(updates=14)
     first = learner.epoch
     learner.run()
