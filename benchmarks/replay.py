@@ -8,6 +8,7 @@ limit for sampling.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -130,7 +131,7 @@ class Bench:
             capacity=CAPACITY,
             min_size=BATCH,
             samples_per_insert_low=0.0,
-            samples_per_insert_high=1e12,
+            samples_per_insert_high=math.inf,
             codec=codec,  # type: ignore[arg-type]
         )
         self.run_dir.config.write_text(tomli_w.dumps({"seed": 0, "replay": msgspec.to_builtins(config)}))

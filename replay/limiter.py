@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 
 class Limiter:
     """Both sides are free until `min_size` items are there (but nothing is sampled before).
 
     From then on, counted since the last rebase, with I inserted items and S sampled items:
 
-        inserts wait while  S < low  * I - slack      and a learner is connected (a dead learner never stops the actors)
-        samples wait while  S > high * I + slack
+        inserts wait while  S < low  * (I - under_way) - batches   and a learner is connected (a dead one never stops actors)
+        samples wait while  S > high * (I + under_way) + batches   (never, if high is infinite)
 
-    The slack must hold a batch and everything under way, or the two sides could wait for each other.
+    `under_way` (items that actors may have sent) and `batches` (samples that the learner may have asked for) are the slack
+    without which the two sides could wait for each other.
     """
 
-    def __init__(self, min_size: int, low: float, high: float, slack: float) -> None:
-        """`low`, `high`: samples per insert; `slack`: in samples."""
+    def __init__(self, min_size: int, low: float, high: float) -> None:
+        """`low`, `high`: samples per insert."""
         self._min_size = min_size
         self._low = low
         self._high = high
-        self.slack = slack
+        self.under_way = 0
+        self.batches = 0
         self._inserted = 0
         self._sampled = 0
         self._learner = False
@@ -41,11 +45,13 @@ class Limiter:
         """Whether a chunk may be inserted into a table of `size` items."""
         if not self._learner or size < self._min_size:
             return True
-        return self._sampled >= self._low * self._inserted - self.slack
+        return self._sampled >= self._low * (self._inserted - self.under_way) - self.batches
 
     def can_sample(self, size: int) -> bool:
         """Whether a batch may be drawn from a table of `size` items."""
-        return size >= self._min_size and self._sampled <= self._high * self._inserted + self.slack
+        if size < self._min_size:
+            return False
+        return self._high == math.inf or self._sampled <= self._high * (self._inserted + self.under_way) + self.batches
 
     def inserted(self, count: int, size: int) -> None:
         """`count` items were inserted; the table then held `size`."""

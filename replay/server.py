@@ -241,10 +241,10 @@ class ReplayServer:
 
     def _set_slack(self) -> None:
         """Room for a batch and for everything under way, so that the two sides never wait for each other."""
-        high = self._config.samples_per_insert_high
-        under_way = sum(self._credit_chunks(writer) for writer in self._present()) * self.spec.chunk_length
-        batches = len(self._learner.layout.view(self._learner.scratch)["key"]) * self._learner.slots if self._learner else 0
-        self.table.limiter.slack = batches + high * under_way
+        limiter = self.table.limiter
+        limiter.under_way = sum(self._credit_chunks(writer) for writer in self._present()) * self.spec.chunk_length
+        batch_size = len(self._learner.layout.view(self._learner.scratch)["key"]) if self._learner else 0
+        limiter.batches = batch_size * self._learner.slots if self._learner else 0
 
     def _on_insert(self, peer: bytes, message: Insert, parts: list[bytes]) -> None:
         writer = self._peers.get(peer)

@@ -65,7 +65,7 @@ class Table:
         self._selector = make_selector(
             config.selector, slots * self._length, config.priority_exponent, np.random.default_rng(seed)
         )
-        self.limiter = Limiter(config.min_size, config.samples_per_insert_low, config.samples_per_insert_high, slack=0.0)
+        self.limiter = Limiter(config.min_size, config.samples_per_insert_low, config.samples_per_insert_high)
         self._chunk_keys = np.full(slots, -1, np.int64)
         self._items = np.zeros(slots, np.int64)  # drawable items per slot
         self._next_chunk = 0

@@ -6,12 +6,18 @@ import random
 
 from replay.limiter import Limiter
 
-LOW, HIGH, SLACK, MIN = 2.0, 4.0, 100.0, 50
+LOW, HIGH, SLACK, MIN = 2.0, 4.0, 100, 50
+
+
+def make_limiter() -> Limiter:
+    limiter = Limiter(MIN, LOW, HIGH)
+    limiter.batches = SLACK
+    return limiter
 
 
 def test_the_ratio_stays_in_the_band_whoever_is_faster() -> None:
     for bias in (0.1, 0.5, 0.9):
-        limiter, inserted, sampled, size = Limiter(MIN, LOW, HIGH, SLACK), 0, 0, MIN
+        limiter, inserted, sampled, size = make_limiter(), 0, 0, MIN
         limiter.connect_learner()
         chooser = random.Random(int(bias * 10))
         for _ in range(20_000):
@@ -27,14 +33,14 @@ def test_the_ratio_stays_in_the_band_whoever_is_faster() -> None:
 
 
 def test_below_the_minimum_nothing_is_sampled_and_inserts_are_free() -> None:
-    limiter = Limiter(MIN, LOW, HIGH, SLACK)
+    limiter = make_limiter()
     limiter.connect_learner()
     limiter.inserted(10_000, MIN - 1)
     assert limiter.can_insert(MIN - 1) and not limiter.can_sample(MIN - 1)
 
 
 def test_without_a_learner_inserts_never_wait() -> None:
-    limiter = Limiter(MIN, LOW, HIGH, SLACK)
+    limiter = make_limiter()
     limiter.connect_learner()
     limiter.inserted(10_000, MIN)
     assert not limiter.can_insert(MIN)
@@ -43,9 +49,30 @@ def test_without_a_learner_inserts_never_wait() -> None:
 
 
 def test_what_was_missed_while_the_learner_was_away_is_not_held_against_anyone() -> None:
-    limiter = Limiter(MIN, LOW, HIGH, SLACK)
+    limiter = make_limiter()
     limiter.inserted(1_000_000, MIN)
     limiter.connect_learner()
     assert limiter.can_insert(MIN) and limiter.can_sample(MIN)
     limiter.sampled(int(SLACK) + 1)
     assert not limiter.can_sample(MIN), "a backlog of inserts must not become a burst of samples"
+
+
+def test_what_is_under_way_counts_as_inserts_to_come() -> None:
+    limiter = Limiter(MIN, LOW, HIGH)
+    limiter.under_way = 10
+    limiter.connect_learner()
+    limiter.inserted(10, MIN)
+    assert limiter.can_insert(MIN), "a learner cannot have drawn what had not arrived"
+    limiter.inserted(1, MIN)
+    assert not limiter.can_insert(MIN)
+    limiter.sampled(int(HIGH * 21))
+    assert limiter.can_sample(MIN)
+    limiter.sampled(1)
+    assert not limiter.can_sample(MIN)
+
+
+def test_an_infinite_bound_never_makes_the_learner_wait() -> None:
+    limiter = Limiter(MIN, LOW, float("inf"))
+    limiter.connect_learner()
+    limiter.sampled(10**9)
+    assert limiter.can_sample(MIN) and not limiter.can_sample(MIN - 1)

@@ -226,7 +226,7 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     server, writer = link.serve(config), link.writer()
     sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 1)
     link.until(lambda: writer.has_credit and server._learner is not None, writer)
-    server.table.limiter.slack = 0.0
+    server.table.limiter.under_way = server.table.limiter.batches = 0
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
     link.until(lambda: len(server._pending) > 0, writer)
@@ -278,7 +278,7 @@ def test_who_said_goodbye_leaves_the_credit_to_the_others(link: Link) -> None:
     server = link.serve(FREE)
     stays, leaves = link.writer("actor-0"), link.writer("actor-1")
     link.until(lambda: stays.has_credit and leaves.has_credit, stays, leaves)
-    link.until(lambda: server.table.limiter.slack > 0 and queue_limit(link) == 16, stays, leaves)
+    link.until(lambda: server.table.limiter.under_way > 0 and queue_limit(link) == 16, stays, leaves)
     leaves.insert(CHUNKS[0])
     link.until(lambda: not leaves.outstanding, stays, leaves)
     leaves.close()
