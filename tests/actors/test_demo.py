@@ -101,6 +101,8 @@ def test_without_the_extra_one_line_says_what_to_install(
 def test_what_cannot_be_seen_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str], words: str
 ) -> None:
+    if more:
+        pytest.importorskip("imageio_ffmpeg")
     run = make_run(tmp_path / "run", f"{__name__}:{name}")
     assert main([str(run.path), *more]) == 2
     error = capsys.readouterr().err

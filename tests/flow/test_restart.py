@@ -162,7 +162,9 @@ def test_a_learner_killed_goes_on_from_its_newest_sound_checkpoint(tmp_path: Pat
     wait_until(lambda: fleet.run_dir.endpoint("replay") is not None, 30, "replay bound")
     with feeding(fleet) as send:
         epochs = kill_learners(fleet, send)
-    assert epochs == sorted(set(epochs)) and len(list(fleet.run_dir.checkpoints.glob("epoch-*"))) == 3
+    assert epochs == sorted(set(epochs))
+    # Three are kept; one more where the kill came between a new file and the removal of the oldest.
+    assert len(list(fleet.run_dir.checkpoints.glob("epoch-*"))) in (3, 4)
     log = fleet.log("learner")
     assert log.count("continues from epoch-") == 3 and log.count("looking at the one before") == 1, log
     records = [msgspec.json.decode(line) for line in fleet.run_dir.metrics("learner").read_bytes().splitlines()]
