@@ -14,6 +14,9 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     dueling: Annotated[bool, Meta(description="value and advantage streams")] = True
     n_step: Annotated[int, Meta(ge=1, le=64, description="steps of reward before bootstrapping")] = 3
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount per step")] = 0.99
+    reward_scale: Annotated[
+        float, Meta(gt=0, description="rewards are multiplied by this before learning; Q-values of 1 to 30 learn best")
+    ] = 1.0
     importance_exponent: Annotated[float, Meta(ge=0, le=1, description="beta of prioritised sampling's correction")] = 0.4
     target_period: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
     network: Annotated[

@@ -27,7 +27,9 @@ class Optimiser:
             raise ValueError(
                 f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
             )
-        self.config, self.device, self.precision = config, device, precision(config.precision, device)
+        self.config, self.device = config, device
+        convolutions = any(parameter.dim() == 4 for parameter in parameters)
+        self.precision = precision(config.precision, device, convolutions)
         self._parameters = parameters
         self._fused = capabilities(device).fused_optimiser
         foreach = None if self._fused else False  # where Adam is not fused, kernels over many tensors are missing too

@@ -49,6 +49,16 @@ def test_a_card_past_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         resolve("cuda:2")
 
 
+@pytest.mark.parametrize(("native", "expected"), [(True, "bfloat16"), (False, "float32")])
+def test_a_cpu_computes_convolutions_in_bfloat16_where_it_has_the_instructions(
+    monkeypatch: pytest.MonkeyPatch, native: bool, expected: str
+) -> None:
+    monkeypatch.setattr(devices, "_multiplies_bfloat16", lambda: native)
+    assert precision("auto", CPU, convolutions=True) == expected
+    assert precision("auto", CPU) == "float32"
+    assert precision("float32", CPU, convolutions=True) == "float32"
+
+
 def test_the_cpu_computes_in_float32_unless_asked_and_has_no_float16() -> None:
     assert precision("auto", CPU) == "float32"
     assert precision("bfloat16", CPU) == "bfloat16"

@@ -16,23 +16,23 @@ def huber(error: float) -> float:
     return 0.5 * error * error if abs(error) <= 1 else abs(error) - 0.5
 
 
-@pytest.mark.parametrize("double", [True, False])
-def test_the_loss_equals_a_loop_over_the_items(double: bool) -> None:
+@pytest.mark.parametrize(("double", "scale"), [(True, 1.0), (False, 1.0), (True, 0.1)])
+def test_the_loss_equals_a_loop_over_the_items(double: bool, scale: float) -> None:
     torch.manual_seed(0)
     spec = make_spec(vector(), image(shape=(6, 6)), n=4, stack=2, n_step=3)
-    dqn = Dqn(spec, DqnConfig(hidden=16, double=double, gamma=0.9), CPU)
+    dqn = Dqn(spec, DqnConfig(hidden=16, double=double, gamma=0.9, reward_scale=scale), CPU)
     for parameter in dqn.target.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.1)
     batch = make_batch(spec, 12)
     weight = torch.rand(12)
     loss, priorities, metrics = dqn.loss(batch, weight)
 
-    step = transition(batch, 0.9)
+    step = transition(batch, 0.9, scale)
     with torch.no_grad():
         q, online, target = dqn.network(step.observation), dqn.network(step.next_observation), dqn.target(step.next_observation)
     total = 0.0
     for item in range(12):
-        goal = sum(0.9**k * float(batch.reward[item, k]) for k in range(int(batch.steps[item])))
+        goal = sum(0.9**k * scale * float(batch.reward[item, k]) for k in range(int(batch.steps[item])))
         if not batch.terminated[item]:
             best = int((online if double else target)[item].argmax())
             goal += 0.9 ** int(batch.steps[item]) * float(target[item, best])

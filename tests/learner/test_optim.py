@@ -33,7 +33,9 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
     gradients = []
     for parts in (1, 4):
         dqn = make_dqn()
-        optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9), CPU)
+        optimiser = Optimiser(
+            dqn.parameters(), LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9, precision="float32"), CPU
+        )
         seen: list[torch.Tensor] = []
         optimiser._adam.register_step_pre_hook(
             lambda adam, *_, seen=seen: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
