@@ -31,7 +31,7 @@ from deploy.config import (
     write_config,
 )
 from deploy.process import child_environment, python_command
-from deploy.service import DEVICE_FILE, read_steps
+from deploy.service import read_steps
 from deploy.status import Document, algorithm_name
 from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
 from transport.run_dir import RunDir, write_atomically
@@ -66,7 +66,6 @@ class Launch:
     run: RunDir
     config: RunConfig
     spec: ExperienceSpec
-    device: Document
     resumed: bool
     fresh: bool
 
@@ -75,7 +74,6 @@ class Launch:
         self.run.create()
         write_atomically(self.run.config, write_config(self.config))
         write_atomically(self.run.spec, msgspec.json.encode(self.spec))
-        write_atomically(self.run.path / DEVICE_FILE, json.dumps(self.device).encode())
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
@@ -131,7 +129,7 @@ def prepare(request: Request) -> Launch:
     shortages = find_shortages(config, spec, run)
     if shortages:
         raise NoSpace("; ".join(shortages))
-    return Launch(run, config, spec, device, stopped, request.fresh)
+    return Launch(run, config, spec, stopped, request.fresh)
 
 
 def _default_name(request: Request) -> str:
@@ -194,7 +192,7 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
         raise ConfigError(f"the device could not be looked for: {last}") from None
     if "error" in found:
         raise ConfigError(f"--device: {found['error']}")
-    print(f"learner on {found['device']} ({found['name']}, {found['precision']})", flush=True)
+    print(f"learner on {found['device']} ({found['name']})", flush=True)
     return dict(found)
 
 

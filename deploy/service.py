@@ -33,7 +33,6 @@ TURN_SECONDS = 0.1
 BOARD_SECONDS = 10.0
 STATUS_SECONDS = 1.0
 VERDICT_SECONDS = 30.0
-DEVICE_FILE = "device.json"
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
@@ -67,7 +66,6 @@ class Service:
         self._next_status = 0.0
         self._next_verdict = self._began + VERDICT_SECONDS
         self._signals: list[int] = []
-        self._device = read_device(run)
         self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}
         self.supervisor = Supervisor(
             plan(config, run.path),
@@ -209,9 +207,8 @@ class Service:
         for slot in self.supervisor.slots:
             if slot.plan.role == "evaluator" and "return_mean" in slot.record:
                 self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
-        status = document(
-            self._run, self._config, self._device, self.supervisor, self._gauge, uptime, self.steps, self._evaluation
-        )
+        device = read_device(self._run)
+        status = document(self._run, self._config, device, self.supervisor, self._gauge, uptime, self.steps, self._evaluation)
         status["next_seed"] = self._seats.next_seed
         try:
             write_atomically(self._run.status, json.dumps(status).encode())
@@ -270,9 +267,9 @@ def cores_busy() -> float:
 
 
 def read_device(run: RunDir) -> Document:
-    """What the device probe found when the run was started."""
+    """What the learner computes on, as its newest life has written it."""
     try:
-        found = json.loads((run.path / DEVICE_FILE).read_text())
+        found = json.loads(run.device.read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -13,7 +14,7 @@ from learner.train import Learner, LearnerSettings, describe
 from replay.client import ReplayRefused
 from transport.experience import read_spec
 from transport.lifetime import Lifetime, say
-from transport.run_dir import RunDir
+from transport.run_dir import RunDir, write_atomically
 
 
 def read_settings(run_dir: RunDir) -> LearnerSettings:
@@ -36,7 +37,9 @@ def main() -> int:
         life = Lifetime("learner", run_dir, describe)
         learner = Learner(settings, run_dir, life)
         parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
-        how = f"on {learner.device} in {learner.optimiser.precision}"
+        device, precision = str(learner.device), learner.optimiser.precision
+        write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
+        how = f"on {device} in {precision}"
         say(f"{settings.learner.batch_size} items per update {how}, {parameters:,} parameters")
         learner.run()
     except (ValueError, OSError, ReplayRefused) as error:

@@ -142,6 +142,8 @@ def survey() -> list[dict[str, str]]:
         if not missing:
             device = resolve(kind)
             about |= {"name": capabilities(device).name, "precision": precision("auto", device)}
+            if (other := precision("auto", device, convolutions=True)) != about["precision"]:
+                about["precision"] += f" ({other} for convolutions)"
         found.append(about)
     return found
 
@@ -153,7 +155,7 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         device = resolve(arguments[0] if arguments else "auto")
-        found = {"device": str(device), "name": capabilities(device).name, "precision": precision("auto", device)}
+        found = {"device": str(device), "name": capabilities(device).name}
     except DeviceError as error:
         print(json.dumps({"error": str(error)}))
         return 2

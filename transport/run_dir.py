@@ -77,6 +77,11 @@ class RunDir:
         return self.path / "spec.json"
 
     @property
+    def device(self) -> Path:
+        """What the learner computes on, and in which precision."""
+        return self.path / "device.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the supervisor while the run is up."""
         return self.path / "run.lock"

@@ -41,7 +41,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setattr(launch, "preflight", lambda config, n_step, codec: SPEC)
     monkeypatch.setattr(launch, "_device_probe", lambda name: open(os.devnull))
-    monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU", "precision": "float32"})
+    monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
     monkeypatch.setattr(cli.service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])
     monkeypatch.setattr(Service, "exit_status", 0)

@@ -107,6 +107,6 @@ def test_the_module_prints_one_json_line() -> None:
         child = subprocess.run([sys.executable, "-m", "learner.devices", name], capture_output=True, text=True, timeout=60)
         return child.returncode, json.loads(child.stdout)
 
-    assert ask("cpu") == (0, {"device": "cpu", "name": "CPU", "precision": "float32"})
+    assert ask("cpu") == (0, {"device": "cpu", "name": "CPU"})
     status, answer = ask("toaster")
     assert status == 2 and "toaster" in answer["error"]
