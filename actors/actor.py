@@ -161,7 +161,7 @@ class Actor:
         metrics.gauge("environments", self._assignment.environments)
         metrics.count("raw_bytes", writer.raw_bytes - metrics.value("raw_bytes"))
         metrics.count("sent_bytes", writer.sent_bytes - metrics.value("sent_bytes"))
-        metrics.count("acknowledged_steps", writer.acknowledged_items - metrics.value("acknowledged_steps"))
+        metrics.count("acknowledged_steps", writer.acknowledged_steps - metrics.value("acknowledged_steps"))
         if self._recent:
             metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
             metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))

@@ -44,6 +44,7 @@ class _Unacknowledged:
     message: Insert
     parts: list[bytes]
     bytes: int
+    steps: int
 
 
 class ExperienceWriter:
@@ -68,7 +69,7 @@ class ExperienceWriter:
         self._greeted = 0.0
         self.raw_bytes = 0
         self.sent_bytes = 0
-        self.acknowledged_items = 0
+        self.acknowledged_steps = 0
         self._greet()
 
     @property
@@ -91,7 +92,9 @@ class ExperienceWriter:
         message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts))
         if not self._unacknowledged:
             self._heard = time.monotonic()  # silence counts from here
-        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, size))
+        history = self._spec.history
+        steps = int(np.count_nonzero(chunk.columns["valid"][history : history + chunk.length]))
+        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, size, steps))
         self._next_sequence += 1
         self._outstanding_bytes += size
         self.raw_bytes += size
@@ -153,7 +156,7 @@ class ExperienceWriter:
         while self._unacknowledged and self._unacknowledged[0].sequence < next_sequence:
             entry = self._unacknowledged.popleft()
             self._outstanding_bytes -= entry.bytes
-            self.acknowledged_items += entry.message.length
+            self.acknowledged_steps += entry.steps
 
 
 @dataclass(frozen=True)

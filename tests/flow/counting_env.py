@@ -6,6 +6,7 @@ rewards from (identity, episode, step, action), so a checker needs no record of 
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium
@@ -49,9 +50,9 @@ def code(identity: int, episode: int, step: int, last_action: int) -> np.ndarray
 class CountingEnv(gymnasium.Env):
     """Image: the code repeated over 12x12 pixels. Vector: the code as eight floats."""
 
-    def __init__(self, image: bool) -> None:
-        """No simulator behind it."""
-        self.image = image
+    def __init__(self, image: bool, step_seconds: float = 0.0) -> None:
+        """No simulator behind it, but a step may take as long as one's."""
+        self.image, self.step_seconds = image, step_seconds
         if image:
             self.observation_space = gymnasium.spaces.Box(0, 255, (SIDE, SIDE), np.uint8)
         else:
@@ -69,6 +70,7 @@ class CountingEnv(gymnasium.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Counts."""
+        time.sleep(self.step_seconds)
         reward = reward_of(self.identity, self.episode, self.count, int(action))
         self.count += 1
         over = self.count >= episode_length(self.identity, self.episode)
@@ -90,3 +92,8 @@ def image() -> CountingEnv:
 def vector() -> CountingEnv:
     """A factory, as `--env tests.flow.counting_env:vector` names it."""
     return CountingEnv(image=False)
+
+
+def slow_vector() -> CountingEnv:
+    """A factory of environments whose every item can be checked in the time that a test has."""
+    return CountingEnv(image=False, step_seconds=0.03)

@@ -23,7 +23,11 @@ from learner.networks import build_network
 from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from replay.config import ReplayConfig
+from replay.journal import Journal
+from replay.storage import batch_layout
+from replay.table import Table
 from tests.flow.counting_env import ACTIONS, REWARD_BASE, code, ends_by_termination, episode_length, mix, reward_of
+from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
@@ -144,10 +148,11 @@ class Fleet:
 class Checker:
     """Proves of every row of every batch that it is what an actor saw. Remembers which items came, and under which version."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        """Nothing seen yet."""
-        self.stack, self.n_step = fleet.spec.stack, fleet.spec.n_step
-        self.image = fleet.spec.fields[0].dtype == "|u1"
+    def __init__(self, spec: ExperienceSpec, known_policy: bool = True) -> None:
+        """Nothing seen yet. A known policy takes the action version mod ACTIONS."""
+        self.stack, self.n_step = spec.stack, spec.n_step
+        self.image = spec.fields[0].dtype == "|u1"
+        self.known_policy = known_policy
         self.seen: dict[tuple[int, int, int], int] = {}  # (identity, episode, step) -> times
         self.shortened: set[tuple[int, int, int]] = set()  # bootstrapped early: right only where a stream was drained
         self.versions: dict[int, dict[tuple[int, int], int]] = {}  # identity -> (episode, step) -> policy_version
@@ -191,7 +196,7 @@ class Checker:
                 following = self._decode(rows[self.stack + k])
                 assert following == (identity, episode, step + k + 1, taken)
         version = int(item["policy_version"])
-        if version > 0:  # version 0 explores
+        if self.known_policy and version > 0:  # version 0 explores
             assert action == version % ACTIONS
         name = (identity, episode, step)
         self.seen[name] = self.seen.get(name, 0) + 1
@@ -226,3 +231,17 @@ class Checker:
         for versions in self.versions.values():
             in_time = [versions[moment] for moment in sorted(versions)]
             assert in_time == sorted(in_time)
+
+
+def check_log(run_dir: RunDir, spec: ExperienceSpec, checker: Checker) -> Table:
+    """Checks every item that a run has on disk, drawn once, oldest first."""
+    config = ReplayConfig(min_size=1, capacity=400_000, selector="fifo")
+    table = Table(spec, config, seed=0)
+    journal = Journal(run_dir.segments, table, config, lambda: True)
+    layout = batch_layout(spec, 1)
+    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    for _ in range(table.size):
+        table.sample(arrays)
+        checker.check(SampledBatch(0, 0, table.size, arrays))
+    journal.close(journal.counters)
+    return table

@@ -13,12 +13,9 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
-from replay.client import ExperienceWriter, SampledBatch
+from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
-from replay.journal import Journal
-from replay.storage import batch_layout
-from replay.table import Table
-from tests.flow.fleet import Checker, Fleet, wait_until
+from tests.flow.fleet import Checker, Fleet, check_log, wait_until
 from transport.channel import Listener
 from transport.experience import Chunk
 from transport.lifetime import new_incarnation
@@ -44,27 +41,13 @@ def make_fleet(path: Path, fleets: list[Fleet], kind: str, **replay: object) -> 
     return fleet
 
 
-def everything(fleet: Fleet, checker: Checker) -> Table:
-    """Checks every item on disk, drawn once, oldest first."""
-    config = ReplayConfig(min_size=1, capacity=400_000, selector="fifo")
-    table = Table(fleet.spec, config, seed=0)
-    journal = Journal(fleet.run_dir.segments, table, config, lambda: True)
-    layout = batch_layout(fleet.spec, 1)
-    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
-    for _ in range(table.size):
-        table.sample(arrays)
-        checker.check(SampledBatch(0, 0, table.size, arrays))
-    journal.close(journal.counters)
-    return table
-
-
 @pytest.mark.flow
 @pytest.mark.parametrize("kind", ["image", "vector"])
 def test_replay_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, fleets: list[Fleet], kind: str) -> None:
     fleet = make_fleet(tmp_path, fleets, kind, state_seconds=0.2, fsync_seconds=0.2)
     fleet.start_replay()
     sampler = fleet.sampler(batch_size=16)
-    while_running = Checker(fleet)
+    while_running = Checker(fleet.spec)
     for index in range(2):
         fleet.start_actor(index)
 
@@ -93,8 +76,8 @@ def test_replay_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, flee
     wait_until(lambda: take() is not None and all(actor.poll() is not None for actor in actors), 60, "the actors drain")
     assert [actor.returncode for actor in actors] == [0, 0]
     fleet.kill("replay")
-    checker = Checker(fleet)
-    table = everything(fleet, checker)
+    checker = Checker(fleet.spec)
+    table = check_log(fleet.run_dir, fleet.spec, checker)
     checker.check_nothing_lost_or_doubled()
     # What the actors count as taken, all of it acknowledged, is what is on disk.
     assert len(checker.seen) == sum(fleet.steps_taken(f"actor-{index}") for index in range(2)) == table.size

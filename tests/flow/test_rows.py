@@ -57,7 +57,7 @@ def test_each_step_arrives_once_and_as_it_was(
     )  # fmt: skip
     fleet.start_replay()
     sampler = fleet.sampler(batch_size=1)
-    checker = Checker(fleet)
+    checker = Checker(fleet.spec)
     for index in range(2):
         fleet.start_actor(index)
 
@@ -95,7 +95,7 @@ def test_batches_stay_true_while_the_ring_turns_over(tmp_path: Path, fleets: lis
     fleet = make_fleet(tmp_path, fleets, kind, 4, 4, 3, 16, 10.0, capacity=CAPACITY, min_size=200)
     fleet.start_replay()
     sampler = fleet.sampler(batch_size=16, shared=shared)
-    checker = Checker(fleet)
+    checker = Checker(fleet.spec)
     for index in range(2):
         fleet.start_actor(index)
     checked = newest_key = newest_version = 0

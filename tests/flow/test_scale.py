@@ -60,7 +60,7 @@ def test_scaling_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
     fleet.start("host", "tests.flow.scale_host", str(fleet.run_dir.path))
     wait_until(lambda: fleet.run_dir.endpoint("supervisor") is not None, 60, "supervisor bound")
     fleet.serve_weights()
-    sampler, checker = fleet.sampler(batch_size=1), Checker(fleet)
+    sampler, checker = fleet.sampler(batch_size=1), Checker(fleet.spec)
 
     def take() -> None:
         for _ in range(200):
