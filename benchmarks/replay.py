@@ -79,7 +79,7 @@ def write(run_dir: RunDir, seconds: float, items: int) -> None:
             writer.insert(chunk)
             sent += chunk.length
         writer.poll(0 if writer.has_credit else 0.05)
-    elapsed, acknowledged = time.monotonic() - begun, writer.acknowledged_items
+    elapsed, acknowledged = time.monotonic() - begun, writer.acknowledged_steps
     while writer.outstanding:
         writer.poll(0.1)
     print(acknowledged / elapsed)

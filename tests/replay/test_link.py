@@ -76,7 +76,7 @@ def test_every_chunk_is_acknowledged_once_it_is_in_the_table(link: Link) -> None
         writer.insert(chunk)
     assert writer.outstanding == 5
     link.until(lambda: writer.outstanding == 0, writer)
-    assert server.table.inserted_items == 20 == writer.acknowledged_items
+    assert server.table.inserted_items == 20 == writer.acknowledged_steps
 
 
 def test_credit_runs_out_before_memory_does(link: Link) -> None:
