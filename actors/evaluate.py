@@ -100,7 +100,7 @@ def summarise(played: list[Episode]) -> dict[str, Any]:
 def describe(figures: dict[str, Any]) -> str:
     """For people."""
     lines = [
-        f"{figures['run']}: {figures['env']} by {figures['algorithm']}, policy v{figures['policy_version']}, "
+        f"{figures['run']}: {figures['env']} by {_policy(figures)}, "
         f"{figures['episodes']} episodes{' (stochastic)' if figures['stochastic'] else ''}",
         f"  return   {figures['return_mean']:,.1f} ± {figures['return_std']:,.1f} (lowest {figures['return_min']:,.1f})",
         f"  length   {figures['length_mean']:,.1f} steps",
@@ -112,6 +112,11 @@ def describe(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _policy(figures: dict[str, Any]) -> str:
+    version = figures["policy_version"]
+    return "actions at random" if version is None else f"{figures['algorithm']}, policy v{version}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Evaluates and prints; 2 when there is nothing that could be evaluated."""
     parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's weights on disk.")
@@ -119,6 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--stochastic", action="store_true")
     parser.add_argument("--best", action="store_true")
+    parser.add_argument("--random", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     run_dir = RunDir(options.run_dir)
@@ -127,10 +133,13 @@ def main(arguments: list[str] | None = None) -> int:
     played: list[Episode] = []
     try:
         settings = read_settings(run_dir, index=0)
-        network, metadata = load_policy(run_dir, settings, options.best)
+        if options.random:  # acts in the same environments from the same seeds
+            network, metadata = build_network(settings.spec, settings.algorithm), {}
+        else:
+            network, metadata = load_policy(run_dir, settings, options.best)
         env = environments(settings, min(ENVIRONMENTS, options.episodes))
         generator = torch.Generator().manual_seed(settings.seed + SEED_OFFSET)
-        epsilon = STOCHASTIC_EPSILON if options.stochastic else 0.0
+        epsilon = 1.0 if options.random else STOCHASTIC_EPSILON if options.stochastic else 0.0
         for counted in play(env, settings.spec, network, options.episodes, epsilon, generator):
             played += counted
             if time.monotonic() >= next_word:
@@ -143,9 +152,9 @@ def main(arguments: list[str] | None = None) -> int:
     about = {
         "run": run_dir.name,
         "env": settings.env.id,
-        "algorithm": metadata.get("algorithm", "dqn"),
-        "policy_version": int(metadata.get("policy_version", -1)),
-        "stochastic": options.stochastic,
+        "algorithm": "random" if options.random else metadata.get("algorithm", "dqn"),
+        "policy_version": None if options.random else int(metadata.get("policy_version", -1)),
+        "stochastic": options.stochastic or options.random,
     }
     figures = about | summarise(played)
     print(json.dumps(figures) if options.json else describe(figures))

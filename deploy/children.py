@@ -15,10 +15,10 @@ FAILED = 1
 
 def evaluate(parsed: argparse.Namespace) -> int:
     """Forwards to the evaluation, in a process of its own."""
-    run = _with_weights(parsed)
+    run = runs.chosen(parsed) if parsed.random else _with_weights(parsed)
     if parsed.episodes < 1:
         raise ConfigError("--episodes must be at least 1")
-    switches = [f"--{name}" for name in ("stochastic", "best", "json") if getattr(parsed, name)]
+    switches = [f"--{name}" for name in ("stochastic", "best", "random", "json") if getattr(parsed, name)]
     return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches)
 
 

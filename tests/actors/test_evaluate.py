@@ -182,6 +182,15 @@ def test_the_figures_for_people_name_the_run_and_its_policy(run_dir: RunDir, cap
     assert "95% interval" in told
 
 
+def test_random_actions_need_no_weights_and_are_called_what_they_are(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run_dir.path), "--episodes", "9", "--random", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["algorithm"], figures["policy_version"], figures["stochastic"]) == ("random", None, True)
+    assert 0 < figures["return_mean"] < LONGEST
+    assert main([str(run_dir.path), "--episodes", "9", "--random"]) == 0
+    assert "by actions at random, 9 episodes" in capsys.readouterr().out
+
+
 def test_an_environment_that_says_nothing_of_success_has_no_success_rate() -> None:
     settings = make_settings("Uneven")
     figures = summarise(play_all(settings, make_network(settings), 8, 0.0))
