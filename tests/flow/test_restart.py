@@ -13,12 +13,9 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
-from replay.client import ExperienceWriter, SampledBatch
+from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
-from replay.journal import Journal
-from replay.storage import batch_layout
-from replay.table import Table
-from tests.flow.fleet import Checker, Fleet, wait_until
+from tests.flow.fleet import Checker, Fleet, everything, wait_until
 from transport.channel import Listener
 from transport.experience import Chunk
 from transport.lifetime import new_incarnation
@@ -42,20 +39,6 @@ def make_fleet(path: Path, fleets: list[Fleet], kind: str, **replay: object) -> 
     fleet = Fleet(path / "run", env, actors, ReplayConfig(**settings), 3)  # type: ignore[arg-type]
     fleets.append(fleet)
     return fleet
-
-
-def everything(fleet: Fleet, checker: Checker) -> Table:
-    """Checks every item on disk, drawn once, oldest first."""
-    config = ReplayConfig(min_size=1, capacity=400_000, selector="fifo")
-    table = Table(fleet.spec, config, seed=0)
-    journal = Journal(fleet.run_dir.segments, table, config, lambda: True)
-    layout = batch_layout(fleet.spec, 1)
-    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
-    for _ in range(table.size):
-        table.sample(arrays)
-        checker.check(SampledBatch(0, 0, table.size, arrays))
-    journal.close(journal.counters)
-    return table
 
 
 @pytest.mark.flow
