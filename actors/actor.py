@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import torch
 
@@ -16,9 +17,10 @@ from actors.exploration import epsilon_ladder
 from actors.stack import Stack
 from learner.config import DqnConfig
 from learner.networks import build_network
+from learner.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from learner.weights import WeightFollower
 from replay.client import ExperienceWriter
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.messages import Assignment
 from transport.metrics import Metrics, Record
@@ -75,7 +77,9 @@ class Actor:
         self._generator = torch.Generator()
         self._adopt(life.assignment or settings.assignment)
         self._stack = Stack(spec, streams)
-        self._chunker = Chunker(spec, streams, settings.actors.chunk_seconds)
+        # Q-values stay here; what replay is sent instead is computed when a chunk leaves, n rows later.
+        known = msgspec.structs.replace(spec, remembered=(TAKEN_VALUE, BEST_VALUE))
+        self._chunker = Chunker(known, streams, settings.actors.chunk_seconds)
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
 
@@ -123,21 +127,29 @@ class Actor:
             stacked = {name: torch.from_numpy(stack) for name, stack in self._stack.stacked.items()}
             # Untrained weights choose one action for ever; chance sees more of the environment.
             epsilon = self._epsilon if version > UNTRAINED_VERSION else 1.0
-            action = self._network.act(stacked, epsilon, self._generator).action.numpy()
+            acted = self._network.act(stacked, epsilon, self._generator)
+            assert acted.value is not None and acted.best_value is not None
+            action, remembered = acted.action.numpy(), {TAKEN_VALUE: acted.value.numpy(), BEST_VALUE: acted.best_value.numpy()}
         with metrics.phase("env_step"):
             step = self._env.step(action)
         with metrics.phase("insert"):
             ended = step.terminated | step.truncated
-            self._outbox.extend(
-                self._chunker.step(
-                    observation, action, step.reward, step.terminated, step.truncated, step.final_observation, version
-                )
+            last = step.final_observation
+            chunks = self._chunker.step(
+                observation, action, step.reward, step.terminated, step.truncated, last, version, remembered
             )
+            self._outbox.extend(map(self._with_priority, chunks))
             self._stack.push(step.observation, ended)
         metrics.count("steps", len(action))
         metrics.count("episodes", len(step.episodes))
         self._recent.extend(step.episodes)
         return step.observation
+
+    def _with_priority(self, chunk: Chunk) -> Chunk:
+        """Adds how much there may be to learn from each item; without that, new items are all drawn as if the most."""
+        algorithm = self._settings.algorithm
+        priority = initial_priority(self._settings.spec, chunk.columns, algorithm.gamma, algorithm.reward_scale)
+        return replace(chunk, columns=chunk.columns | {INITIAL_PRIORITY: priority})
 
     def _send(self) -> None:
         """Hands chunks to replay; waits for credit when there is none, which is how replay slows its actors."""
@@ -172,7 +184,7 @@ class Actor:
 
     def _drain(self, observation: dict[str, np.ndarray]) -> None:
         """Sends what is left and waits, not for ever, until replay has it."""
-        self._outbox.extend(self._chunker.drain(observation, self._follower.version))
+        self._outbox.extend(map(self._with_priority, self._chunker.drain(observation, self._follower.version)))
         began = time.monotonic()
         while (self._outbox or self._writer.outstanding) and time.monotonic() < began + self._life.drain_seconds:
             if self._outbox and self._writer.has_credit:

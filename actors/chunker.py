@@ -15,7 +15,7 @@ class Chunker:
 
     Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after
     them, or, shorter, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action
-    (valid = 0) that holds its last observation; so does `drain`, where a stream ends.
+    (valid = 0) that holds its last observation; so does `drain`, where a stream ends. What is remembered is NaN there.
     """
 
     def __init__(
@@ -44,13 +44,14 @@ class Chunker:
         truncated: np.ndarray,
         final_observation: Columns,
         policy_version: int,
+        remembered: Columns,
     ) -> Iterator[Chunk]:
         """One step of every stream: observation[name] [K, *shape] at rest, what was done on it, and what came of that.
 
-        final_observation[name] [K, *shape] is read only where truncated.
+        final_observation[name] [K, *shape] is read only where truncated. remembered[name] [K] has what the spec asks for.
         """
         everyone = np.arange(self._streams)
-        row = dict(observation)
+        row = dict(observation) | remembered
         row.update(action=action, reward=reward, terminated=terminated, truncated=truncated)
         yield from self._append(everyone, row, valid=1, policy_version=policy_version)
         self._episode_step += 1
@@ -75,7 +76,7 @@ class Chunker:
                 yield self._cut(k, length)
 
     def _append_last(self, observation: Columns, where: np.ndarray, policy_version: int) -> Iterator[Chunk]:
-        row = dict(observation)
+        row = dict(observation) | dict.fromkeys(self._spec.remembered, np.full(len(where), np.nan, np.float32))
         nothing = np.zeros(len(where), np.float32)
         action = np.zeros((len(where), *self._buffer["action"].shape[2:]), np.float32)
         row.update(action=action, reward=nothing, terminated=nothing, truncated=nothing)

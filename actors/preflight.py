@@ -34,6 +34,7 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: EnvConfig
     n_step: int
     codec: Codec
+    remembered: tuple[str, ...]
     report: str
 
 
@@ -45,7 +46,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-def preflight(config: EnvConfig, n_step: int, codec: Codec) -> ExperienceSpec:
+def preflight(config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[str, ...] = ()) -> ExperienceSpec:
     """Makes, resets and steps the environment in a child, and gives the spec of its experience.
 
     Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
@@ -54,7 +55,7 @@ def preflight(config: EnvConfig, n_step: int, codec: Codec) -> ExperienceSpec:
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(_Order(config, n_step, codec, str(report)))
+        order = msgspec.json.encode(_Order(config, n_step, codec, remembered, str(report)))
         status = _run_child(order, chatter, config.preflight_seconds)
         lines = _read_report(report)
         phase = lines[-1].phase
@@ -150,7 +151,7 @@ def _try(order: _Order, enter: Any) -> ExperienceSpec:
     name = order.config.id
     enter("make")
     env = make_env(order.config)
-    spec = experience_spec(env, order.config, order.n_step, order.codec)
+    spec = experience_spec(env, order.config, order.n_step, order.codec, order.remembered)
     enter("reset")
     result = env.reset(seed=0)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):

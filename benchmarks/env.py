@@ -97,7 +97,7 @@ class Bench:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self.folder, self.config = folder, config
         env = make_env(config.env)
-        self.spec = experience_spec(env, config.env, config.algorithm.n_step, config.replay.codec)
+        self.spec = experience_spec(env, config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
         env.close()
 
     def alone(self, case: str, seconds: float) -> float:

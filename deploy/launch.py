@@ -155,7 +155,7 @@ def _check_environment(config: RunConfig) -> ExperienceSpec:
     print(f"checking {config.env.id} … ", end="", flush=True)
     began = time.monotonic()
     try:
-        spec = preflight(config.env, config.algorithm.n_step, config.replay.codec)
+        spec = preflight(config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
     except BaseException:
         print("failed", flush=True)
         raise

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from transport.experience import INITIAL_PRIORITY
+
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name", tag="dqn"):
     """Deep Q-learning: double, dueling, n-step, prioritised; each can be switched off."""
@@ -25,6 +27,11 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers after the torso")] = 512
     epsilon_base: Annotated[float, Meta(ge=0, le=1, description="exploration of the most exploring environment")] = 0.4
     epsilon_power: Annotated[float, Meta(ge=0, description="the least exploring has epsilon_base ** (1 + this)")] = 7.0
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """What actors send of each row besides what happened."""
+        return (INITIAL_PRIORITY,)
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):

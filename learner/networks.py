@@ -28,12 +28,14 @@ NATURE_MINIMUM = 36  # the least height and width in pixels that the Nature laye
 class Action(NamedTuple):
     """What a policy answers for B observations; parts an algorithm does not have are None.
 
-    action: [B] int64 or [B, A] float32. log_prob: [B]. value: [B], for DQN the Q-value of the action taken.
+    action: [B] int64 or [B, A] float32. log_prob: [B]. value: [B], for DQN the Q-value of the action taken. best_value: [B], the
+    greatest Q-value.
     """
 
     action: Tensor
     log_prob: Tensor | None
     value: Tensor | None
+    best_value: Tensor | None
 
 
 @contextmanager
@@ -139,12 +141,12 @@ class QNetwork(nn.Module):
         """
         with evaluating(self):
             q = self(observation)  # [B, n]
-        action = q.argmax(1)
+        best_value, action = q.max(1)
         if isinstance(epsilon, Tensor) or epsilon > 0:
             explore = torch.rand(len(q), generator=generator, device=q.device) < epsilon
             anything = torch.randint(self.n, (len(q),), generator=generator, device=q.device)
             action = torch.where(explore, anything, action)
-        return Action(action, None, q.gather(1, action[:, None]).squeeze(1))
+        return Action(action, None, q.gather(1, action[:, None]).squeeze(1), best_value)
 
 
 def initialise(network: QNetwork) -> None:

@@ -81,7 +81,7 @@ class Journal:
         try:
             return read_state(self._state_path)
         except DamagedState as error:
-            say(f"{error}: all items begin with the highest priority")
+            say(f"{error}: all items begin with the priorities that they came with")
             return None
 
 

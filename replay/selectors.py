@@ -24,8 +24,8 @@ class SelectorState(NamedTuple):
 class Selector(Protocol):
     """Leaves come and go in aligned blocks (a chunk), one entry per row; entries where `drawable` is False are never drawn."""
 
-    def insert(self, first: int, drawable: np.ndarray) -> None:
-        """A block of leaves is new; `drawable` [L] bool."""
+    def insert(self, first: int, drawable: np.ndarray, priorities: np.ndarray) -> None:
+        """A block of leaves is new; `drawable` [L] bool, `priorities` [L] float64 and at least 0, NaN where none is known."""
 
     def evict(self, first: int, length: int) -> None:
         """A block of leaves is gone."""
@@ -63,9 +63,13 @@ class Prioritised:
         self._highest = 1.0  # already raised to the exponent
         self._drawable = 0
 
-    def insert(self, first: int, drawable: np.ndarray) -> None:
-        """New items come with the highest priority seen."""
-        self._tree.set_block(first, np.where(drawable, self._highest, 0.0))
+    def insert(self, first: int, drawable: np.ndarray, priorities: np.ndarray) -> None:
+        """An item whose priority is not known comes with the highest seen."""
+        known = drawable & ~np.isnan(priorities)
+        raised = self._raise(priorities[known])  # first of all: the highest may be among them
+        values = np.where(drawable, self._highest, 0.0)
+        values[known] = raised
+        self._tree.set_block(first, values)
         self._drawable += int(drawable.sum())
 
     def evict(self, first: int, length: int) -> None:
@@ -81,12 +85,16 @@ class Prioritised:
         return leaves, self._tree.get(leaves) / total
 
     def update(self, leaves: np.ndarray, priorities: np.ndarray) -> None:
-        """Raises to the exponent; keeps the highest."""
+        """New ones count as much as those that items came with."""
         if not self._exponent:
             return
+        self._tree.set(leaves, self._raise(priorities))
+
+    def _raise(self, priorities: np.ndarray) -> np.ndarray:
+        """To the exponent; keeps the highest."""
         raised = np.maximum(priorities.astype(np.float64), SMALLEST_PRIORITY) ** self._exponent
         self._highest = max(self._highest, float(raised.max(initial=0.0)))
-        self._tree.set(leaves, raised)
+        return raised
 
     def available(self) -> int:
         """With replacement."""
@@ -126,8 +134,8 @@ class Fifo:
         self._drawable = np.zeros(leaves, bool)
         self._order: list[tuple[int, int]] = []  # blocks not yet wholly drawn: (first leaf, length)
 
-    def insert(self, first: int, drawable: np.ndarray) -> None:
-        """Queued behind everything else."""
+    def insert(self, first: int, drawable: np.ndarray, priorities: np.ndarray) -> None:
+        """Queued behind everything else, whatever its priority."""
         self._drawable[first : first + len(drawable)] = drawable
         self._order.append((first, len(drawable)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec, Field
 from transport.slab import Layout
 
 
@@ -47,6 +47,11 @@ def steps_to_boundary(terminated: np.ndarray, valid: np.ndarray, length: int, n_
     return steps
 
 
+def resting_columns(spec: ExperienceSpec) -> list[Field]:
+    """The columns that are kept here: an initial priority goes to the selector and is then spent."""
+    return [column for column in spec.columns if column.name != INITIAL_PRIORITY]
+
+
 class Storage:
     """Chunks in preallocated columns, oldest overwritten first. Pages are touched only as chunks arrive."""
 
@@ -57,7 +62,7 @@ class Storage:
         self.length = spec.chunk_length
         self._rows = spec.rows(spec.chunk_length)
         self._columns = {
-            column.name: np.empty((slots * self._rows, *column.shape), np.dtype(column.dtype)) for column in spec.columns
+            column.name: np.empty((slots * self._rows, *column.shape), np.dtype(column.dtype)) for column in resting_columns(spec)
         }
         self._steps = np.zeros(slots * self.length, np.uint8)
         self._back = np.arange(spec.stack - 1, -1, -1)  # how far back each place of a stack looks, oldest first
@@ -65,7 +70,8 @@ class Storage:
     @staticmethod
     def slot_bytes(spec: ExperienceSpec) -> int:
         """Bytes that a chunk takes here."""
-        return spec.chunk_bytes + spec.chunk_length
+        rows = spec.rows(spec.chunk_length)
+        return rows * sum(column.row_bytes for column in resting_columns(spec)) + spec.chunk_length
 
     def write(self, slot: int, chunk: Chunk) -> np.ndarray:
         """Copies a chunk into a slot; returns drawable [chunk_length] bool."""

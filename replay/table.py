@@ -9,7 +9,7 @@ from replay.limiter import Limiter
 from replay.selectors import Fifo, make_selector
 from replay.state import TableState
 from replay.storage import Storage
-from transport.experience import Categorical, Chunk, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, ExperienceSpec
 
 TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per leaf, and indices come on top
 
@@ -99,13 +99,22 @@ class Table:
         first = slot * self._length
         self._evict(slot)
         drawable = self._storage.write(slot, chunk)
-        self._selector.insert(first, drawable)
+        self._selector.insert(first, drawable, self._initial_priorities(chunk))
         self._chunk_keys[slot] = self._next_chunk
         self._next_chunk += 1
         items = int(drawable.sum())
         self._items[slot] = items
         self.size += items
         return items
+
+    def _initial_priorities(self, chunk: Chunk) -> np.ndarray:
+        """[chunk_length] float64 of a chunk's items, NaN where none is known; what cannot be a priority counts as unknown."""
+        priorities = np.full(self._length, np.nan)
+        sent = chunk.columns.get(INITIAL_PRIORITY)
+        if sent is not None:
+            items = sent[self.spec.history : self.spec.history + chunk.length]
+            priorities[: chunk.length] = np.where(np.isfinite(items) & (items >= 0), items, np.nan)
+        return priorities
 
     def _evict(self, slot: int) -> None:
         if self._chunk_keys[slot] >= 0:
@@ -174,7 +183,7 @@ class Table:
         self._next_chunk = max(self._next_chunk, key)
 
     def restore_priorities(self, state: TableState) -> None:
-        """Gives the items held the priorities they had; those that came after the state keep the highest."""
+        """Gives the items held the priorities they had; those that came after the state keep what they came with."""
         values = state.selector.values.reshape(len(state.chunk_keys), -1)
         slot = state.chunk_keys % self._storage.slots
         here = (state.chunk_keys >= 0) & (self._chunk_keys[slot] == state.chunk_keys)

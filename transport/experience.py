@@ -18,6 +18,7 @@ import numpy as np
 
 Codec = Literal["none", "lz4", "zstd"]
 Columns = dict[str, np.ndarray]  # one array per column, axis 0 = row
+INITIAL_PRIORITY = "initial_priority"  # a remembered column: how much there may be to learn from a new item, NaN where unknown
 STORED_DTYPES = ("|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4")
 
 
@@ -85,7 +86,8 @@ class Continuous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="c
 class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Everything that actors, replay and learner must agree on about a row. Built once, by the pre-flight of a run.
 
-    `fields` are the observation's; the other columns follow from `action`. `chunk_length` is a power of two.
+    `fields` are the observation's; `remembered` names what the algorithm remembers of each row, one float32 each; the other
+    columns follow from `action`. `chunk_length` is a power of two.
     """
 
     fields: tuple[Field, ...]
@@ -93,6 +95,7 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     chunk_length: int
     stack: int = 1
     n_step: int = 1
+    remembered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses what no process could work with."""
@@ -130,6 +133,7 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             Field("valid", (), "|u1"),  # 0: the row has no action, it only holds an episode's last observation
             Field("episode_step", (), "<i4"),  # rows since the reset: how far back a stack may look
             Field("policy_version", (), "<i4"),
+            *(Field(name, (), "<f4") for name in self.remembered),
         )
 
     @property

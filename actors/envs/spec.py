@@ -17,7 +17,9 @@ MAX_BOUND = 1e6  # a bound beyond this is a way of saying that there is none
 IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
 
 
-def experience_spec(env: gymnasium.Env, config: EnvConfig, n_step: int, codec: Codec) -> ExperienceSpec:
+def experience_spec(
+    env: gymnasium.Env, config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[str, ...] = ()
+) -> ExperienceSpec:
     """Builds the spec of a run from an environment's spaces. Images travel with `codec`, vectors as they are.
     An environment whose image alone tells its state says so by `default_stack = 1`.
 
@@ -32,6 +34,7 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, n_step: int, codec: C
             chunk_length=config.chunk_length or (IMAGE_CHUNK if images else VECTOR_CHUNK),
             stack=config.stack or getattr(env.unwrapped, "default_stack", IMAGE_STACK if images else 1),
             n_step=n_step,
+            remembered=remembered,
         )
     except (SpecError, EnvError) as error:
         raise EnvError(f"{config.id}: {error}") from error

@@ -21,7 +21,7 @@ TOYS = "tests.actors.toy_envs"
 @pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Rover", f"{TOYS}:Chatty"])
 def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> None:
     config = EnvConfig(id=name)
-    assert preflight(config, 3, "lz4") == experience_spec(make_env(config), config, 3, "lz4")
+    assert preflight(config, 3, "lz4", ("log_prob",)) == experience_spec(make_env(config), config, 3, "lz4", ("log_prob",))
 
 
 @pytest.mark.parametrize(

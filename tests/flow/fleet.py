@@ -14,12 +14,13 @@ import msgspec
 import numpy as np
 import tomli_w
 import torch
+from torch.nn import Linear
 
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from learner.config import DqnConfig, LearnerConfig
-from learner.networks import build_network
+from learner.networks import Torso, build_network
 from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from replay.config import ReplayConfig
@@ -31,6 +32,7 @@ from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
+VERSION_VALUE, STEP_VALUE = 100.0, 7.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,6 +42,11 @@ def wait_until(true: Callable[[], bool], seconds: float, what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.02)
+
+
+def q_value(version: int, step: int, action: int) -> float:
+    """What a published version says of an action where observations are vectors: value + advantage - mean advantage."""
+    return VERSION_VALUE * version + STEP_VALUE * step + float(action == version % ACTIONS) - 1 / ACTIONS
 
 
 class Fleet:
@@ -53,7 +60,7 @@ class Fleet:
         sections = {"env": env, "actors": actors, "replay": replay, "algorithm": self.algorithm, "learner": LearnerConfig()}
         document = {"seed": 0, "total_steps": 0} | {name: msgspec.to_builtins(section) for name, section in sections.items()}
         self.run_dir.config.write_text(tomli_w.dumps(document))
-        self.spec = experience_spec(make_env(env), env, n_step, replay.codec)
+        self.spec = experience_spec(make_env(env), env, n_step, replay.codec, self.algorithm.remembered)
         self.run_dir.spec.write_bytes(msgspec.json.encode(self.spec))
         self.network = build_network(self.spec, self.algorithm)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -73,12 +80,20 @@ class Fleet:
         self.run_dir.write_endpoint("payload", self.publisher.addresses[1])
 
     def publish(self) -> None:
-        """The next version, whose policy always takes the action version mod ACTIONS."""
+        """The next version, whose policy always takes the action version mod ACTIONS; q_value() says its Q-values."""
         self.version += 1
+        network, head = self.network, self.network.head
         with torch.no_grad():
-            for parameter in self.network.parameters():
+            for parameter in network.parameters():
                 parameter.zero_()
-            self.network.head.bias[1 + self.version % ACTIONS] = 1.0  # entry 0 of a dueling head is the value
+            head.bias[1 + self.version % ACTIONS] = 1.0  # entry 0 of a dueling head is the value
+            head.bias[0] = VERSION_VALUE * self.version
+            torso, (trunk, _) = network.torsos[0], network.trunk
+            assert isinstance(torso, Torso) and isinstance(trunk, Linear)
+            if isinstance(layer := torso.layers[0], Linear):  # the newest observation's step, passed on
+                layer.weight[0, 8 * (self.spec.stack - 1) + 5] = 1.0
+                trunk.weight[0, 0] = 1.0
+                head.weight[0, 0] = STEP_VALUE
         assert self.publisher is not None
         self.publisher.publish(self.network, self.version)
 
@@ -156,6 +171,7 @@ class Checker:
         self.seen: dict[tuple[int, int, int], int] = {}  # (identity, episode, step) -> times
         self.shortened: set[tuple[int, int, int]] = set()  # bootstrapped early: right only where a stream was drained
         self.versions: dict[int, dict[tuple[int, int], int]] = {}  # identity -> (episode, step) -> policy_version
+        self.keys: dict[int, tuple[tuple[int, int, int], int]] = {}  # item key -> (identity, episode, step), action
 
     def check(self, batch: SampledBatch) -> None:
         """Every item of a batch."""
@@ -200,6 +216,7 @@ class Checker:
             assert action == version % ACTIONS
         name = (identity, episode, step)
         self.seen[name] = self.seen.get(name, 0) + 1
+        self.keys[int(item["key"])] = name, action
         self.versions.setdefault(identity, {})[episode, step] = version
 
     def _check_stack(self, rows: np.ndarray, index: np.ndarray, identity: int, episode: int, step: int) -> None:

@@ -80,18 +80,20 @@ def test_the_dueling_head_is_value_plus_advantage_less_its_mean() -> None:
         assert row == pytest.approx([value + a - sum(advantage) / 3 for a in advantage], abs=1e-5)
 
 
-def test_acting_is_greedy_without_epsilon_and_reports_the_value_of_its_action() -> None:
+def test_acting_is_greedy_without_epsilon_and_reports_the_values_of_its_action_and_of_the_best() -> None:
     field = vector()
     network = build_network(make_spec(field, n=5), SMALL)
     observation = make_observation([field], (64, 1))
     q = network(observation)
-    action, log_prob, value = network.act(observation)
+    action, log_prob, value, best_value = network.act(observation)
     assert torch.equal(action, q.argmax(1)) and action.dtype == torch.int64
     assert log_prob is None
     torch.testing.assert_close(value, q.max(1).values.detach())
+    assert value is not None and best_value is not None and torch.equal(best_value, value)
     explored = network.act(observation, 1.0)
-    assert explored.value is not None
+    assert explored.value is not None and explored.best_value is not None
     torch.testing.assert_close(explored.value, q.detach().gather(1, explored.action[:, None]).squeeze(1))
+    assert torch.equal(explored.best_value, best_value)  # exploring changes what is done, not what is best
 
 
 def test_each_row_explores_with_its_own_epsilon_and_the_generator_decides() -> None:

@@ -8,15 +8,16 @@ from actors.chunker import Chunker
 from transport.experience import Categorical, Chunk, ExperienceSpec, Field
 
 
-def make_spec(length: int = 8, stack: int = 3, n_step: int = 2) -> ExperienceSpec:
+def make_spec(length: int = 8, stack: int = 3, n_step: int = 2, remembered: tuple[str, ...] = ()) -> ExperienceSpec:
     """One float that counts the rows of a stream, so that a test can tell which row it has."""
-    return ExperienceSpec((Field("position", (), "<f4"),), Categorical(4), length, stack, n_step)
+    return ExperienceSpec((Field("position", (), "<f4"),), Categorical(4), length, stack, n_step, remembered)
 
 
 def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> list[Chunk]:
     """The chunks of one stream of `steps` steps; `ends` says after which step an episode terminates or is truncated.
 
-    position counts up by one per observation, a reset included. action is position mod 4, reward is 10 * position.
+    position counts up by one per observation, a reset included. action is position mod 4, reward is 10 * position; what
+    is remembered is position + 1.
     """
     chunker = Chunker(spec, 1, chunk_seconds=1e9)
     chunks: list[Chunk] = []
@@ -35,6 +36,7 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
                 truncated,
                 {"position": final},
                 policy_version=step,
+                remembered=dict.fromkeys(spec.remembered, observation + 1),
             )
         )
     chunks.extend(chunker.drain({"position": np.array([position], np.float32)}, steps))

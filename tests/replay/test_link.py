@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from replay.__main__ import describe
 from replay.client import SILENCE_SECONDS, ExperienceWriter, ReplayRefused, Sampler
 from replay.config import ReplayConfig
 from replay.server import ReplayServer
@@ -195,6 +197,66 @@ def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link) -> None:
 
     link.until(learn, writer, seconds=30)
     assert server.table.inserted_items == 400 and link.metrics.value("duplicates") == 0 == link.metrics.value("gaps")
+
+
+def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link) -> None:
+    config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
+    server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+
+    def waits() -> dict[str, float]:
+        """The record of a while in which nobody does anything."""
+        link.metrics.record()
+        for _ in range(5):
+            server.turn(0.05)
+        server.measure()
+        return link.metrics.record()
+
+    def push() -> bool:
+        while writer.has_credit:
+            writer.insert(CHUNKS[0])
+        return len(server._pending) > 0
+
+    link.until(push, writer)
+    record = waits()
+    assert record["insert_hold_fraction"] > 0.5 and not record.get("sample_hold_fraction")
+    assert record["samples_per_insert"] < 1.0
+    assert re.search(r"samples/insert 0\.\d \(band 1-1\.5\) .* actors held (100|[5-9]\d)% · learner held 0%", describe(record))
+
+    def learn() -> None:
+        batch = sampler.next(0)
+        if batch:
+            sampler.release(batch)
+
+    def both() -> bool:
+        learn()
+        return push() and server.table.sampled_items > 1_000
+
+    link.until(both, writer, seconds=30)
+    assert 0.9 < server.table.sampled_items / server.table.inserted_items < 1.6
+
+    def only_the_learner() -> bool:
+        learn()
+        return not writer.outstanding and bool(server._learner and server._learner.requests)
+
+    link.until(only_the_learner, writer)
+    record = waits()
+    assert record["sample_hold_fraction"] > 0.5 and record["insert_hold_fraction"] == 0
+    assert 1.5 <= record["samples_per_insert"] < 1.6
+    assert re.search(r"samples/insert 1\.[56] \(band 1-1\.5\) .* actors held 0% · learner held (100|[5-9]\d)%", describe(record))
+
+
+def test_the_line_says_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Path) -> None:
+    server, writer = link.serve(folder=tmp_path / "log"), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    writer.insert(CHUNKS[0])
+    link.until(lambda: not writer.outstanding, writer)
+    server.measure()
+    record = link.metrics.record()
+    assert record["log_bytes"] > 0
+    assert describe(record | {"log_bytes": 12.34e6}).endswith(" · log 12.3 MB")
+    assert describe(record | {"unlogged_chunks": 5.0}).endswith(" MB · 5 chunks not on disk")
+    assert "log " not in describe({})
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -17,30 +18,34 @@ from replay.table import Table
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
+from transport.experience import INITIAL_PRIORITY, ExperienceSpec
 from transport.messages import Insert
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
-CHUNKS = stream_chunks(SPEC, {5: "truncated", 11: "terminated", 40: "truncated"}, 200)
+SENDING = make_spec(length=4, stack=2, n_step=2, remembered=(INITIAL_PRIORITY,))
 CONFIG = ReplayConfig(capacity=80, min_size=1, samples_per_insert_low=1.0, samples_per_insert_high=2.0)
 
 
 class Life:
     """One life of a table with its journal."""
 
-    def __init__(self, folder: Path, config: ReplayConfig = CONFIG) -> None:
-        self.table = Table(SPEC, config, seed=0)
+    def __init__(self, folder: Path, config: ReplayConfig = CONFIG, spec: ExperienceSpec = SPEC) -> None:
+        self.spec = spec
+        self.chunks = stream_chunks(spec, {5: "truncated", 11: "terminated", 40: "truncated"}, 200)
+        self.table = Table(spec, config, seed=0)
         self.journal = Journal(folder, self.table, config, lambda: True)
         self.generator = np.random.default_rng(1)
 
     def insert(self, first: int, last: int) -> None:
         for sequence in range(first, last):
-            parts = pack_chunk(SPEC, CHUNKS[sequence])
-            message = Insert(sequence, 0, CHUNKS[sequence].length, crc32(parts))
+            chunk = self.chunks[sequence]
+            parts = pack_chunk(self.spec, chunk)
+            message = Insert(sequence, 0, chunk.length, crc32(parts))
             self.journal.append("actor-0", 7, message, parts)
-            self.table.insert(CHUNKS[sequence])
+            self.table.insert(chunk)
 
     def draw(self, count: int) -> dict[str, np.ndarray]:
-        layout = batch_layout(SPEC, count)
+        layout = batch_layout(self.spec, count)
         out = layout.view(np.zeros(layout.slot_bytes, np.uint8))
         self.table.sample(out)
         return out
@@ -65,13 +70,20 @@ class Life:
             if key >= 0 and values[slot, offset] > 0
         }
 
+    def came_with(self, keys: Iterable[int]) -> dict[int, float]:
+        """The initial priorities of items by key, raised."""
+        length, history = self.spec.chunk_length, self.spec.history
+        sent = {key: self.chunks[key // length].columns[INITIAL_PRIORITY][history + key % length] for key in keys}
+        return {key: float(np.float64(priority) ** CONFIG.priority_exponent) for key, priority in sent.items()}
 
-def test_after_an_orderly_stop_the_table_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
-    first = Life(tmp_path)
+
+@pytest.mark.parametrize("spec", [SPEC, SENDING], ids=["highest-first", "initial-priorities"])
+def test_after_an_orderly_stop_the_table_is_the_same_to_the_last_bit(tmp_path: Path, spec: ExperienceSpec) -> None:
+    first = Life(tmp_path, spec=spec)
     first.insert(0, 33)  # the ring of 20 chunks has turned over
     first.learn()
     first.stop()
-    second = Life(tmp_path)
+    second = Life(tmp_path, spec=spec)
     second.table.check_invariants()
     assert second.priorities() == first.priorities()
     for name in ("size", "next_key", "oldest_key", "inserted_items", "sampled_items"):
@@ -107,6 +119,42 @@ def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_
     highest = max(1.0, first.table.state().selector.highest)
     assert all(value == saved.get(key, highest) for key, value in found.items())
     third.stop()
+    second.stop()
+
+
+def test_after_a_kill_items_newer_than_the_state_have_the_priority_that_they_came_with(tmp_path: Path) -> None:
+    first = Life(tmp_path, spec=SENDING)
+    first.insert(0, 12)
+    assert first.priorities() == pytest.approx(first.came_with(first.priorities()))
+    first.learn()
+    first.stop()
+    saved = first.priorities()
+    second = Life(tmp_path, spec=SENDING)
+    second.insert(12, 16)
+    second.learn()  # these are lost: the state is saved from time to time only
+    third = Life(tmp_path, spec=SENDING)  # without a stop
+    third.table.check_invariants()
+    found = third.priorities()
+    assert found.keys() == second.priorities().keys() > saved.keys()
+    assert found == pytest.approx(first.came_with(found) | saved)
+    assert found.items() >= saved.items()  # these to the last bit
+    # What is inserted next without a priority of its own comes with the highest of all that there was.
+    third.chunks[16].columns[INITIAL_PRIORITY][:] = np.nan
+    third.insert(16, 17)
+    highest = max(first.table.state().selector.highest, *found.values())
+    assert {value for key, value in third.priorities().items() if key // 4 == 16} == {highest}
+    third.stop()
+    second.stop()
+
+
+def test_without_a_state_items_have_the_priority_that_they_came_with(tmp_path: Path) -> None:
+    first = Life(tmp_path, spec=SENDING)
+    first.insert(0, 12)
+    first.learn()
+    first.stop()
+    (tmp_path / STATE_FILE).unlink()
+    second = Life(tmp_path, spec=SENDING)
+    assert second.priorities() == pytest.approx(first.came_with(first.priorities()))
     second.stop()
 
 

@@ -8,9 +8,13 @@ import pytest
 from replay.selectors import Fifo, Prioritised, make_selector
 
 
+def unknown(count: int) -> np.ndarray:
+    return np.full(count, np.nan)
+
+
 def test_items_are_drawn_in_proportion_to_priority_to_the_exponent() -> None:
     selector = Prioritised(8, 0.5, np.random.default_rng(0))
-    selector.insert(0, np.array([True] * 6 + [False] * 2))
+    selector.insert(0, np.array([True] * 6 + [False] * 2), unknown(8))
     priorities = np.array([1.0, 4.0, 9.0, 16.0, 25.0, 0.0])
     selector.update(np.arange(6), priorities)
     expected = np.sqrt(np.maximum(priorities, 1e-6))
@@ -25,18 +29,26 @@ def test_items_are_drawn_in_proportion_to_priority_to_the_exponent() -> None:
     assert counts[6:].sum() == 0
 
 
-def test_a_new_item_comes_with_the_highest_priority_seen() -> None:
+def test_a_new_item_of_which_nothing_is_known_comes_with_the_highest_priority_seen() -> None:
     selector = Prioritised(8, 1.0, np.random.default_rng(0))
-    selector.insert(0, np.ones(4, bool))
+    selector.insert(0, np.ones(4, bool), unknown(4))
     selector.update(np.arange(4), np.array([3.0, 1.0, 1.0, 1.0]))
-    selector.insert(4, np.ones(4, bool))
+    selector.insert(4, np.ones(4, bool), unknown(4))
     _, probability = selector.sample(1000)
     assert probability.max() == pytest.approx(3 / (3 + 3 + 4 * 3))
 
 
+def test_a_new_item_comes_with_its_own_priority_and_the_highest_follows() -> None:
+    selector = Prioritised(8, 0.5, np.random.default_rng(0))
+    selector.insert(0, np.array([True, True, True, False]), np.array([16.0, 0.0, np.nan, 900.0]))
+    assert selector.state().values[:4].tolist() == [4.0, 1e-3, 4.0, 0.0]  # 900 stands where nothing can be drawn
+    selector.insert(4, np.ones(4, bool), np.array([np.nan, 9.0, 25.0, 1.0]))
+    assert selector.state().values[4:].tolist() == [5.0, 3.0, 5.0, 1.0]
+
+
 def test_uniform_ignores_priorities() -> None:
     selector = make_selector("uniform", 8, 0.9, np.random.default_rng(0))
-    selector.insert(0, np.ones(8, bool))
+    selector.insert(0, np.ones(8, bool), np.arange(8) * 1.0)
     selector.update(np.arange(8), np.arange(8) * 100.0)
     leaves, probability = selector.sample(800)
     assert probability == pytest.approx(1 / 8)
@@ -45,13 +57,13 @@ def test_uniform_ignores_priorities() -> None:
 
 def test_fifo_gives_each_item_once_in_order_and_skips_what_cannot_be_drawn() -> None:
     selector = Fifo(12)
-    selector.insert(0, np.array([True, False, True, True]))
-    selector.insert(4, np.array([False] * 4))
-    selector.insert(8, np.ones(4, bool))
+    selector.insert(0, np.array([True, False, True, True]), np.arange(4) * 1.0)
+    selector.insert(4, np.array([False] * 4), unknown(4))
+    selector.insert(8, np.ones(4, bool), unknown(4))
     assert selector.available() == 7
     assert selector.sample(2)[0].tolist() == [0, 2]
     assert selector.sample(3)[0].tolist() == [3, 8, 9]
     selector.evict(8, 4)
     assert selector.available() == 0
-    selector.insert(0, np.ones(4, bool))
+    selector.insert(0, np.ones(4, bool), unknown(4))
     assert selector.sample(4)[0].tolist() == [0, 1, 2, 3]

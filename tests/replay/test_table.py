@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,7 +10,7 @@ from replay.config import ReplayConfig
 from replay.storage import batch_layout, steps_to_boundary
 from replay.table import RejectedChunk, Table, check_values
 from tests.replay.examples import make_spec, stream_chunks
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec
 
 CONFIG = ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, samples_per_insert_high=1e9, samples_per_insert_low=0)
 
@@ -121,6 +122,55 @@ def test_a_chunk_that_would_break_the_learner_is_refused(column: str, value: flo
     chunk.columns[column][3] = value
     with pytest.raises(RejectedChunk, match=reason):
         check_values(spec, chunk)
+
+
+def leaf_values(spec: ExperienceSpec, *chunks: Chunk, exponent: float = 0.5, selector: str = "prioritised") -> list[list[float]]:
+    """What the selector holds of each chunk's items."""
+    config = msgspec.structs.replace(CONFIG, priority_exponent=exponent, selector=selector)
+    table = Table(spec, config, seed=0)
+    for chunk in chunks:
+        table.insert(chunk)
+        table.check_invariants()
+    values = table.state().selector.values.reshape(-1, spec.chunk_length)
+    return [list(row) for row in values[: len(chunks)]]
+
+
+def test_items_begin_with_the_priorities_that_were_sent_raised_to_the_exponent() -> None:
+    spec = make_spec(length=4, remembered=(INITIAL_PRIORITY,))
+    chunks = stream_chunks(spec, {2: "truncated", 6: "terminated"}, 9)
+    for chunk, values in zip(chunks, leaf_values(spec, *chunks), strict=True):
+        drawable = chunk.columns["valid"][spec.history : spec.history + chunk.length] != 0
+        position = chunk.columns["position"][spec.history : spec.history + chunk.length]
+        expected = np.where(drawable, np.sqrt(position + 1.0), 0.0)
+        assert values[: chunk.length] == pytest.approx(expected) and not any(values[chunk.length :])
+    for selector in ("uniform", "fifo"):
+        assert all(set(values) <= {0.0, 1.0} for values in leaf_values(spec, *chunks, selector=selector))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0])
+def test_what_cannot_be_a_priority_counts_as_unknown_and_gets_the_highest_seen(value: float) -> None:
+    spec = make_spec(length=4, remembered=(INITIAL_PRIORITY,))
+    chunks = stream_chunks(spec, {5: "truncated"}, 7)
+    chunks[1].columns[INITIAL_PRIORITY][:] = value  # every row, those around the items and the one without action included
+    first, second = leaf_values(spec, *chunks[:2])
+    assert first == pytest.approx(np.sqrt([1.0, 2.0, 3.0, 4.0]))
+    assert second == pytest.approx([2.0, 2.0, 0.0, 2.0])
+
+
+def test_the_greatest_number_that_can_be_sent_leaves_everything_finite() -> None:
+    spec = make_spec(length=4, remembered=(INITIAL_PRIORITY,))
+    chunks = stream_chunks(spec, {}, 8)
+    chunks[0].columns[INITIAL_PRIORITY][:] = np.finfo(np.float32).max
+    chunks[1].columns[INITIAL_PRIORITY][:] = 0.0
+    first, second = leaf_values(spec, *chunks[:2], exponent=1.0)
+    assert np.isfinite(first).all() and min(second) > 0
+
+
+def test_an_initial_priority_takes_no_memory() -> None:
+    plain, sending = make_spec(length=64), make_spec(length=64, remembered=(INITIAL_PRIORITY,))
+    assert Table(plain, CONFIG, seed=0).slot_bytes == Table(sending, CONFIG, seed=0).slot_bytes
+    assert sending.chunk_bytes > plain.chunk_bytes
+    assert batch_layout(plain, 8) == batch_layout(sending, 8)
 
 
 def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
