@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = read_settings(run_dir, index=0)
         if options.random:  # acts in the same environments from the same seeds
-            network, metadata = build_network(settings.spec, settings.algorithm), {}
+            network, metadata = build_network(settings.spec, settings.algorithm), dict[str, str]()
         else:
             network, metadata = load_policy(run_dir, settings, options.best)
         env = environments(settings, min(ENVIRONMENTS, options.episodes))
