@@ -31,7 +31,8 @@ def play(piece: Piece) -> tuple[list[np.ndarray], list[object]]:
     """What resets and steps gave, in order: observations, and everything else with checksums of screen and RAM."""
     env = make_env(EnvConfig(id=f"mario:{piece.stage}", actions=piece.actions, max_episode_steps=piece.max_steps))
     console = env.console  # type: ignore[attr-defined]
-    observations, notes = [], []
+    observations: list[np.ndarray] = []
+    notes: list[object] = []
 
     def note(observation: np.ndarray, *said: object) -> None:
         observations.append(observation)
