@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -24,6 +25,7 @@ from transport.experience import Codec, ExperienceSpec
 if TYPE_CHECKING:
     import gymnasium
 
+COMMAND = (sys.executable, "-m", "actors.preflight")
 STEPS = 20
 ORPHAN_GRACE_SECONDS = 5  # how much longer than its limit a child lives whose parent was killed
 
@@ -46,9 +48,17 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-def preflight(config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[str, ...] = ()) -> ExperienceSpec:
+def preflight(
+    config: EnvConfig,
+    n_step: int,
+    codec: Codec,
+    remembered: tuple[str, ...] = (),
+    command: Sequence[str] = COMMAND,
+    environment: Mapping[str, str] | None = None,
+) -> ExperienceSpec:
     """Makes, resets and steps the environment in a child, and gives the spec of its experience.
 
+    `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
     Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
     `config.preflight_seconds` in all.
     """
@@ -56,7 +66,7 @@ def preflight(config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[st
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
         order = msgspec.json.encode(_Order(config, n_step, codec, remembered, str(report)))
-        status = _run_child(order, chatter, config.preflight_seconds)
+        status = _run_child(command, environment, order, chatter, config.preflight_seconds)
         lines = _read_report(report)
         phase = lines[-1].phase
         if lines[-1].error:
@@ -69,11 +79,14 @@ def preflight(config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[st
         raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){_last_line(chatter)}")
 
 
-def _run_child(order: bytes, chatter: Path, limit_seconds: float) -> int | None:
+def _run_child(
+    command: Sequence[str], environment: Mapping[str, str] | None, order: bytes, chatter: Path, limit_seconds: float
+) -> int | None:
     """Runs the child to its end and gives its exit status, or None after killing it and all its descendants."""
     with chatter.open("wb") as stderr:
         child = subprocess.Popen(
-            [sys.executable, "-m", "actors.preflight"],
+            command,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

@@ -6,8 +6,8 @@ import argparse
 import subprocess
 
 from deploy import runs
-from deploy.config import ConfigError, nearest
-from deploy.process import ROOT, child_environment, python_command
+from deploy.config import ConfigError, load_run_config, nearest
+from deploy.process import ROOT, check_actor_python, child_environment, python_command
 from transport.run_dir import RunDir
 
 FAILED = 1
@@ -19,7 +19,7 @@ def evaluate(parsed: argparse.Namespace) -> int:
     if parsed.episodes < 1:
         raise ConfigError("--episodes must be at least 1")
     switches = [f"--{name}" for name in ("stochastic", "best", "random", "json") if getattr(parsed, name)]
-    return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches)
+    return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches, python=_actor_python(run))
 
 
 def _with_weights(parsed: argparse.Namespace) -> RunDir:
@@ -39,7 +39,8 @@ def demo(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--video: there is no folder {parsed.video.parent}")
     more = ["--best"] if parsed.best else []
     more += ["--video", str(parsed.video)] if parsed.video is not None else []
-    return _child("actors.demo", str(run.path), "--episodes", str(parsed.episodes), "--seed", str(parsed.seed), *more)
+    chosen = ("--episodes", str(parsed.episodes), "--seed", str(parsed.seed), *more)
+    return _child("actors.demo", str(run.path), *chosen, python=_actor_python(run))
 
 
 def export(parsed: argparse.Namespace) -> int:
@@ -58,6 +59,14 @@ def bench(parsed: argparse.Namespace) -> int:
     return _child(f"benchmarks.{parsed.name}", *parsed.rest)
 
 
-def _child(module: str, *arguments: str) -> int:
-    done = subprocess.run(python_command(module, *arguments), stdin=subprocess.DEVNULL, env=child_environment())
+def _actor_python(run: RunDir) -> str:
+    """The interpreter that can make the run's environment. Raises ConfigError where it is there no more."""
+    python = load_run_config(run.config).deploy.actor_python
+    check_actor_python(python)
+    return python
+
+
+def _child(module: str, *arguments: str, python: str = "") -> int:
+    command = python_command(module, *arguments, python=python)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, env=child_environment(python))
     return done.returncode if done.returncode >= 0 else FAILED

@@ -46,6 +46,9 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 60.0
     restarts: Annotated[int, Meta(ge=0, description="restarts of one process in a row before it is given up")] = 6
     healthy_seconds: Annotated[float, Meta(gt=0, description="a process that lives this long counts restarts anew")] = 600.0
+    actor_python: Annotated[
+        str, Meta(description="interpreter of whatever makes an environment (actors, evaluator, pre-flight); empty: this one")
+    ] = ""
     log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size; one older is kept")] = 20_000_000
 
 

@@ -30,7 +30,7 @@ from deploy.config import (
     resolve,
     write_config,
 )
-from deploy.process import child_environment, python_command
+from deploy.process import check_actor_python, child_environment, python_command
 from deploy.service import read_steps
 from deploy.status import Document, algorithm_name
 from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
@@ -120,7 +120,8 @@ def prepare(request: Request) -> Launch:
     if stopped:
         _check_resume(run, config)
     _check_device_name(config.learner.device)
-    os.environ.update(child_environment())  # for the children of the pre-flight, too
+    check_actor_python(config.deploy.actor_python)
+    os.environ.update(child_environment())  # for the device probe
     with _device_probe(config.learner.device) as probe:
         spec = _check_environment(config)
         device = _probed(probe)
@@ -153,9 +154,11 @@ def _check_device_name(name: str) -> None:
 
 def _check_environment(config: RunConfig) -> ExperienceSpec:
     print(f"checking {config.env.id} … ", end="", flush=True)
-    began = time.monotonic()
+    began, python = time.monotonic(), config.deploy.actor_python
     try:
-        spec = preflight(config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
+        command, environment = python_command("actors.preflight", python=python), child_environment(python)
+        algorithm, codec = config.algorithm, config.replay.codec
+        spec = preflight(config.env, algorithm.n_step, codec, algorithm.remembered, command, environment)
     except BaseException:
         print("failed", flush=True)
         raise

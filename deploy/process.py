@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from deploy.config import ConfigError
 from deploy.topology import Plan
 from transport.lifetime import PARENT_VARIABLE
 
@@ -18,6 +21,15 @@ ROOT = Path(__file__).resolve().parent.parent
 POSIX = os.name == "posix"
 MAX_LINE_BYTES = 64 * 1024  # a longer line is cut, so that a child that never ends one cannot fill the memory
 LAST_WORDS_SECONDS = 0.5
+LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
+OLDEST_PYTHON = [3, 11]
+SURVEY_SECONDS = 30.0
+ACTOR_IMPORTS = tuple("actors torch numpy gymnasium cv2 zmq msgpack msgspec lz4 zstandard safetensors".split())
+SURVEY = """
+import importlib.util, json, sys
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+print(json.dumps([sys.version_info[:2], missing]))
+"""
 
 
 class Exit(NamedTuple):
@@ -39,21 +51,54 @@ class Exit(NamedTuple):
         return f"exit {self.code}: {self.last_words}" if self.last_words else f"exit {self.code}"
 
 
-def python_command(module: str, *arguments: str) -> list[str]:
-    """`python -m module`, in such a way that a folder of that name in the current directory cannot take its place."""
+def python_command(module: str, *arguments: str, python: str = "") -> list[str]:
+    """`python -m module`, in such a way that a folder of that name in the current directory cannot take its place.
+
+    `python` is another interpreter than this one; then the process also needs `child_environment(python)`.
+    """
     # On Windows the interpreter of a virtual environment is a launcher with another pid than the program's.
     executable = getattr(sys, "_base_executable", sys.executable) if sys.platform == "win32" else sys.executable
-    return [executable, "-P", "-m", module, *arguments]
+    return [python or executable, "-P", "-m", module, *arguments]
 
 
-def child_environment(**extra: str) -> dict[str, str]:
-    """This process's environment with what every child needs: our modules first, the user's own after them."""
+def child_environment(python: str = "", **extra: str) -> dict[str, str]:
+    """This process's environment with what every child needs: our modules first, the user's own after them.
+
+    `python` is the child's interpreter where it is not this one.
+    """
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = dict.fromkeys([str(ROOT), *filter(None, known), os.getcwd()])
+    if python and ROOT == Path(sysconfig.get_path("purelib")):
+        del paths[str(ROOT)]  # what is installed beside our modules was built for this interpreter
     result = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"} | extra
-    if sys.platform == "win32" and sys.prefix != sys.base_prefix:
-        result["__PYVENV_LAUNCHER__"] = sys.executable
+    if python:
+        result.pop(LAUNCHER, None)
+    elif sys.platform == "win32" and sys.prefix != sys.base_prefix:
+        result[LAUNCHER] = sys.executable
     return result
+
+
+def check_actor_python(python: str) -> None:
+    """Raises ConfigError where deploy.actor_python names no interpreter that an actor could run in; nothing is fine."""
+    if not python:
+        return
+    try:
+        done = subprocess.run(
+            [python, "-c", SURVEY, *ACTOR_IMPORTS],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SURVEY_SECONDS,
+            check=True,
+            env=child_environment(python),
+        )
+        version, missing = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        raise ConfigError(f"deploy.actor_python: {python} does not run as a Python interpreter; give the path of one") from None
+    if version < OLDEST_PYTHON:
+        raise ConfigError(f"deploy.actor_python: {python} is Python {version[0]}.{version[1]}; actors need 3.11 or newer")
+    if missing:
+        raise ConfigError(f"deploy.actor_python: {python} lacks {', '.join(missing)}; install Headrace for that interpreter, too")
 
 
 class Child:
@@ -131,10 +176,11 @@ class Child:
 def spawn(plan: Plan, on_line: Callable[[str, str], None]) -> Child:
     """Starts a process of a run. Raises OSError."""
     environment = child_environment(
+        plan.python,
         **{PARENT_VARIABLE: str(os.getpid())},
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(plan.threads)),
     )
-    return Child(plan.name, python_command(plan.module, *plan.arguments), environment, on_line)
+    return Child(plan.name, python_command(plan.module, *plan.arguments, python=plan.python), environment, on_line)
 
 
 def start_in_background(command: list[str], log: Path) -> Callable[[], int | None]:

@@ -17,6 +17,8 @@ STOP_ORDER = ((("actor",), 0.6), (("learner",), 0.85), (("replay", "evaluator"),
 class Plan:
     """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
 
+    `python` is an interpreter of its own, where that is not the supervisor's.
+
     The run cannot go on without a `vital` one, nor without at least one of a role that is not `dispensable`.
     """
 
@@ -28,18 +30,19 @@ class Plan:
     vital: bool = False
     dispensable: bool = False
     threads: int = 1
+    python: str = ""
 
 
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start."""
-    folder = str(run_dir)
+    folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
     servers = (
         Plan("replay", "replay", "replay", (folder,), vital=True),
         Plan("learner", "learner", "learner", (folder,), needs=("replay",), vital=True, threads=config.learner.threads),
     )
     actors = (
-        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), needs=("learner",), threads=config.actors.threads)
+        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), ("learner",), threads=threads, python=python)
         for i in range(config.actors.count)
     )
-    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (folder,), needs=("learner",), dispensable=True)
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (folder,), needs=("learner",), dispensable=True, python=python)
     return (*servers, *actors, *((evaluator,) if config.evaluator.enabled else ()))

@@ -1,8 +1,6 @@
-"""Super Mario Bros. on nes-py 8.2, with the cartridge of gym-super-mario-bros 7.4.
+"""Super Mario Bros., one level at a time.
 
-Neither package's environment is used: their reward, info and per-frame bookkeeping are for another API and overflow
-under numpy 2. This file drives the emulator's step directly and reads reward and info from RAM. Addresses are those of
-the public disassembly of the game.
+Reward and info are read from the console's RAM. Addresses are those of the public disassembly of the game.
 
 Reward "speedrun-v1", per step of `skip` frames:
   + new furthest x in pixels, at most 7.5 per frame (30 at skip 4); ground covered once is never paid again
@@ -15,18 +13,14 @@ without new progress, or after 4,500 steps.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import warnings
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import cv2
 import gymnasium
 import numpy as np
 
+from actors.envs.console import BUTTONS, Console, open_console, presses
 from actors.envs.errors import EnvError
 from actors.envs.wrappers import MAX_NOOPS, FrameShrinker, noop_frames
 
@@ -39,9 +33,6 @@ PROGRESS_PER_FRAME = 7.5
 STEP_COST = 0.001
 DEATH = -25.0
 COMPLETION = 50.0
-
-BUTTONS = {"right": 128, "left": 64, "down": 32, "up": 16, "start": 8, "select": 4, "B": 2, "A": 1, "NOOP": 0}
-ACTION_SETS = {"right": "RIGHT_ONLY", "simple": "SIMPLE_MOVEMENT", "complex": "COMPLEX_MOVEMENT"}
 
 # RAM addresses.
 ENGINE = 0x0E  # what the game does with the player, see the states below
@@ -70,56 +61,6 @@ def parse_stage(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-class Console:
-    """One emulator with the cartridge in it: buttons in, frames and RAM out, one saved state."""
-
-    def __init__(self) -> None:
-        """Loads the cartridge. Raises EnvError where the packages are missing or of another generation."""
-        nes_env, rom = _import_emulator()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._emulator = nes_env.NESEnv(rom)
-        self._library, self._handle = nes_env._LIB, self._emulator._env
-        self._buttons = self._emulator.controllers[0]
-        self.ram = memoryview(self._emulator.ram)  # [2048]; its items are ints, so no uint8 arithmetic can overflow
-        self.frame = _raw_screen(nes_env, self._handle)  # [240, 256, 4] BGRX, overwritten by every frame
-
-    def press(self, buttons: int) -> None:
-        """Holds these buttons (a sum of BUTTONS) until told otherwise."""
-        self._buttons[0] = buttons
-
-    def advance(self, frames: int) -> None:
-        """Runs the emulator. The emulator's step alone: no observation, reward or info of the frames between."""
-        step, handle = self._library.Step, self._handle
-        for _ in range(frames):
-            step(handle)
-
-    def power_on(self) -> None:
-        """Restarts the game at its title screen."""
-        self._library.Reset(self._handle)
-
-    def save(self) -> None:
-        """Keeps the present state for `restore`."""
-        self._emulator._backup()
-
-    def restore(self) -> None:
-        """Returns to the state that `save` kept, buttons released."""
-        self._emulator._restore()
-        self.press(0)
-
-    def number(self, address: int, digits: int) -> int:
-        """Reads a number that the game keeps as decimal digits."""
-        value = 0
-        for digit in self.ram[address : address + digits]:
-            value = value * 10 + digit
-        return value
-
-    def close(self) -> None:
-        """Frees the emulator. `ram` and `frame` lie in its memory, so they go as well."""
-        self.ram, self.frame = memoryview(b""), np.empty(0, np.uint8)
-        self._emulator.close()
-
-
 class MarioEnv(gymnasium.Env):
     """One level, from its start. Observation: [84, 84] uint8, one grey frame with the status lines masked.
 
@@ -136,8 +77,8 @@ class MarioEnv(gymnasium.Env):
         self._level = parse_stage(stage)
         self._skip = skip or SKIP
         self._max_steps = max_steps or MAX_STEPS
-        self._presses = _presses(actions or "simple")
-        self.console = Console()
+        self._presses = presses(actions or "simple")
+        self.console = open_console()
         self._shrink = FrameShrinker(240, 256, HUD_ROWS, SIZE)
         self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
@@ -271,41 +212,3 @@ def _play_to_start(console: Console, level: tuple[int, int]) -> None:
         if console.ram[MODE] == 1 and console.ram[ENGINE] == CONTROL and console.number(TIME, 3) > 0:
             return
     raise EnvError(f"mario:{world}-{stage}: the game did not reach the level's start")
-
-
-def _presses(name: str) -> list[int]:
-    """The buttons of each action of a set, as bytes."""
-    if name not in ACTION_SETS:
-        raise EnvError(f"env.actions {name!r}: mario has {', '.join(ACTION_SETS)}")
-    _import_emulator()
-    from gym_super_mario_bros import actions
-
-    return [sum(BUTTONS[button] for button in combination) for combination in getattr(actions, ACTION_SETS[name])]
-
-
-def _import_emulator() -> tuple[Any, str]:
-    """Gives the emulator's module and the cartridge's path, both packages imported quietly and mended for numpy 2."""
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # old gym greets with a notice
-            warnings.simplefilter("ignore")
-            import gym_super_mario_bros
-            from nes_py import _rom, nes_env
-    except ImportError as error:
-        raise EnvError(f"mario needs nes-py and gym-super-mario-bros ({error}): pip install 'headrace[mario]'") from error
-    version = metadata.version("nes-py")
-    if int(version.split(".")[0]) >= 9:
-        raise EnvError(f"mario needs nes-py 8.2, not {version}: use Python 3.11 or 3.12, pip install 'headrace[mario]'")
-    mend_rom_header(_rom.ROM)
-    return nes_env, str(Path(gym_super_mario_bros.__file__).parent / "_roms" / "super-mario-bros.nes")
-
-
-def mend_rom_header(rom: Any) -> None:
-    """Makes the sizes of nes-py 8's ROM plain ints: its uint8 * 1024 raises OverflowError under numpy 2."""
-    rom.prg_rom_size = property(lambda self: 16 * int(self.header[4]))
-    rom.chr_rom_size = property(lambda self: 8 * int(self.header[5]))
-
-
-def _raw_screen(nes_env: Any, handle: int) -> np.ndarray:
-    """A view [240, 256, 4] uint8 of the emulator's own screen, without nes-py's reversal of the channels."""
-    address = nes_env._LIB.Screen(handle)
-    return np.frombuffer(nes_env.SCREEN_TENSOR.from_address(address), np.uint8).reshape(nes_env.SCREEN_SHAPE_32_BIT)

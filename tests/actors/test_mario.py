@@ -90,17 +90,18 @@ def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_mario
-def test_another_generation_of_the_emulator_is_refused_and_never_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    from actors.envs import mario
+@pytest.mark.parametrize("version", ["7.0.1", "10.0.0"])
+def test_a_generation_that_is_not_known_is_refused_and_never_mended(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from actors.envs import console
 
-    monkeypatch.setattr(metadata, "version", lambda name: "9.0.1")
-    monkeypatch.setattr(mario, "mend_rom_header", lambda rom: pytest.fail("mended"))
-    with pytest.raises(EnvError, match="needs nes-py 8.2, not 9.0.1"):
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    monkeypatch.setattr(console, "mend_rom_header", lambda rom: pytest.fail("mended"))
+    with pytest.raises(EnvError, match=rf"needs nes-py 8.2 \(Python before 3.13\) or 9 \(from 3.13\), not {version}"):
         make_env(EnvConfig(id="mario"))
 
 
 def test_the_sizes_in_a_cartridge_header_do_not_overflow() -> None:
-    from actors.envs.mario import mend_rom_header
+    from actors.envs.console import mend_rom_header
 
     class Rom:
         header = np.array([0, 0, 0, 0, 64, 40], np.uint8)
@@ -120,7 +121,7 @@ def test_making_it_prints_nothing() -> None:
 @needs_mario
 @pytest.mark.parametrize(("name", "size"), [("right", 5), ("", 7), ("simple", 7), ("complex", 12)])
 def test_the_action_sets_never_pause_the_game(name: str, size: int) -> None:
-    from actors.envs.mario import BUTTONS
+    from actors.envs.console import BUTTONS
 
     env = make_env(EnvConfig(id="mario", actions=name))
     assert env.action_space.n == size  # type: ignore[attr-defined]

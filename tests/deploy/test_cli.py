@@ -39,7 +39,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    monkeypatch.setattr(launch, "preflight", lambda config, n_step, codec, remembered: SPEC)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: SPEC)
     monkeypatch.setattr(launch, "_device_probe", lambda name: open(os.devnull))
     monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
     monkeypatch.setattr(cli.service, "Service", Service)
@@ -69,6 +69,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (["up", "--algorithm.double", "perhaps"], "'perhaps' is not true or false"),
         (["up", "--actors", "0"], "--actors.count: expected int >= 1, got 0"),
         (["up", "--device", "cudda"], "did you mean cuda?"),
+        (["up", "--deploy.actor-python", "no/such/python"], "no/such/python does not run as a Python interpreter"),
         (["up", "extra"], "unexpected 'extra'"),
         (["up", "--run", "../x"], "is not a name"),
         (["up", "--resume"], "there is no run mario-dqn to resume"),
@@ -122,7 +123,7 @@ def test_a_failed_run_ends_with_status_1_and_its_reason(
 def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(config: EnvConfig, n_step: int, codec: str, remembered: tuple[str, ...]) -> ExperienceSpec:
+    def fail(config: EnvConfig, *more: object) -> ExperienceSpec:
         raise EnvError("no such thing")
 
     monkeypatch.setattr(launch, "preflight", fail)
@@ -132,7 +133,7 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_writte
 
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda config, n_step, codec, remembered: continuous)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: continuous)
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
     assert status == 2 and "--algo dqn needs a choice of actions" in error and not Service.made
 
@@ -177,7 +178,7 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--algorithm.hidden", "7")
     assert status == 2 and "algorithm.hidden (128, now 7)" in error and "--fresh" in error
     other = ExperienceSpec(SPEC.fields, Categorical(3), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda config, n_step, codec, remembered: other)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: other)
     status, error = refused(capsys, "up", "--env", "CartPole-v1")
     assert status == 2 and "recorded other experience" in error and "--fresh" in error
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.process import ROOT, Child, Exit, child_environment, python_command
+from deploy import process
+from deploy.config import ConfigError
+from deploy.process import ROOT, Child, Exit, check_actor_python, child_environment, python_command
 
 Made = Callable[[str], Child]
 
@@ -93,3 +95,36 @@ def test_a_folder_of_the_same_name_cannot_take_a_modules_place(tmp_path: Path) -
     run = [python_command("replay.config"), python_command("mine")]
     done = [subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True) for command in run]
     assert [(each.returncode, each.stdout) for each in done] == [(0, ""), (0, "mine\n")]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script")
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("[[3, 10], []]", "is Python 3.10; actors need 3.11 or newer"),
+        ('[[3, 13], ["torch", "cv2"]]', "lacks torch, cv2; install Headrace for that interpreter, too"),
+        ("hello", "does not run as a Python interpreter"),
+    ],
+)
+def test_an_interpreter_that_no_actor_could_run_in_is_refused(tmp_path: Path, answer: str, words: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    python.chmod(0o700)
+    with pytest.raises(ConfigError, match=words):
+        check_actor_python(str(python))
+
+
+def test_an_interpreter_with_all_that_an_actor_imports_is_fine() -> None:
+    check_actor_python(sys.executable)
+
+
+def test_another_interpreter_gets_the_source_tree_but_not_what_is_installed_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def paths() -> list[str]:
+        return child_environment("other")["PYTHONPATH"].split(os.pathsep)
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "mine"]))
+    assert paths()[:2] == [str(ROOT), "mine"]
+    monkeypatch.setattr(process.sysconfig, "get_path", lambda name: str(ROOT))
+    assert str(ROOT) not in paths() and "mine" in paths()
