@@ -315,7 +315,9 @@ def show_envs(parsed: argparse.Namespace) -> int:
         raise ConfigError("--picture needs --check ENV")
     for name, about in known_envs().items():
         print(f"{name:<12} {about}")
-    print("Besides: any registered Gymnasium id (CartPole-v1), or package.module:factory")
+    print(
+        "Besides: any registered Gymnasium id (CartPole-v1; ALE/Pong-v5 with the usual preprocessing), or package.module:factory"
+    )
     return DONE
 
 

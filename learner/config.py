@@ -14,6 +14,9 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     dueling: Annotated[bool, Meta(description="value and advantage streams")] = True
     n_step: Annotated[int, Meta(ge=1, le=64, description="steps of reward before bootstrapping")] = 3
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount per step")] = 0.99
+    clip_rewards: Annotated[
+        bool, Meta(description="learn from rewards clipped to -1 … 1; returns are still told as they are")
+    ] = False
     importance_exponent: Annotated[float, Meta(ge=0, le=1, description="beta of prioritised sampling's correction")] = 0.4
     target_period: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
     network: Annotated[

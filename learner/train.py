@@ -37,6 +37,11 @@ class LearnerSettings:
     spec: ExperienceSpec
 
 
+def figure(value: float) -> str:
+    """A loss or an error, readable whether rewards are small or huge."""
+    return f"{value:.4f}" if abs(value) < 1_000 else f"{value:,.0f}"
+
+
 def describe(record: Record) -> str:
     """The throughput line."""
     get = record.get
@@ -44,10 +49,12 @@ def describe(record: Record) -> str:
         return f"waiting for experience · policy v{get('policy_version', 0):.0f}"
     return (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s · {get('items_per_second', 0):,.0f} items/s"
-        f" · loss {get('loss', 0):.4f} · td {get('td', 0):.4f} · q {get('q', 0):.2f} · policy v{get('policy_version', 0):.0f}"
+        f" · loss {figure(get('loss', 0))} · td {figure(get('td', 0))} · q {get('q', 0):,.2f}"
+        f" · policy v{get('policy_version', 0):.0f}"
         f" · epsilon ladder {get('epsilon_highest', 0):.2f}-{get('epsilon_lowest', 0):.4f}"
         f" · data wait {get('data_wait_fraction', 0):.1%} · device busy {get('update_fraction', 0):.0%}"
         + (f" · skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "")
+        + (f" · not finite {get('ignored', 0):.0%} of items" if get("ignored") else "")
     )
 
 
