@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from learner import checkpoint, devices, resume
 from learner.algorithms.dqn import Dqn
 from learner.batches import to_device
 from learner.checkpoint import CheckpointError, Checkpoints
+from learner.compiling import CompileError, compile_loss
 from learner.config import DqnConfig, LearnerConfig
 from learner.optim import Optimiser
 from learner.weights import WeightPublisher
@@ -90,6 +92,8 @@ class Learner:
             return
         sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, config.prefetch)
         life.ready()
+        if config.compile:
+            self._compile(sampler)
         while not life.stopping:
             for _ in range(config.updates_per_epoch):
                 sampled = self._wait_for_batch(sampler)
@@ -111,6 +115,26 @@ class Learner:
         self._save()
         sampler.close()
         self._publisher.close()
+
+    def _compile(self, sampler: Sampler) -> None:
+        """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
+        sampled = self._wait_for_batch(sampler)
+        if sampled is None:
+            return
+        batch = to_device(sampled, self.settings.spec, self.device)
+        sampler.release(sampled)
+        size = self.settings.learner.batch_size // self.settings.learner.accumulation
+        example = (batch.part(0, size), self.algorithm.importance(batch)[:size])
+        say("compiling the update, which may take minutes …")
+        begun = time.monotonic()
+        try:
+            autocast = self.optimiser.autocast
+            compiled = compile_loss(self.algorithm, example, autocast, lambda: not self._beat_while_waiting())
+        except CompileError as error:
+            say(f"warning: the update is not compiled ({error}); training goes on as without --learner.compile")
+            return
+        self.optimiser.compiled_loss = compiled
+        say(f"compiled the update in {time.monotonic() - begun:.0f} s")
 
     def _end_epoch(self, measured: dict[str, Tensor]) -> None:
         """Counts the epoch; reads the last update's metrics; publishes, saves and tidies when it is time."""

@@ -18,7 +18,7 @@ from transport.experience import Categorical, Codec, Continuous, ExperienceSpec,
 MAX_BOUND = 1e6  # a bound beyond this is a way of saying that there is none
 IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
 CHUNK_BYTES = 16_000_000  # chunks of large observations are shorter, to stay below this
-MAX_OBSERVATION_BYTES = 1_000_000  # beyond, the first layer after the torso alone has hundreds of millions of parameters
+MAX_OBSERVATION_BYTES = 500_000  # beyond, the layer after the convolutions alone has some hundred million parameters
 MAX_COMBINATIONS = 1_024  # of a product of choices: each is an output of the network
 MIN_PICTURE = 12  # the least height and width of floats that are taken for a picture
 TAKEN = (

@@ -1,0 +1,69 @@
+"""`torch.compile` for the loss of an algorithm. It may take minutes, and may not work at all: neither may harm a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from learner.algorithms.base import Algorithm, Batch
+
+Loss = Callable[[Batch, Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
+COMPILE_SECONDS = 600.0  # then the run goes on without
+POLL_SECONDS = 0.2
+
+
+class CompileError(RuntimeError):
+    """Why the loss cannot be compiled here, in one line."""
+
+
+def compile_loss(
+    algorithm: Algorithm,
+    example: tuple[Batch, Tensor],
+    autocast: Callable[[], AbstractContextManager[object]],
+    waiting: Callable[[], bool],
+    limit_seconds: float = COMPILE_SECONDS,
+) -> Loss:
+    """The algorithm's loss, compiled for batches like the example, its backward pass included.
+
+    Compiles in a second thread and calls `waiting` all the while: when it says False, or after `limit_seconds`, that thread is
+    abandoned, which changes nothing that is learned. Compiles a function and wraps no module, so weights keep their names.
+    Raises CompileError.
+    """
+    compiled: Loss = torch.compile(algorithm.loss, dynamic=False)
+    buffers = [buffer for module in algorithm.modules().values() for buffer in module.buffers()]
+    kept = [buffer.clone() for buffer in buffers]  # running statistics, which the example must not move
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with autocast():
+                value, _, _ = compiled(*example)
+            torch.autograd.grad(value, algorithm.parameters())  # compiles the other direction, and leaves no gradient behind
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="compile")
+    thread.start()
+    waited = 0.0
+    while thread.is_alive():
+        if waited >= limit_seconds:
+            raise CompileError(f"it took more than {limit_seconds:g} s")
+        if not waiting():
+            raise CompileError("the run is stopping")
+        thread.join(POLL_SECONDS)
+        waited += POLL_SECONDS
+    for buffer, before in zip(buffers, kept, strict=True):
+        buffer.copy_(before)
+    if failure:
+        raise CompileError(one_line(failure[0]))
+    return compiled
+
+
+def one_line(error: BaseException) -> str:
+    """The reason without the advice that torch adds to it: its first lines, up to a blank one."""
+    head = str(error).strip().partition("\n\n")[0]
+    return " ".join(head.split())[:300] or type(error).__name__
