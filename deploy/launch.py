@@ -59,6 +59,7 @@ class Request:
     name: str | None = None
     fresh: bool = False
     resume: bool = False
+    preset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def prepare(request: Request) -> Launch:
     stopped = run.config.exists() and not request.fresh
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
-    stack = layers(request.flags, request.file, run.config if stopped else None)
+    stack = layers(request.flags, request.file, run.config if stopped else None, request.preset)
     config = resolve(stack)
     if stopped:
         _check_resume(run, config)

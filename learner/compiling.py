@@ -14,6 +14,7 @@ from learner.algorithms.base import Algorithm, Batch
 Loss = Callable[[Batch, Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 COMPILE_SECONDS = 600.0  # then the run goes on without
 POLL_SECONDS = 0.2
+THREAD = "compile"
 
 
 class CompileError(RuntimeError):
@@ -46,7 +47,7 @@ def compile_loss(
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=work, daemon=True, name="compile")
+    thread = threading.Thread(target=work, daemon=True, name=THREAD)
     thread.start()
     waited = 0.0
     while thread.is_alive():
@@ -61,6 +62,11 @@ def compile_loss(
     if failure:
         raise CompileError(one_line(failure[0]))
     return compiled
+
+
+def still_at_work() -> bool:
+    """Whether a compilation was abandoned that has not ended: the process cannot end in the usual way, either."""
+    return any(thread.name == THREAD for thread in threading.enumerate())
 
 
 def one_line(error: BaseException) -> str:

@@ -48,7 +48,9 @@ def describe(record: Record) -> str:
     """The throughput line."""
     get = record.get
     if not get("updates"):
-        return f"waiting for experience · policy v{get('policy_version', 0):.0f}"
+        return (
+            f"{'compiling the update' if get('compiling') else 'waiting for experience'} · policy v{get('policy_version', 0):.0f}"
+        )
     return (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s · {get('items_per_second', 0):,.0f} items/s"
         f" · loss {figure(get('loss', 0))} · td {figure(get('td', 0))} · q {get('q', 0):,.2f}"
@@ -127,12 +129,17 @@ class Learner:
         example = (batch.part(0, size), self.algorithm.importance(batch)[:size])
         say("compiling the update, which may take minutes …")
         begun = time.monotonic()
+        self._metrics.gauge("compiling", 1)
         try:
             autocast = self.optimiser.autocast
             compiled = compile_loss(self.algorithm, example, autocast, lambda: not self._beat_while_waiting())
         except CompileError as error:
+            if self._life.stopping:
+                return
             say(f"warning: the update is not compiled ({error}); training goes on as without --learner.compile")
             return
+        finally:
+            self._metrics.gauge("compiling", 0)
         self.optimiser.compiled_loss = compiled
         say(f"compiled the update in {time.monotonic() - begun:.0f} s")
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import cv2
 import gymnasium
-import numpy as np
 from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
 SIZE = 84
@@ -23,7 +22,7 @@ SKIP = 4
 class AtariEnv(AtariPreprocessing):
     """One game. Observation: [84, 84] uint8, one grey frame. Reward: points."""
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Holds the action for `skip` frames. As Gymnasium's wrapper, but no picture is drawn that nobody sees."""
         game, ale = self.env.unwrapped, self.ale
         press = game._action_set[action]  # type: ignore[attr-defined]

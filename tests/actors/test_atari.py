@@ -52,7 +52,7 @@ def test_a_step_limit_truncates_and_it_can_be_filmed() -> None:
     env = make_env(EnvConfig(id="ALE/Pong-v5", max_episode_steps=3), render_mode="rgb_array")
     env.reset(seed=0)
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
-    assert np.shape(env.render()) == (210, 160, 3)
+    assert np.shape(np.asarray(env.render())) == (210, 160, 3)
 
 
 @needs_atari

@@ -75,8 +75,8 @@ class Rover(gymnasium.Env):
 class Endless(gymnasium.Env):
     """Never ends by itself; what it gives can be bent by subclasses."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.Discrete(2)
+    observation_space: spaces.Space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space: spaces.Space = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -328,12 +328,12 @@ class ChangesShape(Endless):
 
 
 class NoSeed(Endless):
-    def reset(self) -> Any:
+    def reset(self) -> Any:  # type: ignore[override]
         return np.zeros(3, np.float32), {}
 
 
 class NoOptions(Endless):
-    def reset(self, seed: int | None = None) -> Any:
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
         return np.zeros(3, np.float32), {}
 
 
@@ -357,7 +357,7 @@ class OutOfBounds(Endless):
 
 
 class NoSuchChoice(Endless):
-    observation_space = spaces.Discrete(4)  # type: ignore[assignment]
+    observation_space = spaces.Discrete(4)
 
     def reset(self, **options: Any) -> Any:
         return -1, {}
