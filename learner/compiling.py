@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,6 +22,24 @@ THREAD = "compile"
 
 class CompileError(RuntimeError):
     """Why the loss cannot be compiled here, in one line."""
+
+
+@contextmanager
+def cache_in(folder: Path) -> Iterator[None]:
+    """Within, torch's compiler keeps what it makes in `folder`, not in one that all runs share: a process that is killed leaves
+    half a library there, which fails whoever finds it next. What an unfinished block left is thrown away. Raises CompileError.
+    """
+    unfinished = folder / "unfinished"
+    try:
+        if unfinished.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished.touch()
+    except OSError as error:
+        raise CompileError(f"cannot write {folder}: {error.strerror}") from error
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    yield
+    unfinished.unlink(missing_ok=True)
 
 
 def compile_loss(

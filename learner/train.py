@@ -13,7 +13,7 @@ from learner import checkpoint, devices, resume
 from learner.algorithms.dqn import Dqn
 from learner.batches import to_device
 from learner.checkpoint import CheckpointError, Checkpoints
-from learner.compiling import CompileError, compile_loss
+from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import DqnConfig, LearnerConfig
 from learner.optim import Optimiser
 from learner.weights import WeightPublisher
@@ -48,9 +48,8 @@ def describe(record: Record) -> str:
     """The throughput line."""
     get = record.get
     if not get("updates"):
-        return (
-            f"{'compiling the update' if get('compiling') else 'waiting for experience'} · policy v{get('policy_version', 0):.0f}"
-        )
+        doing = "compiling the update" if get("compiling") else "waiting for experience"
+        return f"{doing} · policy v{get('policy_version', 0):.0f}"
     return (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s · {get('items_per_second', 0):,.0f} items/s"
         f" · loss {figure(get('loss', 0))} · td {figure(get('td', 0))} · q {get('q', 0):,.2f}"
@@ -131,8 +130,9 @@ class Learner:
         begun = time.monotonic()
         self._metrics.gauge("compiling", 1)
         try:
-            autocast = self.optimiser.autocast
-            compiled = compile_loss(self.algorithm, example, autocast, lambda: not self._beat_while_waiting())
+            with cache_in(self._run_dir.compiled):
+                autocast = self.optimiser.autocast
+                compiled = compile_loss(self.algorithm, example, autocast, lambda: not self._beat_while_waiting())
         except CompileError as error:
             if self._life.stopping:
                 return

@@ -122,6 +122,11 @@ class RunDir:
         return self.checkpoints / "best.safetensors"
 
     @property
+    def compiled(self) -> Path:
+        """What the learner's compiler has made, for its next life."""
+        return self.path / "compiled"
+
+    @property
     def tensorboard(self) -> Path:
         """Event files, one for each life of the supervisor."""
         return self.path / "tensorboard"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from learner import compiling
 from learner.algorithms.base import Batch
 from learner.algorithms.dqn import Dqn
-from learner.compiling import CompileError, compile_loss
+from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import DqnConfig, LearnerConfig
 from learner.optim import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec
@@ -98,3 +99,19 @@ def test_a_compiler_that_hangs_is_left_behind_when_the_run_stops_or_time_is_over
             compile_loss(dqn, example(dqn), nullcontext, lambda: True, limit_seconds=0.4)
     finally:
         release.set()
+
+
+def test_what_a_killed_compiler_left_is_not_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    folder = tmp_path / "compiled"
+    with pytest.raises(CompileError), cache_in(folder):
+        (folder / "half.so").touch()
+        raise CompileError("killed")
+    with cache_in(folder):
+        assert not (folder / "half.so").exists()
+        (folder / "whole.so").touch()
+    with cache_in(folder):
+        assert (folder / "whole.so").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(CompileError, match="cannot write"), cache_in(tmp_path / "file" / "compiled"):
+        pass
