@@ -35,6 +35,7 @@ def example(dqn: Dqn) -> tuple[Batch, torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore")  # torch warns of itself
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for a CPU with a C++ compiler, and there is none")
 def test_updates_are_the_same_to_rounding_and_weights_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
