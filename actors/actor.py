@@ -21,7 +21,7 @@ from learner.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from learner.weights import WeightFollower
 from replay.client import ExperienceWriter
 from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec
-from transport.lifetime import Lifetime
+from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
@@ -53,9 +53,11 @@ def describe(record: Record) -> str:
     """The throughput line."""
     get = record.get
     raw, sent = get("raw_bytes_per_second", 0), get("sent_bytes_per_second", 0)
-    episode = f"return {record['episode_return']:.1f}" if "episode_return" in record else "return –"
+    episode = f"return {record['episode_return']:,.1f}" if "episode_return" in record else "return –"
     if get("episode_score") != get("episode_return"):  # the workload has a figure of its own
         episode += f" · score {get('episode_score', 0):,.0f}"
+    if get("broken_episodes"):
+        episode += f" · cut for NaN {get('broken_episodes', 0):,.0f}"
     return (
         f"{get('steps_per_second', 0):,.0f} steps/s (10 s) {get('steps_per_second_60', 0):,.0f} (60 s)"
         f" · episodes {get('episodes', 0):,.0f} · {episode}"
@@ -147,8 +149,7 @@ class Actor:
 
     def _with_priority(self, chunk: Chunk) -> Chunk:
         """Adds how much there may be to learn from each item; without that, new items are all drawn as if the most."""
-        algorithm = self._settings.algorithm
-        priority = initial_priority(self._settings.spec, chunk.columns, algorithm.gamma, algorithm.reward_scale)
+        priority = initial_priority(self._settings.spec, chunk.columns, self._settings.algorithm)
         return replace(chunk, columns=chunk.columns | {INITIAL_PRIORITY: priority})
 
     def _send(self) -> None:
@@ -174,6 +175,10 @@ class Actor:
         metrics.count("raw_bytes", writer.raw_bytes - metrics.value("raw_bytes"))
         metrics.count("sent_bytes", writer.sent_bytes - metrics.value("sent_bytes"))
         metrics.count("acknowledged_steps", writer.acknowledged_steps - metrics.value("acknowledged_steps"))
+        if self._env.broken:
+            if not metrics.value("broken_episodes"):
+                say("an observation or reward was not finite: its episode was cut before it, and so will others be")
+            metrics.count("broken_episodes", self._env.broken - metrics.value("broken_episodes"))
         if self._recent:
             metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
             metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))

@@ -10,7 +10,9 @@ from msgspec import Meta, Struct
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Which environment, and how an agent sees it. 0 means: what suits the environment."""
 
-    id: Annotated[str, Meta(description="mario, mario:1-2, snake, snake:8, a Gymnasium id or package.module:factory")] = "mario"
+    id: Annotated[
+        str, Meta(description="mario, mario:1-2, snake, snake:8, ALE/Pong-v5, a Gymnasium id or package.module:factory")
+    ] = "mario"
     stack: Annotated[int, Meta(ge=0, le=16, description="observations stacked; 0: 4 for images, 1 otherwise")] = 0
     skip: Annotated[
         int, Meta(ge=0, le=60, description="simulator frames per step, where the workload has frames; 0: its own")
@@ -47,4 +49,5 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     enabled: Annotated[bool, Meta(description="whether a run has an evaluator")] = True
     episodes: Annotated[int, Meta(ge=1, description="episodes of a round, all with the same weights")] = 20
+    max_episode_steps: Annotated[int, Meta(ge=1, description="an episode that lasts longer is cut there")] = 27_000
     core_share: Annotated[float, Meta(gt=0, le=1, description="share of one core that the evaluator takes at most")] = 0.15

@@ -17,7 +17,7 @@ from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
 from actors.envs.vector import Episode, VectorEnv
-from actors.evaluate import SEED_OFFSET, load_policy, play
+from actors.evaluate import SEED_OFFSET, load_policy, play, read_evaluator
 from learner.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.run_dir import RunDir
@@ -132,7 +132,8 @@ def run(options: argparse.Namespace) -> list[Episode]:
     def make(config: EnvConfig) -> gymnasium.Env:
         return watched(config) if recorder is None else filmed(config, recorder.show)
 
-    env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], random_starts=True, make=make)
+    most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
+    env = VectorEnv(settings.env, settings.spec, 1, seeds, random_starts=True, make=make, most_steps=most_steps)
     generator = torch.Generator().manual_seed(options.seed)
     played: list[Episode] = []
     try:

@@ -11,15 +11,18 @@ import json
 import math
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from actors.__main__ import read_settings
 from actors.actor import ActorSettings
+from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.vector import Episode, VectorEnv
 from actors.stack import Stack
@@ -34,10 +37,15 @@ STOCHASTIC_EPSILON = 0.05
 PROGRESS_SECONDS = 5.0
 
 
-def environments(settings: ActorSettings, count: int, seed_offset: int = SEED_OFFSET) -> VectorEnv:
-    """`count` environments to evaluate in. Raises EnvError."""
+def environments(settings: ActorSettings, count: int, most_steps: int, seed_offset: int = SEED_OFFSET) -> VectorEnv:
+    """`count` environments to evaluate in, whose episodes are cut after `most_steps`. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
-    return VectorEnv(settings.env, settings.spec, count, seeds, random_starts=True)
+    return VectorEnv(settings.env, settings.spec, count, seeds, random_starts=True, most_steps=most_steps)
+
+
+def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
+    """The run's evaluator section."""
+    return msgspec.convert(tomllib.loads(run_dir.config.read_text()).get("evaluator", {}), EvaluatorConfig)
 
 
 def play(
@@ -137,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
             network, metadata = build_network(settings.spec, settings.algorithm), dict[str, str]()
         else:
             network, metadata = load_policy(run_dir, settings, options.best)
-        env = environments(settings, min(ENVIRONMENTS, options.episodes))
+        env = environments(settings, min(ENVIRONMENTS, options.episodes), read_evaluator(run_dir).max_episode_steps)
         generator = torch.Generator().manual_seed(settings.seed + SEED_OFFSET)
         epsilon = 1.0 if options.random else STOCHASTIC_EPSILON if options.stochastic else 0.0
         for counted in play(env, settings.spec, network, options.episodes, epsilon, generator):

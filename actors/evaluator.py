@@ -10,12 +10,10 @@ import contextlib
 import os
 import sys
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from actors.__main__ import read_settings
@@ -23,7 +21,7 @@ from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.vector import Episode
-from actors.evaluate import SEED_OFFSET, environments, play, summarise
+from actors.evaluate import SEED_OFFSET, environments, play, read_evaluator, summarise
 from learner import checkpoint
 from learner.checkpoint import CheckpointError
 from learner.networks import build_network
@@ -37,6 +35,7 @@ NAME = "evaluator"
 ENVIRONMENTS = 4
 OWN_SEEDS = SEED_OFFSET + 1_000  # not those of `headrace eval`, which is to judge `best` on starts it was not chosen by
 NICENESS = 5  # enough to give way; with much more it could not even stop in time on a busy machine
+WORD_SECONDS = 60.0  # between two words about a long round
 NAP_SECONDS = 0.1  # the longest sleep between two looks at the flag to stop
 
 
@@ -96,7 +95,7 @@ class Evaluator:
     def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, life: Lifetime) -> None:
         """Makes the environments. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._life = settings, config, run_dir, life
-        self._env = environments(settings, min(ENVIRONMENTS, config.episodes), OWN_SEEDS)
+        self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config.max_episode_steps, OWN_SEEDS)
         self._network = build_network(settings.spec, settings.algorithm).eval()
         self._throttle = Throttle(config.core_share)
         algorithm = str(settings.algorithm.__struct_config__.tag)
@@ -119,7 +118,7 @@ class Evaluator:
                 life.pause(NAP_SECONDS)
                 continue
             judged = follower.version
-            played = self._play()
+            played = self._play(judged)
             if played is not None:
                 self._report(judged, summarise(played))
         follower.close()
@@ -129,11 +128,12 @@ class Evaluator:
         self._life.beat()
         return self._life.stopping
 
-    def _play(self) -> list[Episode] | None:
+    def _play(self, version: int) -> list[Episode] | None:
         """One round, or None when the process is to stop."""
         life, metrics = self._life, self._life.metrics
         played: list[Episode] = []
         self._throttle.begin()
+        begun = next_word = time.monotonic()
         generator = torch.Generator().manual_seed(self._settings.seed + OWN_SEEDS)
         for counted in play(self._env, self._settings.spec, self._network, self._config.episodes, 0.0, generator):
             played += counted
@@ -144,6 +144,9 @@ class Evaluator:
             life.beat()
             if life.stopping:
                 return None
+            if time.monotonic() >= next_word + WORD_SECONDS:  # long episodes, or ones that never end
+                next_word = time.monotonic()
+                say(f"v{version} · {len(played)} of {self._config.episodes} episodes after {next_word - begun:,.0f} s")
         return played
 
     def _report(self, version: int, figures: dict[str, Any]) -> None:
@@ -191,7 +194,7 @@ def main() -> int:
     torch.set_num_interop_threads(1)
     try:
         settings = read_settings(run_dir, index=0)
-        config = msgspec.convert(tomllib.loads(run_dir.config.read_text()).get("evaluator", {}), EvaluatorConfig)
+        config = read_evaluator(run_dir)
         life = Lifetime(NAME, run_dir, silent)
         Evaluator(settings, config, run_dir, life).run()
     except (SpecError, EnvError) as error:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -20,13 +21,14 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from transport.experience import Codec, ExperienceSpec
+from transport.experience import Categorical, Codec, ExperienceSpec
 
 if TYPE_CHECKING:
     import gymnasium
 
 COMMAND = (sys.executable, "-m", "actors.preflight")
 STEPS = 20
+STEP_SHARE = 0.5  # of the time limit: an environment that is slow makes fewer steps
 ORPHAN_GRACE_SECONDS = 5  # how much longer than its limit a child lives whose parent was killed
 
 
@@ -158,6 +160,7 @@ def _child(order: _Order) -> None:
 
 def _try(order: _Order, enter: Any) -> ExperienceSpec:
     """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
+    from actors.envs.checks import check_observation, check_reward
     from actors.envs.make import make_env
     from actors.envs.spec import experience_spec
 
@@ -165,55 +168,57 @@ def _try(order: _Order, enter: Any) -> ExperienceSpec:
     enter("make")
     env = make_env(order.config)
     spec = experience_spec(env, order.config, order.n_step, order.codec, order.remembered)
-    enter("reset")
-    result = env.reset(seed=0)
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-        raise EnvError(f"{name}: reset must give (observation, info), as in Gymnasium's API, not {type(result).__name__}")
-    _check_observation(name, "reset", env, result[0], spec)
     env.action_space.seed(0)
-    enter("step")
-    for _ in range(STEPS):
-        outcome: Any = env.step(env.action_space.sample())
-        if not (isinstance(outcome, tuple) and len(outcome) == 5):
-            size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
-            raise EnvError(f"{name}: step must give (observation, reward, terminated, truncated, info), not {size}")
-        _check_observation(name, "step", env, outcome[0], spec)
-        _check_reward(name, outcome[1])
-        if outcome[2] or outcome[3]:
-            enter("reset")
-            env.reset()
-            enter("step")
+    try:
+        enter("reset")
+        check_observation("reset", env.observation_space, spec.fields, _reset(env, 0))
+        enter("step")
+        enough = time.monotonic() + order.config.preflight_seconds * STEP_SHARE
+        for number in range(STEPS):
+            outcome: Any = env.step(_some_action(env, spec, number))
+            if not (isinstance(outcome, tuple) and len(outcome) == 5):
+                size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+                old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
+                raise EnvError(f"step must give (observation, reward, terminated, truncated, info), not {size}{old}")
+            check_observation("step", env.observation_space, spec.fields, outcome[0])
+            check_reward(outcome[1])
+            if not isinstance(outcome[4], dict):
+                raise EnvError(f"step must give a dict as info, not {type(outcome[4]).__name__}")
+            if outcome[2] or outcome[3]:
+                enter("reset")
+                check_observation("reset", env.observation_space, spec.fields, _reset(env, None))
+                enter("step")
+            if time.monotonic() > enough:
+                break  # slow, but it works
+    except EnvError as error:
+        raise EnvError(f"{name}: {error}") from error
     enter("close")
     env.close()
     return spec
 
 
-def _check_observation(name: str, phase: str, env: gymnasium.Env, observation: Any, spec: ExperienceSpec) -> None:
-    """Compares an observation with the declared space."""
-    import numpy as np
-
-    from actors.envs.spec import flatten_observation
-
+def _reset(env: gymnasium.Env, seed: int | None) -> Any:
+    """The first observation. Raises EnvError for a reset that is not Gymnasium's."""
     try:
-        values = flatten_observation(env.observation_space, observation)
-    except (KeyError, IndexError, ValueError, TypeError) as error:
-        raise EnvError(
-            f"{name}: {phase} gave an observation that its observation_space does not describe ({type(error).__name__}: {error})"
-        ) from error
-    for field in spec.fields:
-        value = values[field.name]
-        if value.shape != field.shape:
-            raise EnvError(f"{name}: {phase} gave {field.name} of shape {value.shape}; its observation_space says {field.shape}")
-        if not np.isfinite(value).all():
-            raise EnvError(f"{name}: {phase} gave {field.name} with a value that is not finite")
+        result: Any = env.reset(seed=seed)
+    except TypeError as error:
+        if "unexpected keyword argument 'seed'" not in str(error):
+            raise
+        raise EnvError("reset must take a seed, as in Gymnasium's API: `def reset(self, *, seed=None, options=None)`") from error
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise EnvError(f"reset must give (observation, info), as in Gymnasium's API, not {type(result).__name__}")
+    return result[0]
 
 
-def _check_reward(name: str, reward: Any) -> None:
-    """A reward is one finite number."""
+def _some_action(env: gymnasium.Env, spec: ExperienceSpec, number: int) -> Any:
+    """An action as an actor would pass it on; with a choice of actions, one after the other."""
     import numpy as np
 
-    if np.ndim(reward) != 0 or not np.isfinite(float(reward)):
-        raise EnvError(f"{name}: step gave the reward {reward!r}; it must be one finite number")
+    from actors.envs.spec import to_env_action
+
+    if isinstance(spec.action, Categorical):
+        return to_env_action(env.action_space, np.int64(number % spec.action.n))
+    return env.action_space.sample()
 
 
 def _write(report: TextIO, line: _Line) -> None:

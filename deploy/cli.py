@@ -44,8 +44,8 @@ Starts a run: replay, learner and actors, kept alive until Ctrl-C or `headrace d
   headrace up --run first                     resume a stopped run with its own settings
   headrace up --run first --fresh             move the old folder aside and start anew
 
-A setting is taken from the command line, else from --config, else from the preset that fits the environment
-(`headrace presets`), else it is the default shown below.
+A setting is taken from the command line, else from --config, else from --preset or the preset that fits the
+environment (`headrace presets`), else it is the default shown below.
 """
 
 
@@ -114,6 +114,7 @@ def _add_up(target: argparse.ArgumentParser) -> None:
     group = target.add_argument_group("starting")
     group.add_argument("--run", metavar="NAME", help="name of the run; default: made of environment and algorithm")
     group.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, in the form of a run's config.toml")
+    group.add_argument("--preset", metavar="NAME", help="settings of this preset over those that fit the environment")
     group.add_argument("--stop-after", type=options.DURATION, default=0.0, metavar="TIME", help="stop after 90s, 5m, 2h")
     group.add_argument("--detach", action="store_true", help="run in the background; returns when every process is ready")
     either = group.add_mutually_exclusive_group()
@@ -160,7 +161,7 @@ def _complain(text: str, exit_status: int) -> int:
 
 def up(parsed: argparse.Namespace) -> int:
     """Checks, writes the run's folder, and supervises in the foreground or starts a supervisor in the background."""
-    request = launch.Request(options.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume)
+    request = launch.Request(options.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset)
     ready = launch.prepare(request)
     run = ready.run
     if ready.fresh and (aside := runs.set_aside(run)):
@@ -317,7 +318,9 @@ def show_envs(parsed: argparse.Namespace) -> int:
         raise ConfigError("--picture needs --check ENV")
     for name, about in known_envs().items():
         print(f"{name:<12} {about}")
-    print("Besides: any registered Gymnasium id (CartPole-v1), or package.module:factory")
+    print(
+        "Besides: any registered Gymnasium id (CartPole-v1; ALE/Pong-v5 with the usual preprocessing), or package.module:factory"
+    )
     return DONE
 
 
@@ -326,7 +329,7 @@ def show_presets(parsed: argparse.Namespace) -> int:
     known = {preset.name: preset for preset in presets()}
     if parsed.name is None:
         for preset in known.values():
-            print(f"{preset.name:<12} {', '.join(preset.envs):<28} {preset.about}")
+            print(f"{preset.name:<12} {', '.join(preset.envs) or '(--preset)':<28} {preset.about}")
         return DONE
     if parsed.name not in known:
         raise ConfigError(f"no preset {parsed.name!r}; {nearest(parsed.name, known)}")

@@ -49,7 +49,9 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     actor_python: Annotated[
         str, Meta(description="interpreter of whatever makes an environment (actors, evaluator, pre-flight); empty: this one")
     ] = ""
-    log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size; one older is kept")] = 20_000_000
+    log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size")] = 20_000_000
+    metrics_bytes: Annotated[int, Meta(ge=10_000, description="a file of metrics is set aside at this size")] = 20_000_000
+    files_kept: Annotated[int, Meta(ge=1, le=100, description="files set aside that are kept, of each log and of metrics")] = 1
 
 
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,9 +124,14 @@ def preset_for(env_id: str) -> Preset | None:
     return next(fits, None)
 
 
-def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None) -> list[Layer]:
-    """What a run is made of, weakest first: a stopped run's own config.toml or else the preset, the file, the flags."""
-    above = [Layer(str(file), read_toml(file))] if file else []
+def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, wanted: str | None = None) -> list[Layer]:
+    """What a run is made of, weakest first: a stopped run's own config.toml or else the environment's preset, the preset that is
+    `wanted` by name, the file, the flags. Raises ConfigError."""
+    known = {preset.name: preset for preset in presets()}
+    if wanted is not None and wanted not in known:
+        raise ConfigError(f"--preset: no preset {wanted!r}; {nearest(wanted, known)}")
+    above = [known[wanted].layer] if wanted is not None else []
+    above += [Layer(str(file), read_toml(file))] if file else []
     above.append(Layer(FLAGS, flags))
     if stopped is not None:
         return [Layer(str(stopped), read_toml(stopped)), *above]

@@ -33,6 +33,7 @@ CORE = (
 )
 EXTRAS = {
     "mario": ("nes-py", "gym-super-mario-bros"),
+    "atari": ("ale-py",),
     "robot": ("pybullet",),
     "video": ("imageio-ffmpeg",),
     "directml": ("torch-directml",),

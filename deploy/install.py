@@ -39,7 +39,7 @@ print(json.dumps([sys.version_info[:2], sys.executable, bool(complete)]))
 NO_COMPILER = """\
 No C++ compiler: the Super Mario Bros. emulator (nes-py) is built from source and needs g++.
 On Debian and Ubuntu: sudo apt install g++
-Or go without Mario: make install EXTRAS=dev"""
+Or go without Mario: make install EXTRAS=atari,video,dev"""
 
 
 class InstallError(Exception):
@@ -306,7 +306,9 @@ def main() -> int:
     """Installs unless that has been done. Returns the exit status: 1 where something is missing, 2 for bad usage."""
     parser = argparse.ArgumentParser(description="Make the environment that Headrace runs in.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", metavar="FOLDER", help="where to make it (default: .venv)")
-    parser.add_argument("--extras", default="mario,video,dev", help=f"of: {', '.join(known_extras())} (default: mario,video,dev)")
+    parser.add_argument(
+        "--extras", default="mario,atari,video,dev", help=f"of: {', '.join(known_extras())} (default: mario,atari,video,dev)"
+    )
     builds = ["auto", "cpu", "cuda", "rocm"]
     parser.add_argument("--torch", default="auto", choices=builds, help="the torch build (default: by the GPU)")
     options = parser.parse_args()

@@ -33,11 +33,13 @@ from deploy.config import (
 from deploy.process import check_actor_python, child_environment, python_command
 from deploy.service import read_steps
 from deploy.status import Document, algorithm_name
+from replay import capacity
 from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
 from transport.run_dir import RunDir, write_atomically
 
 PROBE_SECONDS = 120.0
 LEAST_DISK_BYTES = 200_000_000
+COMPRESSION = 4  # of image columns on disk, at the least that is usual: emulators and simple scenes give 10 and more
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 SHARED_MEMORY = Path("/dev/shm")
 ANEW = "use --fresh to start anew or --run for another run"
@@ -57,6 +59,7 @@ class Request:
     name: str | None = None
     fresh: bool = False
     resume: bool = False
+    preset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def prepare(request: Request) -> Launch:
     stopped = run.config.exists() and not request.fresh
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
-    stack = layers(request.flags, request.file, run.config if stopped else None)
+    stack = layers(request.flags, request.file, run.config if stopped else None, request.preset)
     config = resolve(stack)
     if stopped:
         _check_resume(run, config)
@@ -130,6 +133,8 @@ def prepare(request: Request) -> Launch:
     shortages = find_shortages(config, spec, run)
     if shortages:
         raise NoSpace("; ".join(shortages))
+    if little := find_little_disk(config, spec, run):
+        print(little, flush=True)
     return Launch(run, config, spec, stopped, request.fresh)
 
 
@@ -204,6 +209,10 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
         raise ConfigError(
             f"--algo dqn needs a choice of actions, but {config.env.id} has continuous ones ({len(spec.action.low)})"
         )
+    try:
+        capacity.slots(spec, config.replay)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     if stopped and run.spec.exists() and read_spec(run.spec.read_bytes()).digest != spec.digest:
         raise ConfigError(
             f"run {run.name} recorded other experience than {config.env.id} gives now "
@@ -224,16 +233,15 @@ def describe_spec(spec: ExperienceSpec) -> str:
 
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """What this machine clearly has too little of; each with the setting that would help."""
-    rows = config.replay.capacity * spec.rows(spec.chunk_length) / spec.chunk_length
-    wanted = min(int(rows * spec.row_bytes), config.replay.budget_bytes)
+    wanted = capacity.slots(spec, config.replay) * capacity.slot_bytes(spec)
     memory = psutil.virtual_memory().available
-    folder = next(path for path in (run.path, *run.path.parents) if path.exists())
-    disk = shutil.disk_usage(folder).free
+    folder, disk = _disk(run)
     batch = config.learner.batch_size * (spec.history + 1 + spec.n_step) * spec.row_bytes * (config.learner.prefetch + 1)
     shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
     checks = [
         (wanted <= memory,
-         f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; lower --replay.capacity"),
+         f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
+         "lower --replay.capacity or --replay.budget-bytes"),
         (disk >= LEAST_DISK_BYTES,
          f"{folder} has {_gigabytes(disk)} free; a run needs {_gigabytes(LEAST_DISK_BYTES)} at least"),
         (shared is None or batch <= shared,
@@ -241,6 +249,29 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
          "lower --learner.batch-size or --learner.prefetch, or give the container more (--shm-size)"),
     ]  # fmt: skip
     return [complaint for enough, complaint in checks if not enough]
+
+
+def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
+    """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
+    if not config.replay.durable:
+        return ""
+    rows = capacity.slots(spec, config.replay) * spec.rows(spec.chunk_length)
+    row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
+    folder, disk = _disk(run)
+    held = sum(path.stat().st_size for path in run.segments.glob("*.segment"))
+    wanted = rows * row_bytes - held
+    if wanted + LEAST_DISK_BYTES <= disk:
+        return ""
+    return (
+        f"note: replay's log may grow by {_gigabytes(wanted)} and {folder} has {_gigabytes(disk)} free; when it is full the run "
+        "goes on without; lower --replay.capacity, or --replay.durable false"
+    )
+
+
+def _disk(run: RunDir) -> tuple[Path, int]:
+    """The folder that a run lies in, or will, and the bytes free there."""
+    folder = next(path for path in (run.path, *run.path.parents) if path.exists())
+    return folder, shutil.disk_usage(folder).free
 
 
 def _gigabytes(number: float) -> str:

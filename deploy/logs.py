@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from transport.run_dir import RunDir
+from transport.run_dir import RunDir, set_aside
 
 MERGED = "run"  # logs/run.log: what the terminal shows, with the time
 NAME_WIDTH = 8
@@ -84,9 +84,10 @@ class Terminal:
 class LogFile:
     """Appends lines; set aside as NAME.log.1 when it has grown to the limit. A full disk costs lines, not the run."""
 
-    def __init__(self, path: Path, limit_bytes: int) -> None:
-        """Opens on the first line."""
+    def __init__(self, path: Path, limit_bytes: int, kept: int) -> None:
+        """Opens on the first line. At most `kept` files set aside stay."""
         self._path = path
+        self._kept = kept
         self._limit_bytes = limit_bytes
         self._file: TextIO | None = None
 
@@ -98,7 +99,7 @@ class LogFile:
             self._file.write(text + "\n")
             if self._file.tell() >= self._limit_bytes:
                 self.close()
-                os.replace(self._path, self._path.with_suffix(".log.1"))
+                set_aside(self._path, self._kept)
         except OSError:
             self._file = None
 
@@ -113,10 +114,10 @@ class LogFile:
 class Log:
     """The merged log of a run and the log of each process. Any thread may write."""
 
-    def __init__(self, run_dir: RunDir, limit_bytes: int, terminal: Terminal | None) -> None:
+    def __init__(self, run_dir: RunDir, limit_bytes: int, kept: int, terminal: Terminal | None) -> None:
         """Without a terminal only the files are written."""
         self._run_dir = run_dir
-        self._limit_bytes = limit_bytes
+        self._limit_bytes, self._kept = limit_bytes, kept
         self._terminal = terminal
         self._files: dict[str, LogFile] = {}
         self._lock = threading.Lock()
@@ -140,7 +141,7 @@ class Log:
 
     def _file(self, name: str) -> LogFile:
         if name not in self._files:
-            self._files[name] = LogFile(self._run_dir.log(name), self._limit_bytes)
+            self._files[name] = LogFile(self._run_dir.log(name), self._limit_bytes, self._kept)
         return self._files[name]
 
     def close(self) -> None:

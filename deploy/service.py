@@ -54,7 +54,7 @@ class Service:
         self._seats = Seats(config.actors.count, config.actors.envs_per_actor, int(next_seed))
         run.create()
         run.remove_sockets()
-        self.log = Log(run, config.deploy.log_bytes, terminal)
+        self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal)
         self._control = Server(run.bind_address("supervisor"))
         run.write_endpoint("supervisor", self._control.address)
         self._peers: dict[str, bytes] = {}

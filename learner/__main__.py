@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tomllib
 from pathlib import Path
 
 import msgspec
 
+from learner.compiling import still_at_work
 from learner.config import DqnConfig, LearnerConfig
 from learner.train import Learner, LearnerSettings, describe
 from replay.client import ReplayRefused
@@ -46,6 +48,9 @@ def main() -> int:
         say(f"learner: {error}")
         return 2
     life.close()
+    if still_at_work():
+        sys.stdout.flush()
+        os._exit(0)
     return 0
 
 

@@ -16,6 +16,9 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     dueling: Annotated[bool, Meta(description="value and advantage streams")] = True
     n_step: Annotated[int, Meta(ge=1, le=64, description="steps of reward before bootstrapping")] = 3
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount per step")] = 0.99
+    clip_rewards: Annotated[
+        bool, Meta(description="learn from rewards clipped to -1 … 1; returns are still told as they are")
+    ] = False
     reward_scale: Annotated[
         float, Meta(gt=0, description="rewards are multiplied by this before learning; Q-values of 1 to 30 learn best")
     ] = 1.0
@@ -49,6 +52,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"], Meta(description="autocast type; auto asks the device")
     ] = "auto"
+    compile: Annotated[bool, Meta(description="compile the update (torch.compile): minutes at the start, then faster")] = False
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
     threads: Annotated[int, Meta(ge=1, description="compute threads of the learner")] = 1
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3

@@ -25,7 +25,7 @@ class Capabilities:
     pinned_memory: bool  # page-locked host memory makes copies to it asynchronous
     channels_last: bool  # convolutions prefer their channels innermost
     name: str  # for people
-    convolution_precision: str = ""  # where a type pays for networks with convolutions only: what "auto" means for those
+    convolution_precision: str = ""  # where a type pays for networks with large convolutions only: what "auto" means for those
 
 
 def resolve(name: str) -> torch.device:
@@ -80,7 +80,7 @@ def capabilities(device: torch.device) -> Capabilities:
 
 
 def precision(requested: str, device: torch.device, convolutions: bool = False) -> str:
-    """Chooses float32, bfloat16 or float16 for a network with or without convolutions.
+    """Chooses float32, bfloat16 or float16 for a network with or without large convolutions.
 
     Raises DeviceError for one that the device lacks.
     """

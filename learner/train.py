@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from learner import checkpoint, devices, resume
 from learner.algorithms.dqn import Dqn
 from learner.batches import to_device
 from learner.checkpoint import CheckpointError, Checkpoints
+from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import DqnConfig, LearnerConfig
 from learner.optim import Optimiser
 from learner.weights import WeightPublisher
@@ -37,17 +39,25 @@ class LearnerSettings:
     spec: ExperienceSpec
 
 
+def figure(value: float) -> str:
+    """A loss or an error, readable whether rewards are small or huge."""
+    return f"{value:.4f}" if abs(value) < 1_000 else f"{value:,.0f}"
+
+
 def describe(record: Record) -> str:
     """The throughput line."""
     get = record.get
     if not get("updates"):
-        return f"waiting for experience · policy v{get('policy_version', 0):.0f}"
+        doing = "compiling the update" if get("compiling") else "waiting for experience"
+        return f"{doing} · policy v{get('policy_version', 0):.0f}"
     return (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s · {get('items_per_second', 0):,.0f} items/s"
-        f" · loss {get('loss', 0):.4f} · td {get('td', 0):.4f} · q {get('q', 0):.2f} · policy v{get('policy_version', 0):.0f}"
+        f" · loss {figure(get('loss', 0))} · td {figure(get('td', 0))} · q {get('q', 0):,.2f}"
+        f" · policy v{get('policy_version', 0):.0f}"
         f" · epsilon ladder {get('epsilon_highest', 0):.2f}-{get('epsilon_lowest', 0):.4f}"
         f" · data wait {get('data_wait_fraction', 0):.1%} · device busy {get('update_fraction', 0):.0%}"
         + (f" · skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "")
+        + (f" · not finite {get('ignored', 0):.0%} of items" if get("ignored") else "")
     )
 
 
@@ -83,6 +93,8 @@ class Learner:
             return
         sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, config.prefetch)
         life.ready()
+        if config.compile:
+            self._compile(sampler)
         while not life.stopping:
             for _ in range(config.updates_per_epoch):
                 sampled = self._wait_for_batch(sampler)
@@ -104,6 +116,32 @@ class Learner:
         self._save()
         sampler.close()
         self._publisher.close()
+
+    def _compile(self, sampler: Sampler) -> None:
+        """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
+        sampled = self._wait_for_batch(sampler)
+        if sampled is None:
+            return
+        batch = to_device(sampled, self.settings.spec, self.device)
+        sampler.release(sampled)
+        size = self.settings.learner.batch_size // self.settings.learner.accumulation
+        example = (batch.part(0, size), self.algorithm.importance(batch)[:size])
+        say("compiling the update, which may take minutes …")
+        begun = time.monotonic()
+        self._metrics.gauge("compiling", 1)
+        try:
+            with cache_in(self._run_dir.compiled):
+                autocast = self.optimiser.autocast
+                compiled = compile_loss(self.algorithm, example, autocast, lambda: not self._beat_while_waiting())
+        except CompileError as error:
+            if self._life.stopping:
+                return
+            say(f"warning: the update is not compiled ({error}); training goes on as without --learner.compile")
+            return
+        finally:
+            self._metrics.gauge("compiling", 0)
+        self.optimiser.compiled_loss = compiled
+        say(f"compiled the update in {time.monotonic() - begun:.0f} s")
 
     def _end_epoch(self, measured: dict[str, Tensor]) -> None:
         """Counts the epoch; reads the last update's metrics; publishes, saves and tidies when it is time."""

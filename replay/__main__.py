@@ -58,7 +58,7 @@ def main() -> int:
         say(f"replay: {error}")
         return 2
     run_dir.write_endpoint("replay", server.address)
-    say(f"holds {server.table.capacity:,} items at most, in {server.table.capacity_bytes / 1e9:.2f} GB")
+    say(f"holds {server.table.capacity:,} items at most, in {server.table.capacity_bytes / 1e6:,.1f} MB")
     life.measure = server.measure
     life.ready()
     while not life.stopping:

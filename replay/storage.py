@@ -67,12 +67,6 @@ class Storage:
         self._steps = np.zeros(slots * self.length, np.uint8)
         self._back = np.arange(spec.stack - 1, -1, -1)  # how far back each place of a stack looks, oldest first
 
-    @staticmethod
-    def slot_bytes(spec: ExperienceSpec) -> int:
-        """Bytes that a chunk takes here."""
-        rows = spec.rows(spec.chunk_length)
-        return rows * sum(column.row_bytes for column in resting_columns(spec)) + spec.chunk_length
-
     def write(self, slot: int, chunk: Chunk) -> np.ndarray:
         """Copies a chunk into a slot; returns drawable [chunk_length] bool."""
         spec = self.spec

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from replay.capacity import slot_bytes
+from replay.capacity import slots as slots_that_fit
 from replay.config import ReplayConfig
 from replay.limiter import Limiter
 from replay.selectors import Fifo, make_selector
 from replay.state import TableState
 from replay.storage import Storage
 from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, ExperienceSpec
-
-TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per leaf, and indices come on top
 
 
 class RejectedChunk(ValueError):
@@ -48,19 +48,9 @@ class Table:
         """Takes address space for the capacity at once; memory fills as chunks arrive. Raises ValueError if nothing fits."""
         self.spec = spec
         self._length = spec.chunk_length
-        per_slot = Storage.slot_bytes(spec) + TREE_BYTES_PER_ITEM * self._length
-        by_items = max(config.capacity // self._length, 1)
-        by_bytes = config.budget_bytes // per_slot
-        slots = min(by_items, by_bytes)
-        if slots < 1:
-            raise ValueError(f"replay.budget_bytes {config.budget_bytes:,} holds no chunk of {per_slot:,} bytes: raise it")
+        slots = slots_that_fit(spec, config)
         self.capacity = slots * self._length
-        if self.capacity < config.min_size:
-            raise ValueError(
-                f"replay holds {self.capacity:,} items at most but replay.min_size is {config.min_size:,}: "
-                "raise replay.capacity or replay.budget_bytes, or lower replay.min_size"
-            )
-        self.slot_bytes = per_slot
+        self.slot_bytes = slot_bytes(spec)
         self._storage = Storage(spec, slots)
         self._selector = make_selector(
             config.selector, slots * self._length, config.priority_exponent, np.random.default_rng(seed)

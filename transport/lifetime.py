@@ -14,7 +14,7 @@ from typing import Literal
 
 from transport.channel import Client
 from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
-from transport.metrics import Metrics, Record, Shares
+from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Record, Shares
 from transport.run_dir import RunDir
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
@@ -76,7 +76,7 @@ class Lifetime:
         keep_memory()
         self.name = name
         self.incarnation = new_incarnation()
-        self.metrics = Metrics(run_dir.metrics(name))
+        self.metrics = Metrics(run_dir.metrics(name), *run_dir.metrics_limits(FILE_BYTES, FILES_KEPT))
         self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self.assignment: Assignment | None = None  # the supervisor's newest, for actors
         self.drain_seconds = DRAIN_SECONDS  # once stopping, for actors; may change while they drain

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from transport.run_dir import set_aside
+
 Record = dict[str, float]
 SHORT_SECONDS, LONG_SECONDS = 10.0, 60.0
-FILE_BYTES = 20_000_000  # about a day; the file before is kept, too
+FILE_BYTES, FILES_KEPT = 20_000_000, 1  # about a day; where nothing else is configured
 
 
 class Shares:
@@ -52,9 +53,9 @@ class Metrics:
     phase `p` as `p_fraction`, its share of the wall clock since the record before.
     """
 
-    def __init__(self, path: Path | None = None, limit_bytes: int = FILE_BYTES) -> None:
-        """Appends records to `path`, if one is given; at `limit_bytes` the file is set aside as NAME.jsonl.1."""
-        self._path, self._limit_bytes = path, limit_bytes
+    def __init__(self, path: Path | None = None, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
+        """Appends records to `path`, if one is given; at `limit_bytes` it is set aside as NAME.jsonl.1, and `kept` such stay."""
+        self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
         self._file = path.open("a", encoding="utf-8") if path else None
         self._started = time.monotonic()
         self._counters: Record = {}
@@ -124,7 +125,7 @@ class Metrics:
             self._file.flush()
             if self._file.tell() >= self._limit_bytes:
                 self._file.close()
-                os.replace(self._path, self._path.with_suffix(".jsonl.1"))
+                set_aside(self._path, self._kept)
                 self._file = self._path.open("a", encoding="utf-8")
 
     def _rate(self, name: str, value: float, now: float, window: float) -> float:

@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,15 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def set_aside(path: Path, kept: int) -> None:
+    """Makes room for a new file: `path` becomes NAME.1, that NAME.2 and so on; at most `kept` of them stay. Raises OSError."""
+    for number in range(kept, 1, -1):
+        older = path.with_name(f"{path.name}.{number - 1}")
+        if older.exists():
+            os.replace(older, path.with_name(f"{path.name}.{number}"))
+    os.replace(path, path.with_name(f"{path.name}.1"))
 
 
 @contextmanager
@@ -117,6 +127,11 @@ class RunDir:
         return self.checkpoints / "best.safetensors"
 
     @property
+    def compiled(self) -> Path:
+        """What the learner's compiler has made, for its next life."""
+        return self.path / "compiled"
+
+    @property
     def tensorboard(self) -> Path:
         """Event files, one for each life of the supervisor."""
         return self.path / "tensorboard"
@@ -133,6 +148,14 @@ class RunDir:
     def metrics(self, process: str) -> Path:
         """What a process measured, one JSON object per line."""
         return self.path / "metrics" / f"{process}.jsonl"
+
+    def metrics_limits(self, limit_bytes: int, kept: int) -> tuple[int, int]:
+        """deploy.metrics_bytes and deploy.files_kept of the configuration; what is given here where it does not say."""
+        try:
+            deploy = tomllib.loads(self.config.read_text(encoding="utf-8")).get("deploy", {})
+        except (OSError, tomllib.TOMLDecodeError):
+            deploy = {}
+        return deploy.get("metrics_bytes", limit_bytes), deploy.get("files_kept", kept)
 
     def create(self) -> None:
         """Makes the folders of a run."""

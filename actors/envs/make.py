@@ -20,7 +20,7 @@ EXTRAS = {
     "nes_py": "headrace[mario]",
     "gym_super_mario_bros": "headrace[mario]",
     "pybullet": "headrace[robot]",
-    "ale_py": "ale-py",
+    "ale_py": "headrace[atari]",
     "pygame": "gymnasium[classic-control]",
     "Box2D": "gymnasium[box2d]",
     "mujoco": "gymnasium[mujoco]",
@@ -47,9 +47,10 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env
         from actors.envs.mario import MarioEnv
 
         return MarioEnv(rest, config.actions, config.skip, config.max_episode_steps)
-    for option, value in (("skip", config.skip), ("actions", config.actions)):
-        if value:
-            raise EnvError(f"env.{option}: only mario has it; {config.id} does not")
+    atari = config.id.startswith("ALE/")
+    if config.actions or (config.skip and not atari):
+        option, owners = ("actions", "mario") if config.actions else ("skip", "mario and ALE/…")
+        raise EnvError(f"env.{option}: only {owners} have it; {config.id} does not")
     if name == "snake":
         from actors.envs.snake import SnakeEnv, parse_rules
 
@@ -89,16 +90,16 @@ def _from_registry(config: EnvConfig, render_mode: str | None) -> gymnasium.Env:
     """A registered Gymnasium id. A step limit of ours replaces the registered one."""
     import gymnasium
 
-    if config.id.startswith("ALE/"):  # registers its ids on import
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
     options: dict[str, Any] = {"disable_env_checker": True}  # the pre-flight has checked, at no cost per step
     if render_mode is not None:
         options["render_mode"] = render_mode
-    if config.max_episode_steps:
-        options["max_episode_steps"] = config.max_episode_steps
     try:
+        if config.id.startswith("ALE/"):
+            from actors.envs.atari import make_atari
+
+            return make_atari(config.id, config.skip, config.max_episode_steps, **options)
+        if config.max_episode_steps:
+            options["max_episode_steps"] = config.max_episode_steps
         return gymnasium.make(config.id, **options)
     except gymnasium.error.DependencyNotInstalled as error:
         raise EnvError(_missing_package(config.id, error, str(error).lower())) from error

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 
-from actors.envs.spec import flatten_observation, to_env_action
+from actors.envs.checks import read_observation
+from actors.envs.spec import to_env_action
 from transport.experience import Field
 
 
@@ -56,29 +57,28 @@ class Separate:
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode in environments `where` [M]. Gives [M, *shape] by name."""
+        """Starts an episode in environments `where` [M]. Gives [M, *shape] by name. Raises EnvError, as `step` does."""
         observation = self._empty(len(where))
         for row, (k, seed) in enumerate(zip(where, seeds, strict=True)):
-            env, options = self._envs[k], None
+            env, more = self._envs[k], {}
             if self._start is not None and (most := getattr(env.unwrapped, "max_noops", 0)):
-                options = {"noops": int(self._start.integers(most + 1))}
-            seen, _ = env.reset(seed=seed, options=options)
-            self._write(row, seen, observation)
+                more = {"options": {"noops": int(self._start.integers(most + 1))}}
+            seen, _ = env.reset(seed=seed, **more)
+            self._write("reset", row, seen, observation)
         return observation
 
     def step(self, actions: np.ndarray) -> Outcome:
-        """Steps all, one after the other."""
+        """Steps all, one after the other. Raises EnvError for an observation that the space does not describe."""
         count = len(self._envs)
         observation, reward = self._empty(count), np.empty(count, np.float32)
         terminated, truncated, score = np.zeros(count, bool), np.zeros(count, bool), np.full(count, np.nan)
         success: list[bool | None] = [None] * count
         for k, env in enumerate(self._envs):
             seen, gain, terminal, cut, info = env.step(to_env_action(self._action_space, actions[k]))
-            self._write(k, seen, observation)
+            self._write("step", k, seen, observation)
             reward[k], terminated[k], truncated[k] = gain, terminal, bool(cut) and not terminal
-            if terminal or cut:
-                score[k] = float(info.get("score", np.nan))
-                success[k] = None if info.get("is_success") is None else bool(info["is_success"])
+            score[k] = _number(info.get("score"))
+            success[k] = None if info.get("is_success") is None else bool(np.all(info["is_success"]))
         return Outcome(observation, reward, terminated, truncated, score, success)
 
     def close(self) -> None:
@@ -86,10 +86,15 @@ class Separate:
         for env in self._envs:
             env.close()
 
-    def _write(self, row: int, seen: Any, observation: dict[str, np.ndarray]) -> None:
-        values = flatten_observation(self._observation_space, seen)
+    def _write(self, phase: str, row: int, seen: Any, observation: dict[str, np.ndarray]) -> None:
+        values = read_observation(phase, self._observation_space, self._fields, seen)
         for field in self._fields:
             observation[field.name][row] = field.encode(values[field.name])
 
     def _empty(self, count: int) -> dict[str, np.ndarray]:
         return {field.name: np.empty((count, *field.shape), np.dtype(field.dtype)) for field in self._fields}
+
+
+def _number(score: Any) -> float:
+    """A workload's own figure; NaN for what an environment of somebody else's may mean by the same key."""
+    return float(score) if isinstance(score, int | float | np.number) else np.nan

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 from gymnasium import spaces
 
@@ -15,6 +17,19 @@ from transport.experience import Categorical, Codec, Continuous, ExperienceSpec,
 
 MAX_BOUND = 1e6  # a bound beyond this is a way of saying that there is none
 IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
+CHUNK_BYTES = 16_000_000  # chunks of large observations are shorter, to stay below this
+MAX_OBSERVATION_BYTES = 500_000  # beyond, the layer after the convolutions alone has some hundred million parameters
+MAX_COMBINATIONS = 1_024  # of a product of choices: each is an output of the network
+MIN_PICTURE = 12  # the least height and width of floats that are taken for a picture
+TAKEN = (
+    "action",
+    "reward",
+    "terminated",
+    "truncated",
+    "valid",
+    "episode_step",
+    "policy_version",
+)  # names of a row's other columns
 
 
 def experience_spec(
@@ -25,14 +40,18 @@ def experience_spec(
 
     Raises EnvError, with the reason, for spaces that cannot be fields or actions.
     """
-    leaves = list(_leaves("", env.observation_space))
-    images = any(is_image(leaf) for _, leaf in leaves)
     try:
+        found = [(name, leaf) for name, leaf, _ in leaves(env.observation_space)]
+        fields = tuple(_field(name, leaf, config.quantise, codec) for name, leaf in found)
+        images = any(len(field.shape) > 1 for field in fields)
+        _check_size(fields)
+        stacked = any(isinstance(leaf, spaces.Box) and len(leaf.shape) == 4 for _, leaf in found if is_image(leaf))
+        stack = getattr(env.unwrapped, "default_stack", IMAGE_STACK if images and not stacked else 1)
         return ExperienceSpec(
-            tuple(_field(name, leaf, config.quantise, codec) for name, leaf in leaves),
+            fields,
             _action(env.action_space),
-            chunk_length=config.chunk_length or (IMAGE_CHUNK if images else VECTOR_CHUNK),
-            stack=config.stack or getattr(env.unwrapped, "default_stack", IMAGE_STACK if images else 1),
+            chunk_length=config.chunk_length or _chunk_length(fields, IMAGE_CHUNK if images else VECTOR_CHUNK),
+            stack=config.stack or stack,
             n_step=n_step,
             remembered=remembered,
         )
@@ -43,53 +62,59 @@ def experience_spec(
 def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:
     """Turns an environment's observation into {field name: array of the field's shape}.
 
-    Images are uint8, [C, H, W] or [H, W]. Everything else is a float32 vector: Box flattened, Discrete and
-    MultiDiscrete one-hot, MultiBinary 0 or 1. A Dict has one entry per leaf, named "key" or "key.sub".
+    Images are uint8 (or float32, where the space's are floats), [C, H, W] or [H, W]. Everything else is a float32 vector: Box
+    flattened, Discrete and MultiDiscrete one-hot, MultiBinary 0 or 1. A Dict or Tuple has one entry per leaf, named "key" or
+    "key.sub", "0" or "0.sub". Raises ValueError for an index beyond its space, KeyError, IndexError or TypeError for what has
+    another structure.
     """
-    result: dict[str, np.ndarray] = {}
-    _flatten("", space, observation, result)
-    return result
+    return {name: _leaf_values(leaf, value) for name, leaf, value in leaves(space, observation)}
+
+
+def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iterator[tuple[str, spaces.Space, Any]]:
+    """Yields (field name, space, its part of the observation) for each leaf of nested Dicts and Tuples; without one, None."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, sub in parts:
+            yield from leaves(sub, None if observation is None else observation[key], f"{name}.{key}" if name else str(key))
+    else:  # an entry called `reward`, say, would have the name of another column
+        yield (f"observation.{name}" if name in TAKEN else name or "observation"), space, observation
 
 
 def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
     """Turns a policy's action (an index, or a float32 vector) into one of the environment's own.
 
-    A vector is clipped to the bounds and takes the space's shape and dtype.
+    An index into several choices counts all their combinations, the last choice changing fastest. A vector is clipped to the
+    bounds. Both take the space's shape and dtype.
     """
     if isinstance(space, spaces.Discrete):
         return int(action) + int(space.start)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        chosen = np.array(np.unravel_index(int(action), _choices(space)), space.dtype).reshape(space.shape)
+        return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen
     assert isinstance(space, spaces.Box)
     return np.clip(np.reshape(action, space.shape), space.low, space.high).astype(space.dtype)
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Whether a space is one of uint8 pictures, with or without a channel axis."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
-
-
-def _leaves(name: str, space: spaces.Space) -> Iterator[tuple[str, spaces.Space]]:
-    """Yields (field name, space) for each leaf of nested Dicts."""
-    if isinstance(space, spaces.Dict):
-        for key, sub in space.spaces.items():
-            yield from _leaves(f"{name}.{key}" if name else str(key), sub)
-    else:
-        yield name or "observation", space
-
-
-def _flatten(name: str, space: spaces.Space, observation: Any, result: dict[str, np.ndarray]) -> None:
-    """Adds the leaves of `observation` to `result`, in the order and with the names of `_leaves`."""
-    if isinstance(space, spaces.Dict):
-        for key, sub in space.spaces.items():
-            _flatten(f"{name}.{key}" if name else str(key), sub, observation[key], result)
-    else:
-        result[name or "observation"] = _leaf_values(space, observation)
+    """Whether a space is one of pictures: uint8 with two axes, a channel axis besides, or a stack of such; or floats that have a
+    channel axis and bounds."""
+    if not isinstance(space, spaces.Box) or space.dtype is None or 0 in space.shape:
+        return False
+    if space.dtype == np.uint8:
+        return len(space.shape) in (2, 3, 4)
+    if space.dtype.kind != "f" or len(space.shape) != 3 or not space.is_bounded():
+        return False
+    channels, *sides = _picture_shape(space.shape)
+    return channels <= 4 and min(sides) >= MIN_PICTURE
 
 
 def _leaf_values(space: spaces.Space, value: Any) -> np.ndarray:
     """The values of one leaf, in the field's shape."""
     if is_image(space):
-        image = np.asarray(value, np.uint8)
-        return image.transpose(2, 0, 1) if _channels_last(space.shape) else image  # type: ignore[arg-type]
+        image = np.asarray(value, np.uint8 if space.dtype == np.uint8 else np.float32)
+        if _channels_last(space.shape):  # type: ignore[arg-type]
+            image = np.moveaxis(image, -1, -3)
+        return image.reshape(-1, *image.shape[2:]) if len(space.shape) == 4 else image  # type: ignore[arg-type]
     if isinstance(space, spaces.Discrete):
         return _one_hot(int(space.n), int(value) - int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -99,26 +124,39 @@ def _leaf_values(space: spaces.Space, value: Any) -> np.ndarray:
 
 
 def _one_hot(n: int, index: int) -> np.ndarray:
-    """A float32 vector [n] with a 1 at `index`."""
+    """A float32 vector [n] with a 1 at `index`. Raises ValueError for one that does not exist: -1 would be the last."""
+    if not 0 <= index < n:
+        raise ValueError(f"choice {index} of {n}, counted from 0")
     vector = np.zeros(n, np.float32)
     vector[index] = 1.0
     return vector
 
 
 def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether an image is [H, W, C]: its last axis is at most 4 and is the shorter end."""
-    return len(shape) == 3 and shape[2] <= 4 and shape[2] < shape[0]
+    """Whether the channels of [H, W, C] or [C, H, W] are the last: the end that differs from the middle, else the shorter end."""
+    if len(shape) < 3:
+        return False
+    first, middle, last = shape[-3:]
+    return first == middle if (first == middle) != (middle == last) else last < first
+
+
+def _picture_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape [C, H, W] or [H, W] that a space's pictures get; a stack of pictures [S, …] becomes channels."""
+    if len(shape) < 3:
+        return shape
+    *stack, first, middle, last = shape
+    channels, height, width = (last, first, middle) if _channels_last(shape) else (first, middle, last)
+    return (math.prod(stack) * channels, height, width)
 
 
 def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Field:
     """The field of one leaf space."""
     if isinstance(space, spaces.Box):
         if is_image(space):
-            shape = (space.shape[2], *space.shape[:2]) if _channels_last(space.shape) else space.shape
-            return Field(name, shape, "|u1", scale=1 / 255, codec=codec)
+            return _image_field(name, space, quantise, codec)
         if quantise and space.dtype is not None and space.dtype.kind == "f":
             return _quantised(name, space)
-        return Field(name, (int(np.prod(space.shape)),), "<f4")
+        return Field(name, (math.prod(space.shape),), "<f4")
     if isinstance(space, spaces.Discrete):
         return Field(name, (int(space.n),), "<f4")
     if isinstance(space, spaces.MultiDiscrete):
@@ -127,8 +165,42 @@ def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Fiel
         return Field(name, (int(np.prod(space.shape)),), "<f4")
     raise EnvError(
         f"observation {name!r}: {type(space).__name__} spaces are not supported, "
-        "only Box, Discrete, MultiDiscrete, MultiBinary and Dicts of them; wrap the environment"
+        "only Box, Discrete, MultiDiscrete, MultiBinary, and Dicts and Tuples of them; wrap the environment"
     )
+
+
+def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> Field:
+    """The field of a picture. Bytes become values from 0 to 1; so do floats that go further."""
+    shape = _picture_shape(space.shape)
+    if space.dtype == np.uint8:
+        return Field(name, shape, "|u1", scale=1 / 255, codec=codec)
+    if quantise:
+        return msgspec.structs.replace(_quantised(name, space), shape=shape, codec=codec)
+    greatest = float(max(space.high.max(), -space.low.min()))
+    return Field(name, shape, "<f4", scale=1 / greatest if 1 < greatest <= MAX_BOUND else 1.0, codec=codec)
+
+
+def _check_size(fields: tuple[Field, ...]) -> None:
+    """Raises EnvError for an observation that is empty, or too large to learn from."""
+    for field in fields:
+        if 0 in field.shape:
+            raise EnvError(f"observation {field.name!r} is empty (shape {field.shape}): wrap the environment to leave it out")
+    largest = max(fields, key=lambda field: field.row_bytes, default=None)
+    total = sum(field.row_bytes for field in fields)
+    if largest is not None and total > MAX_OBSERVATION_BYTES:
+        shape = "x".join(map(str, largest.shape))
+        raise EnvError(
+            f"an observation takes {total:,} bytes ({largest.name}: {shape}), more than {MAX_OBSERVATION_BYTES:,}: wrap the "
+            "environment to make it smaller, an image with gymnasium.wrappers.ResizeObservation(env, (84, 84))"
+        )
+
+
+def _chunk_length(fields: tuple[Field, ...], usual: int) -> int:
+    """The usual length, or less where rows are so large that a chunk would go beyond CHUNK_BYTES."""
+    row_bytes = sum(field.row_bytes for field in fields)
+    while usual > 1 and usual * row_bytes > CHUNK_BYTES:
+        usual //= 2
+    return usual
 
 
 def _quantised(name: str, space: spaces.Box) -> Field:
@@ -139,18 +211,36 @@ def _quantised(name: str, space: spaces.Box) -> Field:
             f"observation {name!r}: env.quantise needs finite bounds, these are {low:g} to {high:g}; "
             "bound the space or leave env.quantise off"
         )
-    return Field(name, (int(np.prod(space.shape)),), "|u1", scale=(high - low) / 255, offset=low)
+    return Field(name, (math.prod(space.shape),), "|u1", scale=(high - low) / 255, offset=low)
 
 
 def _action(space: spaces.Space) -> Categorical | Continuous:
     """The action part of a spec."""
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        combinations = math.prod(_choices(space))
+        if combinations > MAX_COMBINATIONS:
+            raise EnvError(
+                f"the {len(_choices(space))} choices of an action have {combinations:,} combinations, more than the "
+                f"{MAX_COMBINATIONS:,} that a network with one output for each can have: wrap the environment to offer fewer"
+            )
+        return Categorical(combinations)
     if not isinstance(space, spaces.Box):
-        raise EnvError(f"{type(space).__name__} actions are not supported, only Discrete and Box; wrap the environment")
+        raise EnvError(
+            f"{type(space).__name__} actions are not supported, only Discrete, MultiDiscrete, MultiBinary and Box; "
+            "wrap the environment"
+        )
     if space.dtype is None or space.dtype.kind != "f":
         raise EnvError(f"Box actions of {space.dtype} are not supported, only floats; wrap the environment")
     low, high = space.low.ravel(), space.high.ravel()
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise EnvError("the action space has no bounds; wrap the environment with gymnasium.wrappers.RescaleAction")
     return Continuous(tuple(map(float, low)), tuple(map(float, high)))
+
+
+def _choices(space: spaces.MultiDiscrete | spaces.MultiBinary) -> tuple[int, ...]:
+    """How many there are to choose from, choice by choice."""
+    if isinstance(space, spaces.MultiBinary):
+        return (2,) * math.prod(space.shape)
+    return tuple(map(int, space.nvec.ravel()))

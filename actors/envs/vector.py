@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from actors.config import EnvConfig
+from actors.envs.errors import EnvError
 from actors.envs.make import make_env
 from actors.envs.simulators import Separate, Simulators
 from transport.experience import ExperienceSpec
@@ -53,8 +54,11 @@ class VectorEnv:
         seeds: Sequence[int],
         random_starts: bool = False,
         make: Callable[[EnvConfig], gymnasium.Env] = make_env,
+        most_steps: int = 0,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
+
+        Episodes are truncated after `most_steps` steps (0: never), whatever the environment says.
 
         `random_starts`: an environment that starts the same way every time (it has `max_noops`) idles for up to that many
         frames first, by a generator of its own; the others are random enough.
@@ -62,6 +66,8 @@ class VectorEnv:
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
+        self.broken = 0  # episodes cut because something in them was not finite
+        self._most_steps = most_steps
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         start = np.random.default_rng(list(seeds)) if random_starts else None
         env = make(config)
@@ -69,29 +75,47 @@ class VectorEnv:
         self._simulators: Simulators = (
             together(count) if together else Separate([env, *(make(config) for _ in range(count - 1))], spec.fields, start)
         )
+        self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
         self._length = np.zeros(count, np.int64)
+        self._last: dict[str, np.ndarray] = {}  # what was last to be acted on
 
     def reset(self) -> dict[str, np.ndarray]:
-        """Starts an episode everywhere. Gives the observations, [K, *shape] by field name."""
-        return self._start(np.arange(self.count))
+        """Starts an episode everywhere. Gives the observations, [K, *shape] by field name. Raises EnvError, as `step` does."""
+        self._last = self._start(np.arange(self.count))
+        return self._last
 
     def reseed(self, seeds: Sequence[int]) -> None:
         """Environment k takes seeds[k] when its next episode starts; the one under way goes on."""
         self._seeds = [int(seed) for seed in seeds]
 
     def step(self, actions: np.ndarray) -> VectorStep:
-        """Steps every environment once; actions [K] of indices or [K, A] of floats. Resets those that ended."""
+        """Steps every environment once; actions [K] of indices or [K, A] of floats. Resets those that ended.
+
+        Where an observation or reward is not finite, which happens to simulators of physics, the episode is truncated at the
+        observation before, with a reward of 0, and counted as `broken`.
+        """
         seen, reward, terminated, truncated, score, success = self._simulators.step(actions)
+        broken = self._not_finite(seen, reward)
+        if broken.any():
+            self.broken += int(broken.sum())
+            for name in self._floats:
+                seen[name][broken] = self._last[name][broken]
+            reward[broken] = 0.0
+            truncated |= broken & ~terminated
         self._total_reward += reward
         self._length += 1
+        if self._most_steps:
+            truncated |= ~terminated & (self._length >= self._most_steps)
         ended = np.flatnonzero(terminated | truncated)
+        self._last = seen
         if not len(ended):
             return VectorStep(seen, reward, terminated, truncated, seen, [])
         episodes = [self._episode(k, float(score[k]), success[k]) for k in ended.tolist()]
         observation = {name: rows.copy() for name, rows in seen.items()}
         for name, rows in self._start(ended).items():
             observation[name][ended] = rows
+        self._last = observation
         return VectorStep(observation, reward, terminated, truncated, seen, episodes)
 
     def close(self) -> None:
@@ -105,7 +129,18 @@ class VectorEnv:
             self._seeds[k] = None
         self._total_reward[where] = 0.0
         self._length[where] = 0
-        return self._simulators.reset(where, seeds)
+        observation = self._simulators.reset(where, seeds)
+        if self._not_finite(observation, np.zeros(len(where))).any():
+            raise EnvError("reset gave an observation that is not finite")
+        return observation
+
+    def _not_finite(self, observation: dict[str, np.ndarray], reward: np.ndarray) -> np.ndarray:
+        """Which rows [M] hold a NaN or an infinity."""
+        broken = ~np.isfinite(reward)
+        for name in self._floats:
+            if not (fine := np.isfinite(observation[name])).all():
+                broken = broken | ~fine.reshape(len(broken), -1).all(1)
+        return broken
 
     def _episode(self, k: int, score: float, success: bool | None) -> Episode:
         total = float(self._total_reward[k])

@@ -74,9 +74,9 @@ def take_rows(window: Tensor, index: Tensor) -> Tensor:
     return window.reshape(items * width, *window.shape[2:]).index_select(0, flat).reshape(*index.shape, *window.shape[2:])
 
 
-def transition(batch: Batch, gamma: float, reward_scale: float) -> Transition:
-    """Stacks a batch's windows by index and folds its rewards, scaled; observations stay as stored."""
-    return_, discount = n_step_return(batch.reward * reward_scale, batch.steps, batch.terminated, gamma)
+def transition(batch: Batch, gamma: float) -> Transition:
+    """Stacks a batch's windows by index and folds its rewards; observations stay as stored."""
+    return_, discount = n_step_return(batch.reward, batch.steps, batch.terminated, gamma)
     return Transition(
         {name: take_rows(rows, batch.observation_index) for name, rows in batch.observation.items()},
         batch.action,

@@ -53,7 +53,8 @@ class Dqn:
         An item whose td is not finite (an infinite reward, say) teaches nothing and gets priority 0, so that it is not drawn
         again; `ignored` is the fraction of such items.
         """
-        step = transition(micro_batch, self.config.gamma, self.config.reward_scale)
+        reward = micro_batch.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else micro_batch.reward
+        step = transition(micro_batch._replace(reward=reward * self.config.reward_scale), self.config.gamma)
         # First the pass with gradients: autocast caches the parameters it converts, and a copy made under no_grad has none.
         q = self.network(step.observation).gather(1, micro_batch.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():

@@ -17,9 +17,11 @@ from transport.experience import Categorical, Continuous, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
+needs_atari = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: pip install 'headrace[atari]'")
 EVERY = [
     pytest.param(EnvConfig(id="CartPole-v1"), id="CartPole"),
     pytest.param(EnvConfig(id="mario", max_episode_steps=12), id="mario", marks=needs_mario),
+    pytest.param(EnvConfig(id="ALE/Pong-v5", max_episode_steps=12), id="atari", marks=needs_atari),
     pytest.param(EnvConfig(id="snake"), id="snake"),
     pytest.param(EnvConfig(id="snake:dim=6,starting_blocks=2", max_episode_steps=9), id="small snake"),
     pytest.param(EnvConfig(id=f"{TOYS}:Camera"), id="image"),
@@ -212,7 +214,7 @@ def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
         (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
         (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
         (EnvConfig(id=f"{TOYS}:not_an_env"), ["gave a object, not a gymnasium.Env"]),
-        (EnvConfig(id="CartPole-v1", skip=4), ["env.skip", "only mario"]),
+        (EnvConfig(id="CartPole-v1", skip=4), ["env.skip", "only mario and ALE/"]),
         (EnvConfig(id="CartPole-v1", actions="simple"), ["env.actions", "only mario"]),
     ],
 )
@@ -224,7 +226,7 @@ def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: E
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize(("name", "extra"), [("ALE/Pong-v5", "ale-py"), ("LunarLander-v3", "gymnasium[box2d]")])
+@pytest.mark.parametrize(("name", "extra"), [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "gymnasium[box2d]")])
 def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("ale_py", "Box2D"):
         monkeypatch.setitem(__import__("sys").modules, package, None)

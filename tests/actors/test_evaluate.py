@@ -109,7 +109,7 @@ def write_weights(run: RunDir, right: float = 1.0) -> None:
 
 
 def play_all(settings: ActorSettings, network: QNetwork, episodes: int, epsilon: float) -> list[Episode]:
-    env = environments(settings, min(ENVIRONMENTS, episodes))
+    env = environments(settings, min(ENVIRONMENTS, episodes), most_steps=1_000)
     generator = torch.Generator().manual_seed(3)
     return [episode for ended in play(env, settings.spec, network, episodes, epsilon, generator) for episode in ended]
 

@@ -38,6 +38,8 @@ def image(*shape: int) -> spaces.Box:
         (image(64, 80, 3), (3, 64, 80)),
         (image(64, 80, 1), (1, 64, 80)),
         (image(3, 64, 80), (3, 64, 80)),
+        (image(84, 84, 12), (12, 84, 84)),
+        (image(8, 8, 20), (20, 8, 8)),
     ],
 )
 def test_an_image_rests_as_bytes_with_its_channels_first(space: spaces.Box, shape: tuple[int, ...]) -> None:
@@ -113,6 +115,47 @@ def test_actions_become_categorical_or_continuous() -> None:
     assert to_env_action(spaces.Discrete(5, start=2), np.int64(4)) == 6
 
 
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1]), spaces.MultiBinary((2, 3))])
+def test_several_choices_become_one_and_each_combination_comes_once(space: spaces.MultiDiscrete | spaces.MultiBinary) -> None:
+    action = spec_for(unit(1), space).action
+    assert isinstance(action, Categorical)
+    taken = [to_env_action(space, np.int64(index)) for index in range(action.n)]
+    assert all(space.contains(choice) and choice.dtype == space.dtype for choice in taken)
+    assert len({choice.tobytes() for choice in taken}) == action.n == (24 if isinstance(space, spaces.MultiDiscrete) else 64)
+
+
+def test_a_tuple_has_its_places_for_names_and_no_entry_takes_the_name_of_a_column() -> None:
+    space = spaces.Dict({"reward": unit(1), "pair": spaces.Tuple([TWO, unit(2)])})
+    assert sorted(field.name for field in spec_for(space).fields) == ["observation.reward", "pair.0", "pair.1"]
+    assert [field.name for field in spec_for(spaces.Tuple([unit(1), TWO])).fields] == ["0", "1"]
+    assert sorted(flatten_observation(space, space.sample())) == ["observation.reward", "pair.0", "pair.1"]
+
+
+def test_a_picture_of_floats_is_a_picture_whose_values_end_at_one() -> None:
+    unscaled, scaled = (spec_for(spaces.Box(0, top, (40, 48, 3), np.float32)) for top in (1, 255))
+    assert unscaled.fields == (Field("observation", (3, 40, 48), "<f4", codec="zstd"),)
+    assert scaled.fields[0].scale == 1 / 255 and unscaled.stack == 4
+    stored = flatten_observation(spaces.Box(0, 255, (40, 48, 3), np.float32), np.full((40, 48, 3), 255.0))["observation"]
+    assert scaled.fields[0].decode(scaled.fields[0].encode(stored)).max() == pytest.approx(1.0)
+    bytes_ = spec_for(spaces.Box(0, 1, (40, 48, 3), np.float32), quantise=True).fields[0]
+    assert (bytes_.dtype, bytes_.shape) == ("|u1", (3, 40, 48))
+    assert spec_for(spaces.Box(-np.inf, np.inf, (40, 48, 3))).fields[0].shape == (40 * 48 * 3,)
+
+
+def test_pictures_that_come_stacked_are_not_stacked_again() -> None:
+    space = image(2, 40, 48, 3)
+    spec = spec_for(space)
+    assert spec.stack == 1 and spec.fields[0].shape == (6, 40, 48)
+    pictures = np.random.default_rng(0).integers(256, size=space.shape).astype(np.uint8)
+    values = flatten_observation(space, pictures)["observation"]
+    assert np.array_equal(values[3 + 1], pictures[1, :, :, 1])
+
+
+def test_a_chunk_of_large_observations_is_short_enough() -> None:
+    spec = spec_for(image(400, 400, 3))
+    assert spec.chunk_length == 32 and spec.chunk_length * spec.row_bytes <= 16_000_000
+
+
 def test_a_spec_survives_its_file() -> None:
     import msgspec
 
@@ -123,14 +166,17 @@ def test_a_spec_survives_its_file() -> None:
 @pytest.mark.parametrize(
     ("observation", "action", "config", "words"),
     [
-        (spaces.Tuple([unit(1)]), TWO, {}, "Tuple spaces are not supported"),
+        (spaces.Tuple([spaces.Text(3)]), TWO, {}, "'0': Text spaces are not supported"),
+        (spaces.Dict({"a": unit(0), "b": TWO}), TWO, {}, "'a' is empty"),
+        (image(1080, 1920, 3), TWO, {}, "ResizeObservation"),
+        (unit(200_000), TWO, {}, "an observation takes 800,000 bytes"),
         (spaces.Sequence(unit(1)), TWO, {}, "Sequence spaces"),
         (spaces.Graph(unit(1), None), TWO, {}, "Graph spaces"),
         (spaces.Dict({"a": spaces.Text(3)}), TWO, {}, "'a': Text spaces"),
         (spaces.Dict({}), TWO, {}, "at least one field"),
-        (spaces.Dict({"reward": unit(1)}), TWO, {}, "column names must differ"),
-        (unit(1), spaces.MultiDiscrete([2, 2]), {}, "MultiDiscrete actions are not supported"),
-        (unit(1), spaces.MultiBinary(2), {}, "MultiBinary actions"),
+        (unit(1), spaces.MultiDiscrete([11, 10, 10]), {}, "1,100 combinations, more than the 1,024"),
+        (unit(1), spaces.MultiBinary(11), {}, "2,048 combinations"),
+        (unit(1), spaces.Tuple([TWO]), {}, "Tuple actions are not supported"),
         (unit(1), spaces.Dict({"a": TWO}), {}, "Dict actions"),
         (unit(1), spaces.Box(0, 3, (2,), np.int32), {}, "Box actions of int32"),
         (unit(1), spaces.Box(-np.inf, np.inf, (2,)), {}, "no bounds"),

@@ -75,8 +75,8 @@ class Rover(gymnasium.Env):
 class Endless(gymnasium.Env):
     """Never ends by itself; what it gives can be bent by subclasses."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.Discrete(2)
+    observation_space: spaces.Space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space: spaces.Space = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -139,6 +139,246 @@ class NotFinite(Endless):
 class NotFiniteReward(Endless):
     def step(self, action: Any) -> Any:
         return np.zeros(3, np.float32), float("inf"), False, False, {}
+
+
+# ---- what strangers bring: spaces
+
+
+class Seen(Endless):
+    """Gives random observations of its space; episodes of 7 steps."""
+
+    action_space: spaces.Space = spaces.Discrete(3)
+    length = 7
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.now = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.now += 1
+        return self.observation_space.sample(), 1.0, self.now >= self.length, False, {}
+
+
+class ManyChoices(Seen):
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1])
+
+
+class Switches(Seen):
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.MultiBinary((2, 2))
+
+
+class TooManyChoices(Seen):
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.MultiDiscrete([10, 10, 11])
+
+
+class Pushed(Seen):
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Mixture(Seen):
+    """Everything at once, some of it under names that a row has already."""
+
+    observation_space = spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (20, 24, 3), np.uint8),
+            "pair": spaces.Tuple([spaces.Discrete(3), spaces.Box(-5, 5, (2,), np.int8)]),
+            "reward": spaces.Box(-np.inf, np.inf, (), np.float64),
+            "action": spaces.MultiDiscrete([2, 3]),
+        }
+    )
+
+
+class Doubles(Seen):
+    observation_space = spaces.Box(-np.inf, np.inf, (2, 3), np.float64)
+
+
+class Halves(Seen):
+    observation_space = spaces.Box(-1, 1, (4,), np.float16)
+
+
+class Integers(Seen):
+    observation_space = spaces.Box(-(10**6), 10**6, (4,), np.int64)
+
+
+class Flags(Seen):
+    observation_space = spaces.Box(0, 1, (4,), bool)
+
+
+class Bytes(Seen):
+    observation_space = spaces.Box(0, 255, (128,), np.uint8)
+
+
+class Scalar(Seen):
+    observation_space = spaces.Box(-1.0, 1.0, (), np.float32)
+
+
+class FloatPicture(Seen):
+    observation_space = spaces.Box(0.0, 1.0, (40, 48, 3), np.float32)
+
+
+class TinyPicture(Seen):
+    observation_space = spaces.Box(0, 255, (7, 5, 3), np.uint8)
+
+
+class OnePixel(Seen):
+    observation_space = spaces.Box(0, 255, (1, 1), np.uint8)
+
+
+class StackedPictures(Seen):
+    observation_space = spaces.Box(0, 255, (2, 40, 48, 3), np.uint8)
+
+
+class LargePicture(Seen):
+    observation_space = spaces.Box(0, 255, (400, 500, 3), np.uint8)
+
+
+class HugePicture(Seen):
+    observation_space = spaces.Box(0, 255, (1080, 1920, 3), np.uint8)
+
+
+class Empty(Seen):
+    observation_space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (0,)), "b": spaces.Discrete(2)})
+
+
+class Text(Seen):
+    observation_space = spaces.Text(5)
+
+
+# ---- what strangers bring: episodes and rewards
+
+
+class OneStep(Endless):
+    """A bandit: every episode is one step, and the second action is right."""
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(3, np.float32), float(action), True, False, {}
+
+
+class LongEpisodes(Endless):
+    """Episodes of 10,000 steps."""
+
+    now = 0
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        return np.full(3, self.now % 100 / 100, np.float32), 0.1, False, self.now % 10_000 == 0, {}
+
+
+class LargeRewards(Endless):
+    """A million for the right action, minus a million for the other; episodes of 20 steps."""
+
+    now = 0
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        return np.full(3, self.now % 20 / 20, np.float32), 1e6 if action else -1e6, self.now % 20 == 0, False, {}
+
+
+class WholeReward(Endless):
+    def step(self, action: Any) -> Any:
+        return np.zeros(3, np.float32), 1, np.bool_(False), np.bool_(False), {"score": ("not", "a", "number"), "is_success": None}
+
+
+class ArrayReward(Endless):
+    def step(self, action: Any) -> Any:
+        return np.zeros(3, np.float32), np.array([1.0]), False, False, {}
+
+
+class NoReward(Endless):
+    def step(self, action: Any) -> Any:
+        return np.zeros(3, np.float32), None, False, False, {}
+
+
+class OverflowingReward(Endless):
+    def step(self, action: Any) -> Any:
+        return np.zeros(3, np.float32), 1e39, False, False, {}
+
+
+class BreaksDown(Endless):
+    """Like a simulator of physics: sound at first, at the 30th step of an episode it gives something that is not a number."""
+
+    def reset(self, **options: Any) -> Any:
+        self.now = 0
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        last = np.full(3, np.nan if self.now == 30 else self.now / 100, np.float32)
+        return last, np.nan if self.now == 30 else 1.0, False, False, {}
+
+
+class ChangesShape(Endless):
+    """Keeps to its space for 50 steps."""
+
+    now = 0
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        return np.zeros(3 if self.now < 50 else 1, np.float32), 0.0, False, False, {}
+
+
+# ---- what strangers bring: other contracts
+
+
+class NoSeed(Endless):
+    def reset(self) -> Any:  # type: ignore[override]
+        return np.zeros(3, np.float32), {}
+
+
+class NoOptions(Endless):
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return np.zeros(3, np.float32), {}
+
+
+class NoInfo(Endless):
+    def reset(self, **options: Any) -> Any:
+        return np.zeros(3, np.float32)
+
+
+class WrongDtype(Seen):
+    """Says bytes, gives floats between 0 and 1."""
+
+    observation_space = spaces.Box(0, 255, (40, 48, 3), np.uint8)
+
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0] / 255, {}
+
+
+class OutOfBounds(Endless):
+    def step(self, action: Any) -> Any:
+        return np.array([0.0, 7.5, 0.0], np.float32), 0.0, False, False, {}
+
+
+class NoSuchChoice(Endless):
+    observation_space = spaces.Discrete(4)
+
+    def reset(self, **options: Any) -> Any:
+        return -1, {}
+
+
+class Talker(Endless):
+    """Prints all the time."""
+
+    def step(self, action: Any) -> Any:
+        for number in range(20):
+            print("debug", number, "of", action)
+        print("no end of line", end="", flush=True)
+        return super().step(action)
+
+
+class Slow(Endless):
+    """Seconds per step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(float(os.environ.get("TOY_ENV_SECONDS", "2")))
+        return super().step(action)
 
 
 def not_an_env() -> object:

@@ -150,6 +150,28 @@ def test_a_machine_without_the_memory_is_refused_with_status_3(capsys: pytest.Ca
     assert status == 3 and "lower --replay.capacity" in error
 
 
+def test_a_log_that_may_fill_the_disk_is_told_and_the_run_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = type("Usage", (), {"free": 201_000_000})
+    monkeypatch.setattr(launch.shutil, "disk_usage", lambda path: disk)
+    assert cli.main(["up"]) == 0 and "note: replay's log may grow by 7 MB" in capsys.readouterr().out and Service.made
+    assert cli.main(["up", "--fresh", "--replay.durable", "false"]) == 0 and "note:" not in capsys.readouterr().out
+
+
+def test_replay_that_cannot_hold_enough_to_begin_is_refused_before_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    status, error = refused(capsys, "up", "--replay.budget-bytes", "1e6", "--replay.min-size", "100_000")
+    assert status == 2 and "raise replay.capacity or replay.budget_bytes" in error and not Service.made
+
+
+def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["up", "--preset", "collectors", "--replay.min-size", "5_000"]) == 0
+    config = load_run_config(runs.run_dir("mario-dqn").config)
+    assert (config.actors.count, config.replay.capacity, config.algorithm.gamma) == (4, 50_000, 0.9)  # the last is mario's own
+    status, error = refused(capsys, "up", "--fresh", "--preset", "colectors")
+    assert status == 2 and "did you mean collectors?" in error
+
+
 def test_up_on_a_stopped_run_resumes_and_says_with_what(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["up", "--env", "CartPole-v1", "--learner.batch-size", "32"])
     run = Service.made[0][0]

@@ -27,7 +27,7 @@ def until(happened: Callable[[], bool], seconds: float = 5.0) -> None:
 
 def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: RunDir) -> None:
     stream = io.StringIO()
-    log = Log(run, 1_000_000, Terminal(stream))
+    log = Log(run, 1_000_000, 1, Terminal(stream))
     log.line("actor-3", "412 steps/s")
     log.line("supervisor", "starting")
     log.verdict("simulators · try more actors")
@@ -42,24 +42,24 @@ def test_names_are_coloured_only_for_a_person(run: RunDir, monkeypatch: pytest.M
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    log = Log(run, 1_000_000, Terminal(stream))
+    log = Log(run, 1_000_000, 1, Terminal(stream))
     log.line("replay", "in")
     log.close()
     assert stream.getvalue() == "\x1b[35mreplay   | \x1b[0min\n"
     assert "\x1b" not in run.log("run").read_text()
 
 
-def test_a_log_is_set_aside_at_its_limit_and_one_older_is_kept(tmp_path: Path) -> None:
-    file = LogFile(tmp_path / "learner.log", 100)
-    for number in range(105):
+def test_a_log_is_set_aside_at_its_limit_and_as_many_older_are_kept_as_asked(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "learner.log", 100, 2)
+    for number in range(205):
         file.line(f"line {number:04d}")
     file.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["learner.log", "learner.log.1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["learner.log", "learner.log.1", "learner.log.2"]
     assert all(path.stat().st_size <= 110 for path in tmp_path.iterdir())
 
 
 def test_a_disk_that_refuses_costs_lines_but_not_the_run(tmp_path: Path) -> None:
-    LogFile(tmp_path / "missing" / "learner.log", 100).line("lost")
+    LogFile(tmp_path / "missing" / "learner.log", 100, 1).line("lost")
 
 
 def test_a_terminal_that_takes_nothing_never_blocks_who_writes() -> None:

@@ -90,8 +90,9 @@ class Fleet:
             head.bias[0] = VERSION_VALUE * self.version
             torso, (trunk, _) = network.torsos[0], network.trunk
             assert isinstance(torso, Torso) and isinstance(trunk, Linear)
-            if isinstance(layer := torso.layers[0], Linear):  # the newest observation's step, passed on
-                layer.weight[0, 8 * (self.spec.stack - 1) + 5] = 1.0
+            step_place = 8 * (self.spec.stack - 1) + 5  # of the newest observation, where it is the counting environment's
+            if isinstance(layer := torso.layers[0], Linear) and step_place < layer.in_features:
+                layer.weight[0, step_place] = 1.0  # passed on
                 trunk.weight[0, 0] = 1.0
                 head.weight[0, 0] = STEP_VALUE
         assert self.publisher is not None

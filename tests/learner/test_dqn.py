@@ -27,7 +27,7 @@ def test_the_loss_equals_a_loop_over_the_items(double: bool, scale: float) -> No
     weight = torch.rand(12)
     loss, priorities, metrics = dqn.loss(batch, weight)
 
-    step = transition(batch, 0.9, scale)
+    step = transition(batch, 0.9)
     with torch.no_grad():
         q, online, target = dqn.network(step.observation), dqn.network(step.next_observation), dqn.target(step.next_observation)
     total = 0.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from learner import optim
+from learner import devices, optim
 from learner.algorithms.base import Batch
 from learner.algorithms.dqn import Dqn
 from learner.config import DqnConfig, LearnerConfig
@@ -28,14 +28,19 @@ def parameters_after(config: LearnerConfig, batch: Batch) -> tuple[list[torch.Te
     return [parameter.detach() for parameter in dqn.parameters()], metrics, priorities
 
 
+@pytest.mark.parametrize(("side", "expected"), [(84, "bfloat16"), (12, "float32")])
+def test_bfloat16_comes_by_itself_with_large_convolutions_only(monkeypatch: pytest.MonkeyPatch, side: int, expected: str) -> None:
+    monkeypatch.setattr(devices, "_multiplies_bfloat16", lambda: True)
+    dqn = Dqn(make_spec(image(shape=(side, side))), DqnConfig(hidden=4), CPU)
+    assert Optimiser(dqn.parameters(), LearnerConfig(), CPU).precision == expected
+
+
 def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
     batch = make_batch(SPEC, 24)
     gradients = []
     for parts in (1, 4):
         dqn = make_dqn()
-        optimiser = Optimiser(
-            dqn.parameters(), LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9, precision="float32"), CPU
-        )
+        optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9), CPU)
         seen: list[torch.Tensor] = []
         optimiser._adam.register_step_pre_hook(
             lambda adam, *_, seen=seen: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.config import DqnConfig
 from learner.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from tests.actors.streams import Rows, Streams, make_spec
 from transport.experience import ExperienceSpec
@@ -33,10 +34,11 @@ def walk(rows: Rows, start: int, n_step: int) -> float:
 def check(streams: Streams) -> np.ndarray:
     """Compares all items of all chunks; returns their priorities."""
     spec, seen = streams.spec, []
+    config = DqnConfig(gamma=GAMMA, reward_scale=SCALE)
     for rows, chunks in zip(streams.expected, streams.chunks, strict=True):
         first = 0
         for chunk in chunks:
-            priority = initial_priority(spec, chunk.columns, GAMMA, SCALE)
+            priority = initial_priority(spec, chunk.columns, config)
             assert priority.dtype == np.float32 and priority.shape == chunk.columns["reward"].shape
             items = priority[spec.history : spec.history + chunk.length]
             expected = [walk(rows, first + place, spec.n_step) for place in range(chunk.length)]
@@ -86,3 +88,15 @@ def test_only_what_bootstraps_from_an_observation_that_nobody_acted_on_is_unknow
     # Steps 0 to 4, the row of the last observation, steps 5 to 9 up to a termination, then two that the end of the stream cuts.
     unknown = np.isnan(check(streams)).tolist()
     assert unknown == [False, False, True, True, True, True, False, False, False, False, False, True, True]
+
+
+def test_rewards_count_as_clipped_as_they_are_learned_from() -> None:
+    streams = Streams(knowing(8, 1, 3), 1)
+    for _ in range(60):
+        streams.step()
+    columns = streams.chunks[0][0].columns
+    some = columns["reward"] > 0.5
+    large, clipped = (columns | {"reward": np.where(some, value, columns["reward"])} for value in (7.0, 1.0))
+    expected = initial_priority(streams.spec, clipped, DqnConfig())
+    np.testing.assert_array_equal(initial_priority(streams.spec, large, DqnConfig(clip_rewards=True)), expected)
+    assert not np.array_equal(initial_priority(streams.spec, large, DqnConfig()), expected, equal_nan=True)

@@ -76,7 +76,7 @@ def test_a_transition_stacks_the_rows_that_the_indices_name() -> None:
     batch = batch._replace(
         observation_index=torch.randint(width, (9, 3)), next_index=torch.randint(width, (9, 3))
     )  # repeated rows, as at an episode's start
-    stacked = transition(batch, 0.9, reward_scale=1.0)
+    stacked = transition(batch, 0.9)
     for name, rows in batch.observation.items():
         for item in range(9):
             for place in range(3):

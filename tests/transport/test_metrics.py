@@ -9,6 +9,7 @@ import pytest
 
 from transport import metrics as module
 from transport.metrics import Metrics, Shares
+from transport.run_dir import RunDir
 
 
 class Clock:
@@ -84,6 +85,21 @@ def test_the_file_is_set_aside_when_it_has_grown(tmp_path: Path) -> None:
     before = path.with_suffix(".jsonl.1")
     assert before.stat().st_size < 2_200 and path.stat().st_size < 2_000 and len(list(tmp_path.iterdir())) == 2
     assert [json.loads(line)["number"] for line in (before.read_text() + path.read_text()).splitlines()][-1] == 199
+
+
+def test_as_many_older_files_are_kept_as_the_configuration_says(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert run.metrics_limits(7, 1) == (7, 1)
+    run.config.write_text("[deploy]\nmetrics_bytes = 2_000\nfiles_kept = 3\n")
+    path = tmp_path / "actor-0.jsonl"
+    metrics = Metrics(path, *run.metrics_limits(7, 1))
+    for number in range(400):
+        metrics.gauge("number", number)
+        metrics.record()
+    metrics.close()
+    assert sorted(file.name for file in tmp_path.glob("actor-0*")) == [path.name, *(f"{path.name}.{n}" for n in (1, 2, 3))]
+    kept = [json.loads(line)["number"] for n in (3, 2, 1) for line in Path(f"{path}.{n}").read_text().splitlines()]
+    assert kept == list(range(int(kept[0]), int(kept[0]) + len(kept)))  # oldest last, none missing in between
 
 
 def test_shares_tell_computing_from_waiting_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

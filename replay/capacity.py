@@ -1,0 +1,31 @@
+"""How much experience a table holds: known before anything is started."""
+
+from __future__ import annotations
+
+from replay.config import ReplayConfig
+from replay.storage import resting_columns
+from transport.experience import ExperienceSpec
+
+TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per leaf, and indices come on top
+
+
+def slot_bytes(spec: ExperienceSpec) -> int:
+    """Bytes that a chunk takes, with what it takes to draw its items."""
+    rows = spec.rows(spec.chunk_length)
+    return rows * sum(column.row_bytes for column in resting_columns(spec)) + spec.chunk_length * (1 + TREE_BYTES_PER_ITEM)
+
+
+def slots(spec: ExperienceSpec, config: ReplayConfig) -> int:
+    """Chunks that fit. Raises ValueError, with one line, when they are too few to begin with."""
+    length, size = spec.chunk_length, slot_bytes(spec)
+    found = min(max(config.capacity // length, 1), config.budget_bytes // size)
+    if found < 1:
+        raise ValueError(
+            f"replay.budget_bytes {config.budget_bytes:,} holds no chunk of {size:,} bytes: raise it, or lower env.chunk_length"
+        )
+    if found * length < config.min_size:
+        raise ValueError(
+            f"replay holds {found * length:,} items of {spec.row_bytes:,} bytes at most but replay.min_size is "
+            f"{config.min_size:,}: raise replay.capacity or replay.budget_bytes, or lower replay.min_size"
+        )
+    return found

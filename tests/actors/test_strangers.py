@@ -1,0 +1,164 @@
+"""Environments of other people: each works, from the pre-flight to an update of the learner, or is refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from actors.chunker import Chunker
+from actors.config import EnvConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from actors.preflight import _child, _Line, _Order, _read_report
+from actors.stack import Stack
+from learner.algorithms.base import Batch
+from learner.algorithms.dqn import Dqn
+from learner.batches import to_device
+from learner.config import DqnConfig, LearnerConfig
+from learner.optim import Optimiser
+from replay.client import SampledBatch
+from replay.config import ReplayConfig
+from replay.storage import batch_layout
+from replay.table import Table, check_values
+from transport.compression import pack_chunk, unpack_chunk
+from transport.experience import Chunk, ExperienceSpec
+
+TOYS = "tests.actors.toy_envs"
+WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture OnePixel
+StackedPictures OneStep LargeRewards LongEpisodes WholeReward BreaksDown NoOptions""".split()
+REFUSED = {
+    "TooManyChoices": "1,100 combinations",
+    "HugePicture": "ResizeObservation",
+    "Empty": "is empty",
+    "Text": "Text spaces are not supported",
+    "ArrayReward": "it must be one finite number: return float(reward)",
+    "NoReward": "the reward None; it must be one finite number",
+    "OverflowingReward": "1e+39; it must be one finite number",
+    "NoSeed": "reset must take a seed",
+    "NoInfo": "reset must give (observation, info)",
+    "OldStep": "that is the old Gym API",
+    "WrongDtype": "gave observation of float64; its observation_space says uint8",
+    "OutOfBounds": "step gave observation[1] = 7.5; its observation_space says -1 to 1",
+    "NoSuchChoice": "choice -1 of 4",
+}
+CPU = torch.device("cpu")
+STREAMS, ITEMS = 2, 8
+
+
+def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tuple[Dqn, list[dict[str, torch.Tensor]]]:
+    """Actor, wire, table and learner in one process."""
+    torch.manual_seed(0)
+    dqn = Dqn(spec, DqnConfig(hidden=16), CPU)
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=ITEMS), CPU)
+    table = Table(spec, ReplayConfig(capacity=5_000, min_size=1, budget_bytes=10**9), seed=0)
+    chunker, stack = Chunker(spec, STREAMS, 60.0), Stack(spec, STREAMS)
+    observation = env.reset()
+    stack.reset(observation)
+    chunks: list[Chunk] = []
+    for _ in range(steps):
+        seen = {name: torch.from_numpy(rows) for name, rows in stack.stacked.items()}
+        action = dqn.policy().act(seen, 0.5).action.numpy()
+        step = env.step(action)
+        last = step.final_observation
+        chunks += chunker.step(observation, action, step.reward, step.terminated, step.truncated, last, 1, {})
+        stack.push(step.observation, step.terminated | step.truncated)
+        observation = step.observation
+    for chunk in [*chunks, *chunker.drain(observation, 1)]:
+        arrived = Chunk(chunk.stream, chunk.length, unpack_chunk(spec, chunk.length, pack_chunk(spec, chunk)))
+        check_values(spec, arrived)
+        table.insert(arrived)
+    layout = batch_layout(spec, ITEMS)
+    slot = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    measured = []
+    for _ in range(updates):
+        table.sample(slot)
+        batch: Batch = to_device(SampledBatch(0, 0, table.size, slot), spec, CPU)
+        metrics, priorities = optimiser.update(dqn, batch)
+        assert table.update_priorities(slot["key"], priorities.numpy()) == ITEMS
+        measured.append(metrics)
+    return dqn, measured
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_it_is_played_sent_and_learned_from(name: str) -> None:
+    config = EnvConfig(id=f"{TOYS}:{name}")
+    probe = make_env(config)
+    spec = experience_spec(probe, config, 3, "lz4")
+    env = VectorEnv(config, spec, STREAMS, [1, 2])
+    dqn, measured = learn(spec, env, steps=40, updates=3)
+    env.close()
+    for metrics in measured:
+        assert all(bool(value.isfinite()) for value in metrics.values())
+        assert float(metrics["ignored"]) == 0 and float(metrics["skipped_updates"]) == 0
+    assert all(bool(parameter.isfinite().all()) for parameter in dqn.parameters())
+
+
+def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> None:
+    config = EnvConfig(id=f"{TOYS}:LargeRewards")
+    spec = experience_spec(make_env(config), config, 3, "lz4")
+    dqn, measured = learn(spec, VectorEnv(config, spec, STREAMS, [1, 2]), steps=200, updates=200)
+    assert float(measured[-1]["loss"]) > 1_000
+    torch.manual_seed(0)
+    before = Dqn(spec, DqnConfig(hidden=16), CPU)
+    moved = [float((one - other).detach().abs().max()) for one, other in zip(dqn.parameters(), before.parameters(), strict=True)]
+    assert max(moved) < 200 * 1e-4 * 3  # Adam moves a weight by about the learning rate, however large the error
+    q = dqn.policy()({"observation": torch.zeros(1, 1, 3)})[0]
+    assert int(q.argmax()) == 1  # and the right action is found
+
+
+def report(folder: Path, name: str, **settings: float) -> _Line:
+    """The last word of the pre-flight's child, here without a process of its own."""
+    path = folder / "report"
+    _child(_Order(EnvConfig(id=f"{TOYS}:{name}", **settings), 3, "lz4", (), str(path)))  # type: ignore[arg-type]
+    return _read_report(path)[-1]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_before_launch_in_one_line_that_says_why(name: str, tmp_path: Path) -> None:
+    message = report(tmp_path, name).error
+    assert REFUSED[name] in message and f"{TOYS}:{name}" in message and "\n" not in message
+
+
+@pytest.mark.parametrize("name", [*WORK, "Chatty", "Talker"])
+def test_what_works_passes_the_pre_flight(name: str, tmp_path: Path) -> None:
+    assert report(tmp_path, name).spec is not None
+
+
+def test_a_slow_one_makes_fewer_steps_in_the_pre_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_ENV_SECONDS", "0.3")
+    assert report(tmp_path, "Slow", preflight_seconds=1.0).spec is not None  # twenty steps would take six seconds
+
+
+def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be() -> None:
+    config = EnvConfig(id=f"{TOYS}:BreaksDown")
+    env = VectorEnv(config, experience_spec(make_env(config), config, 1, "lz4"), 1, [0])
+    env.reset()
+    steps = [env.step(np.zeros(1, np.int64)) for _ in range(61)]
+    ends = [number for number, step in enumerate(steps) if step.episodes]
+    assert ends == [29, 59] and env.broken == 2
+    last = steps[29]
+    assert last.truncated[0] and not last.terminated[0] and last.reward[0] == 0
+    assert np.allclose(last.final_observation["observation"], 0.29) and last.episodes[0].total_reward == 29
+    assert np.isfinite(steps[30].observation["observation"]).all()
+
+
+def test_a_shape_that_changes_later_is_one_line() -> None:
+    config = EnvConfig(id=f"{TOYS}:ChangesShape")
+    env = VectorEnv(config, experience_spec(make_env(config), config, 1, "lz4"), 1, [0])
+    env.reset()
+    with pytest.raises(EnvError, match=r"step gave observation of shape \(1,\); its observation_space says \(3,\)"):
+        for _ in range(60):
+            env.step(np.zeros(1, np.int64))
+
+
+def test_an_evaluation_of_what_never_ends_comes_to_an_end() -> None:
+    config = EnvConfig(id=f"{TOYS}:Endless")
+    env = VectorEnv(config, experience_spec(make_env(config), config, 1, "lz4"), 2, [0, 1], most_steps=7)
+    env.reset()
+    episodes = [episode for _ in range(14) for episode in env.step(np.zeros(2, np.int64)).episodes]
+    assert [episode.length for episode in episodes] == [7, 7, 7, 7]
