@@ -32,20 +32,30 @@ def read_observation(phase: str, space: spaces.Space, fields: Sequence[Field], o
 
 
 def check_observation(phase: str, space: spaces.Space, fields: Sequence[Field], observation: Any) -> None:
-    """Everything that is declared, bounds and dtype included: too slow for every step. Raises EnvError."""
+    """Everything that is declared and matters: too slow for every step. Raises EnvError.
+
+    Bounds matter where they decide what is stored (env.quantise). Elsewhere many an environment strays from what it declares, and
+    nothing comes of it.
+    """
     values = read_observation(phase, space, fields, observation)
     for field in fields:
         if not np.isfinite(values[field.name]).all():
             raise EnvError(f"{phase} gave {field.name} with a value that is not finite")
+    bounded = {field.name for field in fields if field.dtype == "|u1"}
     for name, leaf, value in leaves(space, observation):
         if isinstance(leaf, spaces.Box):
-            _check_box(f"{phase} gave {name}", leaf, np.asarray(value))
+            _check_dtype(f"{phase} gave {name}", leaf, np.asarray(value))
+            if name in bounded:
+                _check_bounds(f"{phase} gave {name}", leaf, np.asarray(value))
 
 
-def _check_box(gave: str, space: spaces.Box, value: np.ndarray) -> None:
+def _check_dtype(gave: str, space: spaces.Box, value: np.ndarray) -> None:
     assert space.dtype is not None
     if space.dtype.kind in "iub" and value.dtype.kind not in "iub":
         raise EnvError(f"{gave} of {value.dtype}; its observation_space says {space.dtype}")
+
+
+def _check_bounds(gave: str, space: spaces.Box, value: np.ndarray) -> None:
     value, low, high = (array.astype(np.float64).reshape(space.shape) for array in (value, space.low, space.high))
     with np.errstate(invalid="ignore"):  # infinite bounds
         beyond = (value < low - ROUNDING * np.maximum(1, np.abs(low))) | (value > high + ROUNDING * np.maximum(1, np.abs(high)))
@@ -54,7 +64,7 @@ def _check_box(gave: str, space: spaces.Box, value: np.ndarray) -> None:
         where = f"[{', '.join(map(str, place))}]" if place else ""
         raise EnvError(
             f"{gave}{where} = {value[place]:g}; its observation_space says {low[place]:g} to {high[place]:g}: "
-            "declare the bounds that it has, or -inf and inf"
+            "declare the bounds that it has, or leave env.quantise off"
         )
 
 

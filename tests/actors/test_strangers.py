@@ -43,7 +43,6 @@ REFUSED = {
     "NoInfo": "reset must give (observation, info)",
     "OldStep": "that is the old Gym API",
     "WrongDtype": "gave observation of float64; its observation_space says uint8",
-    "OutOfBounds": "step gave observation[1] = 7.5; its observation_space says -1 to 1",
     "NoSuchChoice": "choice -1 of 4",
 }
 CPU = torch.device("cpu")
@@ -116,6 +115,12 @@ def report(folder: Path, name: str, **settings: float) -> _Line:
     path = folder / "report"
     _child(_Order(EnvConfig(id=f"{TOYS}:{name}", **settings), 3, "lz4", (), str(path)))  # type: ignore[arg-type]
     return _read_report(path)[-1]
+
+
+def test_bounds_are_held_against_an_environment_only_where_they_decide_what_is_stored(tmp_path: Path) -> None:
+    assert report(tmp_path, "OutOfBounds").error == ""
+    message = report(tmp_path, "OutOfBounds", quantise=True).error
+    assert "step gave observation[1] = 7.5; its observation_space says -1 to 1" in message and "env.quantise off" in message
 
 
 @pytest.mark.parametrize("name", REFUSED)
