@@ -4,13 +4,14 @@ Four cases in turn, each by as many processes as there are actors, each with as 
   simulator      what lies beneath the environment, alone (Mario: emulator frames, no observation, reward or info)
   environment    the environment as it comes, with random actions
   actors         actor processes with their policy's forward pass, sending to a real replay server; no learner
-  with learner   the same beside a real learner
+  with learner   the same beside a real learner; also its updates, and the share of its time that it waits for batches
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -114,8 +115,11 @@ class Bench:
             finally:
                 end(processes)
 
-    def actors(self, seconds: float, learner: bool) -> float:
-        """A run of real processes; without a learner, actors follow weights that this process publishes once."""
+    def actors(self, seconds: float, learner: bool) -> tuple[float, float, float]:
+        """A run of real processes; without a learner, actors follow weights that this process publishes once.
+
+        Gives steps per second, and the learner's updates per second and waiting share of its time (0 without one).
+        """
         run = self._run()
         names = [f"actor-{index}" for index in range(self.config.actors.count)]
         with ExitStack() as stack:
@@ -136,10 +140,20 @@ class Bench:
             wait_until(lambda: all(len(records(run, name)) > RECORDS_BEFORE for name in names), "the actors")
             if learner:
                 wait_until(lambda: (records(run, "learner") or [{}])[-1].get("updates", 0) > 0, "the learner's first update")
-            first = {name: records(run, name)[-1] for name in names}
-            wait_until(lambda: all(records(run, name)[-1]["time"] >= first[name]["time"] + seconds for name in names), "the end")
-            last = {name: records(run, name)[-1] for name in names}
-        return sum((last[name]["steps"] - first[name]["steps"]) / (last[name]["time"] - first[name]["time"]) for name in names)
+                names.append("learner")
+            begun = {name: len(records(run, name)) for name in names}
+
+            def measured(name: str) -> list[dict[str, float]]:
+                return records(run, name)[begun[name] - 1 :]
+
+            wait_until(
+                lambda: all(measured(name)[-1]["time"] >= measured(name)[0]["time"] + seconds for name in names), "the end"
+            )
+            found = {name: measured(name) for name in names}
+        learned = found.pop("learner", None)
+        updates = rate(learned, "updates") if learned else 0.0
+        waiting = statistics.fmean(record["data_wait_fraction"] for record in learned[1:]) if learned else 0.0
+        return sum(rate(steps, "steps") for steps in found.values()), updates, waiting
 
     def _run(self) -> RunDir:
         run = RunDir(Path(tempfile.mkdtemp(dir=self.folder)) / "bench")
@@ -171,6 +185,12 @@ def records(run: RunDir, name: str) -> list[dict[str, float]]:
         return []
 
 
+def rate(records: list[dict[str, float]], counter: str) -> float:
+    """A counter's growth per second from the first record to the last."""
+    first, last = records[0], records[-1]
+    return (last[counter] - first[counter]) / (last["time"] - first["time"])
+
+
 def wait_until(true: Callable[[], bool], what: str) -> None:
     """Waits for a predicate."""
     deadline = time.monotonic() + READY_SECONDS
@@ -186,14 +206,23 @@ def measure(bench: Bench, runs: int, seconds: float) -> Report:
     report = Report("env")
     report.notes.append(f"{config.env.id}: {config.actors.count} processes x {config.actors.envs_per_actor} environments")
     rates: dict[str, list[float]] = {case: [] for case in CASES}
+    updates: list[float] = []
+    waiting: list[float] = []
     for run in range(runs):
         for case in CASES:
             print(f"run {run + 1} of {runs}: {case} …", file=sys.stderr)
-            alone = case in ("simulator", "environment")
-            rates[case].append(bench.alone(case, seconds) if alone else bench.actors(seconds, case == "with learner"))
+            if case in ("simulator", "environment"):
+                rates[case].append(bench.alone(case, seconds))
+            elif case == "actors":
+                rates[case].append(bench.actors(seconds, learner=False)[0])
+            else:
+                for figures, figure in zip((rates[case], updates, waiting), bench.actors(seconds, learner=True), strict=True):
+                    figures.append(figure)
     bare = report.add("simulator", "steps", "steps/s", rates["simulator"])
     for case in CASES[1:]:
         report.ratio(case, "steps", "simulator", report.add(case, "steps", "steps/s", rates[case]) / bare)
+    report.add("with learner", "updates", "1/s", updates)
+    report.add("with learner", "data wait", "%", [100 * share for share in waiting])
     return report
 
 
