@@ -21,15 +21,7 @@ CHUNK_BYTES = 16_000_000  # chunks of large observations are shorter, to stay be
 MAX_OBSERVATION_BYTES = 500_000  # beyond, the layer after the convolutions alone has some hundred million parameters
 MAX_COMBINATIONS = 1_024  # of a product of choices: each is an output of the network
 MIN_PICTURE = 12  # the least height and width of floats that are taken for a picture
-TAKEN = (
-    "action",
-    "reward",
-    "terminated",
-    "truncated",
-    "valid",
-    "episode_step",
-    "policy_version",
-)  # names of a row's other columns
+TAKEN = frozenset("action reward terminated truncated valid episode_step policy_version".split())  # a row's other columns
 
 
 def experience_spec(
