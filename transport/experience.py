@@ -158,7 +158,10 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that differ when anything in the spec differs; compared in every greeting."""
-        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
+        document = msgspec.to_builtins(self)
+        if not self.remembered:  # specs of runs from before there was such a thing keep their digest
+            del document["remembered"]
+        return hashlib.blake2b(msgspec.json.encode(document), digest_size=8).hexdigest()
 
     def empty(self, *axes: int) -> Columns:
         """Uninitialised columns with the given leading axes."""

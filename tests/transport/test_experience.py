@@ -38,6 +38,14 @@ def test_round_trip_gives_what_the_learner_will_see() -> None:
     assert seen.dtype == np.float32 and (seen == field.decode(field.encode(seen))).all()
 
 
+def test_a_spec_written_before_anything_was_remembered_keeps_its_digest() -> None:
+    text = (
+        b'{"fields":[{"name":"observation","shape":[84,84],"dtype":"|u1","scale":0.00392156862745098,"offset":0.0,"codec":"lz4"}],'
+        b'"action":{"type":"categorical","n":7},"chunk_length":128,"stack":4,"n_step":3}'
+    )
+    assert read_spec(text).digest == "a5953acaad4db2e5"
+
+
 @pytest.mark.parametrize(
     "change",
     [
