@@ -346,10 +346,10 @@ class ReplayServer:
     def _serve_batches(self) -> None:
         learner = self._learner
         while learner and learner.requests:
-            arrays = learner.arrays(learner.requests[0].slot)
+            arrays = learner.arrays(learner.requests[-1].slot)
             if not self.table.can_sample(len(arrays["key"])):
                 return
-            request = learner.requests.popleft()
+            request = learner.requests.pop()
             self.table.sample(arrays)
             self._metrics.count("sampled_items", len(arrays["key"]))
             parts = () if learner.slab else cut(learner.scratch.data)

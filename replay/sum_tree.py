@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
+ROOTS = 4096  # measured with batches of 512: above so many nodes one running sum costs less than the levels it replaces
+
 
 class SumTree:
-    """A complete binary tree over non-negative leaves, as one array: node i has the children 2i and 2i + 1.
+    """Binary trees over non-negative leaves, as one array: node i has the children 2i and 2i + 1, the nodes R … 2R - 1 are roots.
 
     float64, because in float32 rounding can select a leaf of priority zero. Parents are recomputed from their children and never
     adjusted, so rounding does not drift.
     """
 
-    def __init__(self, leaves: int) -> None:
-        """All leaves begin at zero."""
+    def __init__(self, leaves: int, roots: int = ROOTS) -> None:
+        """All leaves begin at zero. `roots`: at most so many, a power of two."""
         self.first_leaf = 1 << max(leaves - 1, 0).bit_length()
         self.leaves = leaves
         self._sums = np.zeros(2 * self.first_leaf, np.float64)
+        self._first_root = min(roots, self.first_leaf)
+        self._roots = self._sums[self._first_root : 2 * self._first_root]
 
     @property
     def total(self) -> float:
         """The sum of all leaves."""
-        return float(self._sums[1])
+        return float(self._roots.sum())
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
         """Values [N] of leaves [N]."""
@@ -38,12 +42,10 @@ class SumTree:
         sums = self._sums
         nodes = leaves + self.first_leaf
         sums[nodes] = values
-        while nodes[0] > 1:  # all leaves are on one level, so all nodes reach the root in the same turn
-            nodes = nodes >> 1
-            # Duplicates cost a little arithmetic; removing them (a sort) costs more, except near the root.
-            if len(nodes) > 64 and nodes[0] < 4 * len(nodes):
-                nodes = np.unique(nodes)
-            sums[nodes] = sums[2 * nodes] + sums[2 * nodes + 1]
+        while nodes[0] >= 2 * self._first_root:  # all leaves are on one level, so all nodes reach a root in the same turn
+            nodes >>= 1
+            left = 2 * nodes
+            sums[nodes] = sums[left] + sums[left + 1]
 
     def set_block(self, first: int, values: np.ndarray) -> None:
         """Writes values [L] to the leaves first … first + L - 1, by slices; L is a power of two that divides first."""
@@ -52,23 +54,26 @@ class SumTree:
         level = values
         while True:
             sums[start : start + len(level)] = level
-            if len(level) == 1:
+            if len(level) == 1 or start < 2 * self._first_root:
                 break
             level = level[0::2] + level[1::2]
             start >>= 1
-        while start > 1:
+        while start >= 2 * self._first_root:
             start >>= 1
             sums[start] = sums[2 * start] + sums[2 * start + 1]
 
     def find(self, targets: np.ndarray) -> np.ndarray:
         """For targets [N] in [0, total): the first leaf [N] (int64) at which the cumulative sum exceeds the target."""
         sums = self._sums
-        nodes = np.ones(len(targets), np.int64)
-        targets = targets.astype(np.float64)
+        running = np.cumsum(self._roots)
+        # Where rounding has carried a target past the end, the last root that holds anything stands for it.
+        root = np.minimum(np.searchsorted(running, targets, side="right"), np.searchsorted(running, running[-1]))
+        targets = targets - np.where(root > 0, running[root - 1], 0.0)
+        nodes = root + self._first_root
         while nodes.size and nodes[0] < self.first_leaf:
             nodes *= 2
             left = sums[nodes]
-            # Where rounding has carried a target past a node's sum, an empty right branch must not be entered.
+            # Nor must it enter an empty right branch where rounding has carried it past a node's sum.
             right = (targets >= left) & (sums[nodes + 1] > 0)
             targets -= left * right
             nodes += right

@@ -8,10 +8,11 @@ import pytest
 from replay.sum_tree import SumTree
 
 
+@pytest.mark.parametrize("roots", [1, 16, 4096])
 @pytest.mark.parametrize("leaves", [1, 2, 3, 8, 100, 1000])
-def test_it_agrees_with_a_cumulative_sum_after_random_writes(leaves: int) -> None:
+def test_it_agrees_with_a_cumulative_sum_after_random_writes(leaves: int, roots: int) -> None:
     generator = np.random.default_rng(leaves)
-    tree, oracle = SumTree(leaves), np.zeros(leaves)
+    tree, oracle = SumTree(leaves, roots), np.zeros(leaves)
     for _ in range(50):
         count = int(generator.integers(1, 2 * leaves + 1))
         at = generator.integers(0, leaves, count)
@@ -27,9 +28,10 @@ def test_it_agrees_with_a_cumulative_sum_after_random_writes(leaves: int) -> Non
             assert (tree.find(targets) == expected).all()
 
 
-def test_a_block_write_is_the_same_as_single_writes() -> None:
+@pytest.mark.parametrize("roots", [1, 4, 16, 64])
+def test_a_block_write_is_the_same_as_single_writes(roots: int) -> None:
     generator = np.random.default_rng(0)
-    blocks, singles = SumTree(64), SumTree(64)
+    blocks, singles = SumTree(64, roots), SumTree(64, roots)
     for _ in range(30):
         first, values = 8 * int(generator.integers(8)), generator.random(8)
         blocks.set_block(first, values)
@@ -39,8 +41,9 @@ def test_a_block_write_is_the_same_as_single_writes() -> None:
         assert (blocks.find(targets) == singles.find(targets)).all()
 
 
-def test_a_leaf_of_zero_is_never_found_even_at_the_edges() -> None:
-    tree = SumTree(8)
+@pytest.mark.parametrize("roots", [1, 2, 8])
+def test_a_leaf_of_zero_is_never_found_even_at_the_edges(roots: int) -> None:
+    tree = SumTree(8, roots)
     tree.set(np.array([2, 5]), np.array([0.1, 0.2]))
     edges = np.array([0.0, 0.1, np.nextafter(0.1, 0), tree.total, np.nextafter(tree.total, 0), 2 * tree.total])
     assert set(tree.find(edges)) <= {2, 5}
