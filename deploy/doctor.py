@@ -24,7 +24,7 @@ CORE = (
     "pyzmq",
     "msgpack",
     "msgspec",
-    "lz4",
+    "cramjam",
     "zstandard",
     "safetensors",
     "gymnasium",

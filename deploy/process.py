@@ -24,7 +24,7 @@ LAST_WORDS_SECONDS = 0.5
 LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
 OLDEST_PYTHON = [3, 11]
 SURVEY_SECONDS = 30.0
-ACTOR_IMPORTS = tuple("actors torch numpy gymnasium cv2 zmq msgpack msgspec lz4 zstandard safetensors".split())
+ACTOR_IMPORTS = tuple("actors torch numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
 SURVEY = """
 import importlib.util, json, sys
 missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]

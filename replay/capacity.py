@@ -16,12 +16,13 @@ def slot_bytes(spec: ExperienceSpec) -> int:
 
 
 def slots(spec: ExperienceSpec, config: ReplayConfig) -> int:
-    """Chunks that fit. Raises ValueError, with one line, when they are too few to begin with."""
+    """Chunks that can be held, one slot being kept vacant. Raises ValueError, with one line, when they are too few."""
     length, size = spec.chunk_length, slot_bytes(spec)
-    found = min(max(config.capacity // length, 1), config.budget_bytes // size)
+    found = min(max(config.capacity // length, 1), config.budget_bytes // size - 1)
     if found < 1:
         raise ValueError(
-            f"replay.budget_bytes {config.budget_bytes:,} holds no chunk of {size:,} bytes: raise it, or lower env.chunk_length"
+            f"replay.budget_bytes {config.budget_bytes:,} does not hold two chunks of {size:,} bytes: "
+            "raise it, or lower env.chunk_length"
         )
     if found * length < config.min_size:
         raise ValueError(

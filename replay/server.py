@@ -66,7 +66,6 @@ class Pending(NamedTuple):
     writer: Writer
     message: Insert
     parts: list[bytes]
-    chunk: Chunk | None  # None: it is not fit to be learned from
 
 
 @dataclass
@@ -263,16 +262,20 @@ class ReplayServer:
             return
         writer.received = message.sequence + 1
         writer.waiting += 1
-        self._pending.append(Pending(writer, message, parts, self._read_chunk(message, parts)))
+        self._pending.append(Pending(writer, message, parts))
 
     def _read_chunk(self, message: Insert, parts: list[bytes]) -> Chunk | None:
-        """None for a chunk that is not one; it is counted, and its sequence still acknowledged, so that its sender goes on."""
+        """A chunk whose large columns lie in the table's vacant slot.
+
+        None for one that is not fit to be learned from; it is counted, and its sequence still acknowledged, so that its sender
+        goes on.
+        """
         try:
             if message.length > self.spec.chunk_length:
                 raise CorruptChunk(f"{message.length} items")
             if crc32(parts) != message.crc32:
                 raise CorruptChunk("checksum differs")
-            chunk = Chunk(message.stream, message.length, unpack_chunk(self.spec, message.length, parts))
+            chunk = Chunk(message.stream, message.length, unpack_chunk(self.spec, message.length, parts, self.table.vacant()))
             check_values(self.spec, chunk)
             return chunk
         except (CorruptChunk, RejectedChunk):
@@ -282,7 +285,8 @@ class ReplayServer:
     def _insert_pending(self) -> None:
         touched: dict[str, Writer] = {}
         while self._pending and self.table.can_insert():
-            writer, message, parts, chunk = self._pending.popleft()
+            writer, message, parts = self._pending.popleft()
+            chunk = self._read_chunk(message, parts)
             if chunk is not None:
                 if self._journal:  # first of all: acknowledged means written
                     self._journal.append(writer.name, writer.incarnation, message, parts)

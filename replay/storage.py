@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec, Field
+from transport.experience import INITIAL_PRIORITY, Chunk, Columns, ExperienceSpec, Field
 from transport.slab import Layout
 
 
@@ -67,13 +67,20 @@ class Storage:
         self._steps = np.zeros(slots * self.length, np.uint8)
         self._back = np.arange(spec.stack - 1, -1, -1)  # how far back each place of a stack looks, oldest first
 
+    def room(self, slot: int) -> Columns:
+        """The memory of a slot: columns [spec.rows(chunk_length), *shape]."""
+        first = slot * self._rows
+        return {name: column[first : first + self._rows] for name, column in self._columns.items()}
+
     def write(self, slot: int, chunk: Chunk) -> np.ndarray:
-        """Copies a chunk into a slot; returns drawable [chunk_length] bool."""
+        """Copies a chunk into a slot, save what lies in its `room` already; returns drawable [chunk_length] bool."""
         spec = self.spec
         rows = spec.rows(chunk.length)
         first = slot * self._rows
         for name, column in self._columns.items():
-            column[first : first + rows] = chunk.columns[name]
+            target = column[first : first + rows]
+            if not np.may_share_memory(target, chunk.columns[name]):
+                target[:] = chunk.columns[name]
         terminated, valid = (chunk.columns[name][spec.history :] for name in ("terminated", "valid"))
         drawable = np.zeros(self.length, bool)
         drawable[: chunk.length] = valid[: chunk.length] != 0

@@ -11,7 +11,7 @@ from replay.limiter import Limiter
 from replay.selectors import Fifo, make_selector
 from replay.state import TableState
 from replay.storage import Storage
-from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Columns, ExperienceSpec
 
 
 class RejectedChunk(ValueError):
@@ -41,15 +41,18 @@ class Table:
     """Experience that can be sampled.
 
     An item is one transition; its key is chunk_key * chunk_length + offset and never used twice. Its leaf is the place in
-    the ring where it lies. Eviction is first in, first out, by chunk.
+    the ring where it lies. Eviction is first in, first out, by chunk, and one chunk ahead: the slot of the next chunk is
+    vacant, so that it can be decompressed where it will rest, and costs nothing if it turns out not to be one.
     """
 
     def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int) -> None:
         """Takes address space for the capacity at once; memory fills as chunks arrive. Raises ValueError if nothing fits."""
         self.spec = spec
         self._length = spec.chunk_length
-        slots = slots_that_fit(spec, config)
-        self.capacity = slots * self._length
+        held = slots_that_fit(spec, config)
+        slots = held + 1
+        self._held = held  # chunks
+        self.capacity = held * self._length
         self.slot_bytes = slot_bytes(spec)
         self._storage = Storage(spec, slots)
         self._selector = make_selector(
@@ -65,17 +68,21 @@ class Table:
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of all chunks that fit, with what it takes to draw them."""
+        """Bytes of all chunks that fit and of the vacant slot, with what it takes to draw them."""
         return self._storage.slots * self.slot_bytes
 
     @property
     def used_bytes(self) -> int:
         """Bytes of the chunks held, with what it takes to draw them."""
-        return min(self._next_chunk, self._storage.slots) * self.slot_bytes
+        return min(self._next_chunk, self._held) * self.slot_bytes
 
     def can_insert(self) -> bool:
         """Whether the limiter lets a chunk in."""
         return self.limiter.can_insert(self.size)
+
+    def vacant(self) -> Columns:
+        """Where the columns of the next chunk will rest: what is written there before `insert` need not be copied."""
+        return self._storage.room(self._next_chunk % self._storage.slots)
 
     def insert(self, chunk: Chunk) -> int:
         """Stores a chunk that passes `check_values`, evicting the oldest when full; returns how many items it brought."""
@@ -87,7 +94,6 @@ class Table:
     def _store(self, chunk: Chunk) -> int:
         slot = self._next_chunk % self._storage.slots
         first = slot * self._length
-        self._evict(slot)
         drawable = self._storage.write(slot, chunk)
         self._selector.insert(first, drawable, self._initial_priorities(chunk))
         self._chunk_keys[slot] = self._next_chunk
@@ -95,6 +101,7 @@ class Table:
         items = int(drawable.sum())
         self._items[slot] = items
         self.size += items
+        self._evict(self._next_chunk % self._storage.slots)
         return items
 
     def _initial_priorities(self, chunk: Chunk) -> np.ndarray:
@@ -149,7 +156,7 @@ class Table:
     @property
     def oldest_key(self) -> int:
         """Chunks with smaller keys have been evicted."""
-        return max(self._next_chunk - self._storage.slots, 0)
+        return max(self._next_chunk - self._held, 0)
 
     def state(self) -> TableState:
         """A copy of all that is known of the chunks held but their rows; what the limiter has counted is left out."""
@@ -169,7 +176,7 @@ class Table:
     def skip_to(self, key: int) -> None:
         """The next chunk gets this key, or the one it would have got if that is greater; nothing has the keys between."""
         for missing in range(max(self._next_chunk, key - self._storage.slots), key):
-            self._evict(missing % self._storage.slots)
+            self._evict((missing + 1) % self._storage.slots)
         self._next_chunk = max(self._next_chunk, key)
 
     def restore_priorities(self, state: TableState) -> None:
@@ -185,6 +192,7 @@ class Table:
         """For tests: raises AssertionError when the parts disagree."""
         held = self._chunk_keys >= 0
         assert self.size == self._items[held].sum() <= self.capacity
+        assert not held[self._next_chunk % self._storage.slots]
         slots = np.arange(self._storage.slots)
         assert (self._chunk_keys[held] % self._storage.slots == slots[held]).all()
         assert ((self._chunk_keys[held] >= self.oldest_key) & (self._chunk_keys[held] < self._next_chunk)).all()

@@ -17,7 +17,7 @@ BESIDE = ("tests", "benchmarks")
 # Where a library may be imported: a folder ends in a slash. Tests and benchmarks may import what they like.
 OWNERS = {
     "zmq": ("transport/channel.py",),
-    "lz4": ("transport/compression.py",),
+    "cramjam": ("transport/compression.py",),
     "zstandard": ("transport/compression.py",),
     "torch": ("learner/", "actors/", "deploy/"),
     "gymnasium": ("actors/",),
@@ -204,7 +204,7 @@ def test_the_root_is_no_package() -> None:
         (layer_faults, "replay/a.py", "from . import table"),
         (layer_faults, "tests/replay/a.py", "from ..transport import b"),
         (owner_faults, "transport/metrics.py", "import zmq.asyncio"),
-        (owner_faults, "replay/segment_log.py", "from lz4 import frame"),
+        (owner_faults, "replay/segment_log.py", "from cramjam import lz4"),
         (owner_faults, "replay/table.py", "import torch.nn as nn"),
         (owner_faults, "deploy/cli.py", "def f():\n    import gymnasium"),
         (owner_faults, "learner/networks.py", "import cv2"),

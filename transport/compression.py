@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-import lz4.block
+import cramjam
 import numpy as np
 import zstandard
 
@@ -26,30 +26,30 @@ class CorruptChunk(ValueError):
 def compress(codec: str, data: memoryview) -> bytes:
     """Compresses with the named codec; "none" copies."""
     if codec == "lz4":
-        return lz4.block.compress(data, store_size=False)
+        return bytes(cramjam.lz4.compress_block(data, store_size=False))
     if codec == "zstd":
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False).compress(data)
     return bytes(data)
 
 
-def decompress(codec: str, data: bytes, size: int) -> bytes:
-    """Decompresses to exactly `size` bytes, which the caller takes from the spec and never from the wire."""
+def decompress(codec: str, data: bytes, out: np.ndarray) -> None:
+    """Fills `out` [N] uint8, whose size the caller takes from the spec and never from the wire. Raises CorruptChunk."""
+    size = len(out)
     try:
         if codec == "lz4":
-            out = lz4.block.decompress(data, uncompressed_size=size)
-        elif codec == "zstd":
+            found = cramjam.lz4.decompress_block_into(data, out.data)
+        else:
             # A frame that claims its size is refused unless the claim is ours: the claim would be allocated unseen.
             claimed = zstandard.frame_content_size(data)
             if claimed not in (-1, size):
                 raise CorruptChunk(f"zstd frame claims {claimed} bytes, the spec says {size}")
-            out = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-        else:
-            out = data
-    except (lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
+            plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+            found = len(plain)
+            out[:found] = np.frombuffer(plain, np.uint8)
+    except (cramjam.DecompressionError, zstandard.ZstdError) as error:
         raise CorruptChunk(f"{codec}: {error}") from error
-    if len(out) != size:
-        raise CorruptChunk(f"{codec}: {len(out)} bytes where the spec says {size}")
-    return out
+    if found != size:
+        raise CorruptChunk(f"{codec}: {found} bytes where the spec says {size}")
 
 
 def split(spec: ExperienceSpec) -> tuple[list[Field], list[Field]]:
@@ -73,8 +73,11 @@ def pack_chunk(spec: ExperienceSpec, chunk: Chunk) -> list[bytes]:
     return parts
 
 
-def unpack_chunk(spec: ExperienceSpec, length: int, parts: Sequence[bytes]) -> Columns:
-    """The columns [spec.rows(length), *shape] of a chunk, read-only. Raises CorruptChunk when the parts do not fit the spec."""
+def unpack_chunk(spec: ExperienceSpec, length: int, parts: Sequence[bytes], room: Columns | None = None) -> Columns:
+    """The columns [spec.rows(length), *shape] of a chunk. Raises CorruptChunk when the parts do not fit the spec.
+
+    Compressed ones are decompressed into the first rows of their arrays in `room`, the others are read-only views of the parts.
+    """
     rows = spec.rows(length)
     large, small = split(spec)
     if len(parts) != len(large) + 1:
@@ -84,8 +87,9 @@ def unpack_chunk(spec: ExperienceSpec, length: int, parts: Sequence[bytes]) -> C
         raise CorruptChunk(f"{len(parts[-1])} bytes of small columns where the spec says {expected}")
     columns: Columns = {}
     for column, part in zip(large, parts, strict=False):
-        data = decompress(column.codec, part, column.row_bytes * rows)
-        columns[column.name] = np.frombuffer(data, column.dtype).reshape(rows, *column.shape)
+        array = room[column.name][:rows] if room else np.empty((rows, *column.shape), column.dtype)
+        decompress(column.codec, part, array.reshape(-1).view(np.uint8))
+        columns[column.name] = array
     offset = 0
     for column in small:
         count = rows * column.row_bytes // np.dtype(column.dtype).itemsize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import lz4.block
+import cramjam
 import numpy as np
 import pytest
 import zstandard
@@ -42,9 +42,9 @@ def test_a_chunk_comes_back_as_it_was(codec: str, length: int) -> None:
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_a_claimed_size_is_never_believed(codec: str) -> None:
     huge = bytes(50_000_000)
-    bomb = lz4.block.compress(huge, store_size=False) if codec == "lz4" else zstandard.ZstdCompressor().compress(huge)
+    lz4, zstd = bytes(cramjam.lz4.compress_block(huge, store_size=False)), zstandard.ZstdCompressor().compress(huge)
     with pytest.raises(CorruptChunk):
-        decompress(codec, bomb, 1000)
+        decompress(codec, lz4 if codec == "lz4" else zstd, np.zeros(1000, np.uint8))
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
