@@ -210,7 +210,7 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
             f"--algo dqn needs a choice of actions, but {config.env.id} has continuous ones ({len(spec.action.low)})"
         )
     try:
-        capacity.slots(spec, config.replay)
+        capacity.slots(spec, config.replay, config.learner.lent_items)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if stopped and run.spec.exists() and read_spec(run.spec.read_bytes()).digest != spec.digest:
@@ -233,7 +233,10 @@ def describe_spec(spec: ExperienceSpec) -> str:
 
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """What this machine clearly has too little of; each with the setting that would help."""
-    wanted = capacity.slots(spec, config.replay) * capacity.slot_bytes(spec)
+    lent = config.learner.lent_items
+    wanted = capacity.slots(spec, config.replay, lent) * capacity.slot_bytes(spec) + capacity.overhead_bytes(
+        spec, config.replay, lent
+    )
     memory = psutil.virtual_memory().available
     folder, disk = _disk(run)
     batch = config.learner.batch_size * (spec.history + 1 + spec.n_step) * spec.row_bytes * (config.learner.prefetch + 1)
@@ -255,7 +258,7 @@ def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> st
     """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
     if not config.replay.durable:
         return ""
-    rows = capacity.slots(spec, config.replay) * spec.rows(spec.chunk_length)
+    rows = capacity.slots(spec, config.replay, config.learner.lent_items) * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
     folder, disk = _disk(run)
     held = sum(path.stat().st_size for path in run.segments.glob("*.segment"))

@@ -56,3 +56,8 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
     threads: Annotated[int, Meta(ge=1, description="compute threads of the learner")] = 1
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3
+
+    @property
+    def lent_items(self) -> int:
+        """Items in the shared memory that replay fills."""
+        return self.batch_size * self.prefetch

@@ -50,7 +50,9 @@ def main() -> int:
 
         folder = run_dir.segments if config.durable else None
         seed = document.get("seed", 0)
-        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on)
+        learner = document.get("learner", {})
+        lent = learner.get("batch_size", 0) * learner.get("prefetch", 0)
+        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent)
     except RestoreStopped:
         life.close()
         return 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from replay.config import ReplayConfig
-from replay.storage import resting_columns
+from replay.storage import batch_layout, resting_columns
 from transport.experience import ExperienceSpec
 
+PROCESS_BYTES = 120_000_000  # interpreter, libraries, buffers of sockets, copies of priorities on their way to the disk
 TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per leaf, and indices come on top
 
 
@@ -15,14 +16,20 @@ def slot_bytes(spec: ExperienceSpec) -> int:
     return rows * sum(column.row_bytes for column in resting_columns(spec)) + spec.chunk_length * (1 + TREE_BYTES_PER_ITEM)
 
 
-def slots(spec: ExperienceSpec, config: ReplayConfig) -> int:
+def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent_items: int) -> int:
+    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent_items` items."""
+    return PROCESS_BYTES + config.receive_bytes + lent_items * batch_layout(spec, 1).slot_bytes
+
+
+def slots(spec: ExperienceSpec, config: ReplayConfig, lent_items: int = 0) -> int:
     """Chunks that can be held, one slot being kept vacant. Raises ValueError, with one line, when they are too few."""
     length, size = spec.chunk_length, slot_bytes(spec)
-    found = min(max(config.capacity // length, 1), config.budget_bytes // size - 1)
+    overhead = overhead_bytes(spec, config, lent_items)
+    found = min(max(config.capacity // length, 1), (config.budget_bytes - overhead) // size - 1)
     if found < 1:
         raise ValueError(
-            f"replay.budget_bytes {config.budget_bytes:,} does not hold two chunks of {size:,} bytes: "
-            "raise it, or lower env.chunk_length"
+            f"replay.budget_bytes {config.budget_bytes:,} leaves no room for two chunks of {size:,} bytes beside the "
+            f"{overhead:,} for chunks that wait, batches and the process: raise it, or lower replay.receive_bytes"
         )
     if found * length < config.min_size:
         raise ValueError(

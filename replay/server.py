@@ -98,14 +98,15 @@ class ReplayServer:
         metrics: Metrics,
         folder: Path | None = None,
         going_on: Callable[[], bool] = lambda: True,
+        lent_items: int = 0,
     ) -> None:
         """Restores what `folder` holds, if one is given; then binds.
 
-        `going_on` is called all the time while it restores. Raises ValueError when the configuration holds no chunk or the
+        `going_on` is called all the time while it restores; `lent_items` is the table's. Raises ValueError when the configuration holds no chunk or the
         folder is another run's, RestoreStopped when not `going_on`, OSError when the address cannot be bound.
         """
         self.spec = spec
-        self.table = Table(spec, config, seed)
+        self.table = Table(spec, config, seed, lent_items)
         self._journal = Journal(folder, self.table, config, going_on) if folder else None
         self._config = config
         self._incarnation = incarnation

@@ -45,11 +45,14 @@ class Table:
     vacant, so that it can be decompressed where it will rest, and costs nothing if it turns out not to be one.
     """
 
-    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int) -> None:
-        """Takes address space for the capacity at once; memory fills as chunks arrive. Raises ValueError if nothing fits."""
+    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int, lent_items: int = 0) -> None:
+        """Takes address space for the capacity at once; memory fills as chunks arrive. Raises ValueError if nothing fits.
+
+        `lent_items`: items in the learner's slots, which are replay's memory as well.
+        """
         self.spec = spec
         self._length = spec.chunk_length
-        held = slots_that_fit(spec, config)
+        held = slots_that_fit(spec, config, lent_items)
         slots = held + 1
         self._held = held  # chunks
         self.capacity = held * self._length

@@ -160,7 +160,7 @@ def test_a_log_that_may_fill_the_disk_is_told_and_the_run_starts(
 
 
 def test_replay_that_cannot_hold_enough_to_begin_is_refused_before_launch(capsys: pytest.CaptureFixture[str]) -> None:
-    status, error = refused(capsys, "up", "--replay.budget-bytes", "1e6", "--replay.min-size", "100_000")
+    status, error = refused(capsys, "up", "--replay.budget-bytes", "378e6", "--replay.min-size", "100_000")
     assert status == 2 and "raise replay.capacity or replay.budget_bytes" in error and not Service.made
 
 

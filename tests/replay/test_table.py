@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from replay.capacity import overhead_bytes
 from replay.config import ReplayConfig
 from replay.storage import batch_layout, steps_to_boundary
 from replay.table import RejectedChunk, Table, check_values
@@ -176,11 +177,15 @@ def test_an_initial_priority_takes_no_memory() -> None:
 def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
     spec = make_spec(length=64)
     wide = Table(spec, ReplayConfig(capacity=100_000, budget_bytes=10**9, min_size=1), seed=0)
-    tight = Table(spec, ReplayConfig(capacity=100_000, budget_bytes=1_000_000, min_size=1), seed=0)
+    small = ReplayConfig(capacity=100_000, budget_bytes=122_000_000, receive_bytes=1_000_000, min_size=1)
+    tight = Table(spec, small, seed=0)
     assert wide.capacity == 100_000 // 64 * 64
-    assert tight.capacity < wide.capacity and tight.capacity // 64 * tight.slot_bytes <= 1_000_000
+    assert 0 < tight.capacity < wide.capacity and tight.capacity_bytes + overhead_bytes(spec, small, 0) <= 122_000_000
+    assert Table(spec, small, seed=0, lent_items=2_000).capacity < tight.capacity, "the learner's slots are replay's memory, too"
     with pytest.raises(ValueError, match="min_size"):
-        Table(spec, ReplayConfig(capacity=100_000, budget_bytes=1_000_000, min_size=90_000), seed=0)
+        Table(spec, msgspec.structs.replace(small, min_size=90_000), seed=0)
+    with pytest.raises(ValueError, match="receive_bytes"):
+        Table(spec, msgspec.structs.replace(small, receive_bytes=2_000_000), seed=0)
 
 
 def test_fifo_waits_until_a_whole_batch_is_there() -> None:
