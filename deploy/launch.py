@@ -234,9 +234,8 @@ def describe_spec(spec: ExperienceSpec) -> str:
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """What this machine clearly has too little of; each with the setting that would help."""
     lent = config.learner.lent_items
-    wanted = capacity.slots(spec, config.replay, lent) * capacity.slot_bytes(spec) + capacity.overhead_bytes(
-        spec, config.replay, lent
-    )
+    ring = capacity.slots(spec, config.replay, lent) * capacity.slot_bytes(spec)
+    wanted = ring + capacity.overhead_bytes(spec, config.replay, lent)
     memory = psutil.virtual_memory().available
     folder, disk = _disk(run)
     batch = config.learner.batch_size * (spec.history + 1 + spec.n_step) * spec.row_bytes * (config.learner.prefetch + 1)

@@ -18,7 +18,7 @@ def slot_bytes(spec: ExperienceSpec) -> int:
 
 def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent_items: int) -> int:
     """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent_items` items."""
-    return PROCESS_BYTES + config.receive_bytes + lent_items * batch_layout(spec, 1).slot_bytes
+    return PROCESS_BYTES + config.receive_bytes + batch_layout(spec, lent_items).slot_bytes
 
 
 def slots(spec: ExperienceSpec, config: ReplayConfig, lent_items: int = 0) -> int:

@@ -11,9 +11,7 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How much experience is kept, and how it is drawn."""
 
     capacity: Annotated[int, Meta(ge=1, description="transitions kept at most")] = 200_000
-    budget_bytes: Annotated[
-        int, Meta(ge=1_000_000, description="bytes replay may take at most: experience, what it takes to draw it, queue, batches")
-    ] = 4_000_000_000
+    budget_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes that the replay process may take at most")] = 4_000_000_000
     min_size: Annotated[int, Meta(ge=1, description="transitions before the first batch is served")] = 5_000
     selector: Annotated[Literal["prioritised", "uniform", "fifo"], Meta(description="how items are drawn")] = "prioritised"
     priority_exponent: Annotated[float, Meta(ge=0, le=1, description="alpha: 0 draws uniformly, 1 by priority")] = 0.6

@@ -102,8 +102,9 @@ class ReplayServer:
     ) -> None:
         """Restores what `folder` holds, if one is given; then binds.
 
-        `going_on` is called all the time while it restores; `lent_items` is the table's. Raises ValueError when the configuration holds no chunk or the
-        folder is another run's, RestoreStopped when not `going_on`, OSError when the address cannot be bound.
+        `going_on` is called all the time while it restores; `lent_items` is the table's. Raises ValueError when the
+        configuration holds no chunk or the folder is another run's, RestoreStopped when not `going_on`, OSError when the
+        address cannot be bound.
         """
         self.spec = spec
         self.table = Table(spec, config, seed, lent_items)
