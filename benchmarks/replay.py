@@ -1,225 +1,274 @@
-"""`headrace bench replay`: one writer, one replay server, one sampler, real processes over the real wire, 84x84 frames.
+"""`headrace bench replay`: what a replay server moves, with writers and a sampler as processes of their own over the real wire.
 
-Items are stacks of four with n-step 3 (seven frames travel to the sampler), drawn by priority, priorities sent back.
-Beside them the bare gather of the same windows out of the same amount of memory, in one process without any wire: the
-limit for sampling.
+Writers play recorded frames of Mario (benchmarks/frames/), pack them in chunks and send them. The server's log is off unless the
+case says "log on". The sampler draws batches of 512 items by priority and sends a new priority back for every one; an item is a
+stack of four frames and the n-step target's, in the learner's memory. Cases:
+
+  insert     one writer alone: chunks cut out of the recording; the same put together step by step, as actors do; log on
+  sample     one sampler alone, beside the bare gather of windows as large from memory as large, in one process, no wire
+  together   both, as fast as each can
+  mix        both, held by the limiter at --mix samples per insert; the same step by step; log on
+  writers    4, 16 and 64 writers, flat out
+  paced      1, 4, 16 and 64 writers of --pace steps/s each
+  vectors    vectors of 22 floats in place of frames: insert, sample, mix
+
+CPU is user and system time per million inserted steps or sampled items: of the server, and of all processes. After each case, in
+the first run, items are drawn and compared with the recording.
+
+--peer does the same work on another's software in this same run; see benchmarks/README.md for what each needs.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import os
-import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
-import tomli_w
 
-from benchmarks.report import Report
-from replay.client import ExperienceWriter, Sampler
-from replay.config import ReplayConfig
-from transport.compression import pack_chunk
-from transport.experience import Categorical, Chunk, ExperienceSpec, Field, read_spec
-from transport.lifetime import keep_memory, new_incarnation
-from transport.run_dir import RunDir
+from benchmarks.peers.run import PEERS, Peer, PeerFailed
+from benchmarks.recording import Recording
+from benchmarks.report import Report, result
+from benchmarks.wire import BATCH, CAPACITY, Kind, Outcome, Wire, budget_bytes, item_bytes, make_recording, make_spec
+from transport.experience import ExperienceSpec
 
-CAPACITY = 65_536
-PREFILL = 40_000
-BATCH = 512
-READY_SECONDS = 20.0
+GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors")
+MILLION = 1e6
+# What is set against a peer's figure of the same name.
+COMPARED = ("inserts", "samples", "all CPU per sample", "all CPU per insert")
 
 
-def make_spec(codec: str) -> ExperienceSpec:
-    """84x84 grey frames, stack 4, n-step 3."""
-    frame = Field("observation", (84, 84), "|u1", scale=1 / 255, codec=codec)  # type: ignore[arg-type]
-    return ExperienceSpec((frame,), Categorical(7), chunk_length=128, stack=4, n_step=3)
+class Metric(NamedTuple):
+    """A figure's name in its case."""
+
+    case: str
+    name: str
+    unit: str
 
 
-def make_chunks(spec: ExperienceSpec, count: int) -> list[Chunk]:
-    """Chunks of a scrolling picture of flat tiles with a few moving dots, about as compressible as a platform game."""
-    generator = np.random.default_rng(0)
-    tiles = generator.integers(0, 256, (10, 400)).astype(np.uint8)
-    world = np.kron(tiles * (generator.random(tiles.shape) < 0.3), np.ones((8, 8), np.uint8))
-    noise = (generator.random(world.shape) < 0.004).astype(np.uint8) * 40
-    world = np.pad(world + noise, ((4, 0), (0, 0)))  # [84, 3200]
-    rows = spec.rows(spec.chunk_length)
-    chunks = []
-    for index in range(count):
-        starts = (index * 200 + np.arange(rows) * 2) % (world.shape[1] - 84)
-        columns = {column.name: np.zeros((rows, *column.shape), column.dtype) for column in spec.columns}
-        columns["observation"] = np.stack([world[:, start : start + 84] for start in starts])
-        for row in range(rows):
-            y, x = generator.integers(0, 76, 2)
-            columns["observation"][row, y : y + 8, x : x + 8] = 255
-        columns["valid"][:] = 1
-        columns["episode_step"][:] = np.arange(rows) + 1000
-        columns["reward"][:] = generator.random(rows)
-        chunks.append(Chunk(0, spec.chunk_length, columns))
-    return chunks
+@dataclass(frozen=True)
+class Case:
+    """One measurement. `pace`: steps/s of each writer, 0 for flat out. `mix`: samples per insert, None for any."""
+
+    name: str
+    group: str
+    writers: int = 1
+    sampler: bool = False
+    stepwise: bool = False
+    durable: bool = False
+    pace: float = 0.0
+    mix: float | None = None
+    kind: Kind = "frames"
 
 
-def write(run_dir: RunDir, seconds: float, items: int) -> None:
-    """The writer process: prints acknowledged items per second over `seconds`, or writes `items` and ends."""
-    keep_memory()
-    spec = read_spec(run_dir.spec.read_bytes())
-    chunks = make_chunks(spec, 32)
-    address = run_dir.wait_for_endpoint("replay", lambda: False)
-    writer = ExperienceWriter(str(address), f"writer-{os.getpid()}", new_incarnation(), spec, streams=8)
-    while not writer.has_credit:
-        writer.poll(0.1)
-    begun, sent = time.monotonic(), 0
-    while time.monotonic() - begun < seconds and (not items or sent < items):
-        if writer.has_credit:
-            chunk = chunks[(sent // spec.chunk_length) % len(chunks)]
-            writer.insert(chunk)
-            sent += chunk.length
-        writer.poll(0 if writer.has_credit else 0.05)
-    elapsed, acknowledged = time.monotonic() - begun, writer.acknowledged_steps
-    while writer.outstanding:
-        writer.poll(0.1)
-    print(acknowledged / elapsed)
-    writer.close()
-
-
-def sample(run_dir: RunDir, seconds: float) -> None:
-    """The sampler process: prints items per second, priorities going back included."""
-    spec = read_spec(run_dir.spec.read_bytes())
-    address = run_dir.wait_for_endpoint("replay", lambda: False)
-    sampler = Sampler(str(address), "learner", new_incarnation(), spec, BATCH, 3)
-    while (batch := sampler.next(1.0)) is None:
-        pass
-    generator = np.random.default_rng(0)
-    begun, items = time.monotonic(), 0
-    while time.monotonic() - begun < seconds:
-        if batch is not None:
-            items += len(batch.arrays["key"])
-            sampler.update_priorities(batch.arrays["key"], generator.random(BATCH, np.float32))
-            sampler.release(batch)
-        batch = sampler.next(1.0)
-    print(items / (time.monotonic() - begun))
-    sampler.close()
+def make_cases(mix: float, pace: float) -> list[Case]:
+    """Every case there is."""
+    at = f"at {mix:g} : 1"
+    return [
+        Case("one writer alone", "insert"),
+        Case("one writer alone, step by step", "insert", stepwise=True),
+        Case("one writer alone, log on", "insert", durable=True),
+        Case("one sampler alone", "sample", writers=0, sampler=True),
+        Case("together", "together", sampler=True),
+        Case(f"together {at}", "mix", sampler=True, mix=mix),
+        Case(f"together {at}, step by step", "mix", sampler=True, mix=mix, stepwise=True),
+        Case(f"together {at}, log on", "mix", sampler=True, mix=mix, durable=True),
+        *[Case(f"{count} writers", "writers", writers=count) for count in (4, 16, 64)],
+        *[Case(f"{count} paced", "paced", writers=count, pace=pace) for count in (1, 4, 16, 64)],
+        Case("vectors, one writer alone", "vectors", kind="vectors"),
+        Case("vectors, one sampler alone", "vectors", writers=0, sampler=True, kind="vectors"),
+        Case(f"vectors, together {at}", "vectors", sampler=True, mix=mix, kind="vectors"),
+    ]
 
 
 def bare_gather(spec: ExperienceSpec, seconds: float) -> float:
-    """Items per second of random windows, one thread, nothing else."""
-    window = spec.stack + spec.n_step
-    frames = np.zeros((CAPACITY * spec.rows(spec.chunk_length) // spec.chunk_length, 84, 84), np.uint8)
-    frames += 1  # touch every page
-    out = np.zeros((BATCH * window, 84, 84), np.uint8)
+    """Items per second of random windows out of as many rows as the server holds, one thread, nothing else."""
+    window, field = spec.stack + spec.n_step, spec.fields[0]
+    rows = CAPACITY // spec.chunk_length * spec.rows(spec.chunk_length)
+    memory = np.ones((rows, *field.shape), field.dtype)  # every page touched
+    out = np.zeros((BATCH * window, *field.shape), field.dtype)
     generator = np.random.default_rng(0)
     begun, items = time.monotonic(), 0
     while time.monotonic() - begun < seconds:
-        starts = generator.integers(0, len(frames) - window, BATCH)
-        np.take(frames, (starts[:, None] + np.arange(window)).reshape(-1), axis=0, out=out, mode="clip")
+        starts = generator.integers(0, len(memory) - window, BATCH)
+        np.take(memory, (starts[:, None] + np.arange(window)).reshape(-1), axis=0, out=out, mode="clip")
         items += BATCH
     return items / (time.monotonic() - begun)
 
 
+def metrics(case: Case, outcome: Outcome, spec: ExperienceSpec) -> dict[Metric, float]:
+    """The figures of a case."""
+    found: dict[tuple[str, str], float] = {}
+    inserted = sum(writer["steps"] for writer in outcome.writers)
+    sampled = sum(sampler["items"] for sampler in outcome.samplers)
+    everyone = sum(role["cpu_seconds"] for role in outcome.writers + outcome.samplers) + outcome.server_cpu_seconds
+    if outcome.writers:
+        rates = [writer["steps"] / writer["seconds"] for writer in outcome.writers]
+        found["inserts", "steps/s"] = sum(rates)
+        found["inserted", "GB/s"] = sum(rates) * spec.row_bytes / 1e9
+        found |= latencies("acknowledged", outcome.writers)
+        found["server CPU per insert", "s/million"] = MILLION * outcome.server_cpu_seconds / max(inserted, 1)
+        found["all CPU per insert", "s/million"] = MILLION * everyone / max(inserted, 1)
+        sent = sum(writer["sent_bytes"] for writer in outcome.writers)
+        found["on the wire", "bytes/step"] = sent / max(sum(writer["sent_steps"] for writer in outcome.writers), 1)
+        if case.pace:
+            found["slowest of its pace", "share"] = min(writer["pace_kept"] for writer in outcome.writers)
+        elif len(rates) > 1:
+            found["slowest of the mean", "share"] = min(rates) / (sum(rates) / len(rates))
+    if outcome.samplers:
+        rate = sum(sampler["items"] / sampler["seconds"] for sampler in outcome.samplers)
+        found["samples", "items/s"] = rate
+        found["sampled", "GB/s"] = rate * item_bytes(spec) / 1e9
+        found |= latencies("batch", outcome.samplers)
+        found["server CPU per sample", "s/million"] = MILLION * outcome.server_cpu_seconds / max(sampled, 1)
+        found["all CPU per sample", "s/million"] = MILLION * everyone / max(sampled, 1)
+        if inserted:
+            found["samples per insert", ""] = sampled / inserted
+    found["server memory", "MB"] = outcome.resident_bytes / MILLION
+    found["of its budget", "share"] = outcome.resident_bytes / budget_bytes(spec, CAPACITY)
+    return {Metric(case.name, *key): value for key, value in found.items()}
+
+
+def latencies(what: str, roles: list[dict]) -> dict[tuple[str, str], float]:
+    """The median process's p50 and the worst one's p99."""
+    told = [role["latency_seconds"] for role in roles if role["latency_seconds"]]
+    if not told:
+        return {}
+    return {
+        (f"{what} p50", "ms"): 1000 * float(np.median([p50 for p50, _ in told])),
+        (f"{what} p99", "ms"): 1000 * max(p99 for _, p99 in told),
+    }
+
+
 class Bench:
-    """A replay server of its own for every case."""
+    """Every case on a server of its own, filled to the last slot before it counts."""
 
-    def __init__(self, folder: Path, seconds: float, codec: str) -> None:
-        self.seconds, self.spec = seconds, make_spec(codec)
-        self.run_dir = RunDir(folder / "bench")
-        self.run_dir.create()
-        config = ReplayConfig(
-            capacity=CAPACITY,
-            min_size=BATCH,
-            samples_per_insert_low=0.0,
-            samples_per_insert_high=math.inf,
-            codec=codec,  # type: ignore[arg-type]
-        )
-        self.run_dir.config.write_text(tomli_w.dumps({"seed": 0, "replay": msgspec.to_builtins(config)}))
-        self.run_dir.spec.write_bytes(msgspec.json.encode(self.spec))
+    def __init__(self, cases: list[Case], seconds: float, n_step: int, codec: str) -> None:
+        self.cases, self.seconds = cases, seconds
+        kinds: set[Kind] = {case.kind for case in cases}
+        self.specs = {kind: make_spec(kind, n_step, codec) for kind in kinds}
+        self.recordings: dict[Kind, Recording] = {kind: make_recording(kind) for kind in kinds}
+        self.checked = 0
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A process of this benchmark's."""
-        return subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
-
-    def role(self, role: str, items: int = 0, seconds: float | None = None) -> subprocess.Popen[str]:
-        """A writer or sampler."""
-        seconds = self.seconds if seconds is None else seconds
-        return self.start(
-            "benchmarks.replay", "--role", role, "--run-dir", str(self.run_dir.path), f"--seconds={seconds}", f"--items={items}"
-        )
-
-    def case(self, *roles: str) -> list[float]:
-        """Rates of the roles, all at once, on a server filled with PREFILL items."""
-        self.run_dir.remove_sockets()
-        server = self.start("replay", str(self.run_dir.path))
-        try:
-            figure(self.role("writer", items=PREFILL, seconds=600.0))
-            return [figure(process) for process in [self.role(role) for role in roles]]
-        finally:
-            server.terminate()
-            server.communicate(timeout=READY_SECONDS)
+    def run(self, check: bool) -> dict[Metric, float]:
+        """Every case once."""
+        found: dict[Metric, float] = {}
+        for kind, group, name in (("frames", "sample", "bare gather"), ("vectors", "vectors", "vectors, bare gather")):
+            if any(case.group == group for case in self.cases):
+                say(name)
+                found[Metric(name, "samples", "items/s")] = bare_gather(self.specs[kind], self.seconds)  # type: ignore[index]
+        for case in self.cases:
+            say(case.name)
+            spec = self.specs[case.kind]
+            with (
+                tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
+                Wire(Path(folder) / "run", spec, self.recordings[case.kind], case.durable, case.mix) as wire,
+            ):
+                wire.fill()
+                tasks = [wire.task("sampler", seconds=self.seconds, batch_size=BATCH)] if case.sampler else []
+                writer = {"seconds": self.seconds, "stepwise": case.stepwise, "pace": case.pace}
+                tasks += [wire.task("writer", number=number + 1, **writer) for number in range(case.writers)]
+                found |= metrics(case, wire.measure(tasks, self.seconds), spec)
+                if check:
+                    self.checked += wire.check()
+        return found
 
 
-def figure(process: subprocess.Popen[str]) -> float:
-    """The number that a role prints at its end."""
-    text, _ = process.communicate(timeout=660)
-    if process.returncode:
-        raise RuntimeError(f"{process.args} ended with {process.returncode}")
-    return float(text.split()[-1])
+def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
+    """The ratios of figures of this run: within it, and to its peers."""
+
+    def ratio(case: str, metric: str, other_case: str, other: float | None) -> None:
+        if (case, metric) in values and other:
+            report.ratio(case, metric, other_case, values[case, metric] / other)
+
+    for prefix in ("", "vectors, "):
+        ratio(f"{prefix}one sampler alone", "samples", f"{prefix}bare gather", values.get((f"{prefix}bare gather", "samples")))
+    ratio("64 writers", "inserts", "4 writers", values.get(("4 writers", "inserts")))
+    for case, metric in list(values):
+        if case.endswith(", log on") and metric in ("inserts", "samples"):
+            ratio(case, metric, "log off", values.get((case.removesuffix(", log on"), metric)))
+    for peer in report.peers:
+        for theirs in peer["results"]:
+            for suffix in ("", ", step by step", ", log on"):
+                if theirs["metric"] in COMPARED:
+                    ratio(theirs["case"] + suffix, theirs["metric"], peer["name"], theirs["value"])
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Parses the command line and runs a role, or everything."""
+def say(text: str) -> None:
+    """To standard error: what is going on."""
+    print(f"  {text} …", file=sys.stderr, flush=True)
+
+
+def measure(bench: Bench, peers: list[Peer], runs: int) -> Report:
+    """Everything, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
+    report = Report("replay")
+    ours: dict[Metric, list[float]] = {}
+    theirs: list[dict[Metric, list[float]]] = [{} for _ in peers]
+    for number in range(runs):
+        print(f"run {number + 1} of {runs}", file=sys.stderr)
+        for peer, found in zip(peers, theirs, strict=True):
+            say(peer.name)
+            for each in peer.run():
+                found.setdefault(Metric(each["case"], each["metric"], each["unit"]), []).append(each["value"])
+        for metric, value in bench.run(check=number == 0).items():
+            ours.setdefault(metric, []).append(value)
+    for metric, values in ours.items():
+        report.add(*metric, values)
+    for peer, found in zip(peers, theirs, strict=True):
+        report.peer(peer.name, peer.version, peer.settings, [result(*metric, values) for metric, values in found.items()])
+        report.notes.append(f"{peer.name}: {peer.checked:,} items compared with the recording, all equal")
+    compare(report, {(each["case"], each["metric"]): each["value"] for each in report.results})
+    report.notes.append(f"{bench.checked:,} items compared with the recording, all equal")
+    return report
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="headrace bench replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement (default 5)")
     parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
+    parser.add_argument("--cases", default=",".join(GROUPS), help=f"which, with commas between (default {','.join(GROUPS)})")
+    parser.add_argument("--n-step", type=int, default=1, help="steps to an item's target: it holds 4 + n frames (default 1)")
+    parser.add_argument("--mix", type=float, default=1.43, help="samples per insert where the mix is fixed (default 1.43)")
+    parser.add_argument("--pace", type=float, default=500.0, help="steps/s of each paced writer (default 500)")
     parser.add_argument("--codec", choices=["none", "lz4", "zstd"], default="lz4", help="compression of frames on the wire")
+    parser.add_argument("--peer", action="append", default=[], choices=PEERS, help="compare with this, too; may be repeated")
+    parser.add_argument(
+        "--peer-python", action="append", default=[], metavar="PATH", help="the Python that has the peer, one for each --peer"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--role", choices=["writer", "sampler"], help=argparse.SUPPRESS)
-    parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--items", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.role == "writer":
-        write(RunDir(options.run_dir), options.seconds, options.items)
-        return 0
-    if options.role == "sampler":
-        sample(RunDir(options.run_dir), options.seconds)
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), options.seconds, options.codec)
-        report = measure(bench, options.runs)
-        bench.run_dir.remove_sockets()
+    unknown = sorted(set(options.cases.split(",")) - set(GROUPS))
+    if unknown:
+        parser.error(f"no cases {', '.join(unknown)}: choose from {', '.join(GROUPS)}")
+    if len(options.peer_python) != len(options.peer):
+        parser.error("each --peer needs a --peer-python, the Python of the environment it is installed in")
+    if min(options.seconds, options.runs, options.n_step, options.mix, options.pace) <= 0:
+        parser.error("--seconds, --runs, --n-step, --mix and --pace must be greater than 0")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parses the command line and measures."""
+    options = parse(arguments)
+    cases = [case for case in make_cases(options.mix, options.pace) if case.group in options.cases.split(",")]
+    asked = {"seconds": options.seconds, "n_step": options.n_step, "mix": options.mix, "capacity": CAPACITY, "batch": BATCH}
+    try:
+        peers = [Peer(*named, asked) for named in zip(options.peer, options.peer_python, strict=True)]
+        report = measure(Bench(cases, options.seconds, options.n_step, options.codec), peers, options.runs)
+    except PeerFailed as error:
+        print(f"headrace bench replay: {error}", file=sys.stderr)
+        return 2
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    report.notes.insert(0, f"headrace bench replay {given}".strip())
     report.print(options.json)
     return 0
-
-
-def measure(bench: Bench, runs: int) -> Report:
-    """Every case, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
-    chunk = make_chunks(bench.spec, 1)[0]
-    packed = sum(map(len, pack_chunk(bench.spec, chunk)))
-    rows = bench.spec.rows(chunk.length)
-    report = Report("replay")
-    report.notes.append(
-        f"frames 84x84, compressed {rows * bench.spec.row_bytes / packed:.1f}x; items of stack 4 + n-step 3; batch {BATCH}"
-    )
-    figures: dict[str, list[float]] = {name: [] for name in ("gather", "insert", "sample", "insert_both", "sample_both")}
-    for run in range(runs):
-        print(f"run {run + 1} of {runs} …", file=sys.stderr)
-        figures["gather"].append(bare_gather(bench.spec, bench.seconds))
-        figures["insert"] += bench.case("writer")
-        figures["sample"] += bench.case("sampler")
-        insert, draw = bench.case("writer", "sampler")
-        figures["insert_both"].append(insert)
-        figures["sample_both"].append(draw)
-    gather = report.add("bare gather, no wire", "items", "items/s", figures["gather"])
-    report.add("one writer alone", "inserts", "steps/s", figures["insert"])
-    alone = report.add("one sampler alone", "samples", "items/s", figures["sample"])
-    report.add("writer and sampler together", "inserts", "steps/s", figures["insert_both"])
-    report.add("writer and sampler together", "samples", "items/s", figures["sample_both"])
-    report.ratio("one sampler alone", "samples", "bare gather", alone / gather)
-    return report
 
 
 if __name__ == "__main__":

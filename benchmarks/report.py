@@ -8,8 +8,13 @@ import os
 import platform
 import statistics
 import subprocess
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any
+
+INDENT = " " * 28
+WIDTH = 150
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 @dataclass
@@ -20,12 +25,16 @@ class Report:
     results: list[dict[str, Any]] = field(default_factory=list)
     ratios: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    peers: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, case: str, metric: str, unit: str, runs: list[float]) -> float:
         """Adds a figure: its value is the median of its runs."""
-        value = statistics.median(runs)
-        self.results.append({"case": case, "metric": metric, "unit": unit, "value": value, "runs": runs})
-        return value
+        self.results.append(result(case, metric, unit, runs))
+        return float(self.results[-1]["value"])
+
+    def peer(self, name: str, version: str, settings: dict[str, Any], results: list[dict[str, Any]]) -> None:
+        """Adds what another's software did in this same run; results are those of `result`."""
+        self.peers.append({"name": name, "version": version, "settings": settings, "results": results})
 
     def ratio(self, case: str, metric: str, peer: str, value: float) -> None:
         """Adds a ratio of two figures of this same run."""
@@ -39,7 +48,7 @@ class Report:
             "commit": commit(),
             "notes": self.notes,
             "results": self.results,
-            "peers": [],
+            "peers": self.peers,
             "ratios": self.ratios,
         }
 
@@ -50,11 +59,35 @@ class Report:
             return
         for note in self.notes:
             print(note)
-        for result in self.results:
-            runs = ", ".join(f"{run:,.0f}" for run in result["runs"])
-            print(f"{result['case']:<28} {result['metric']:<14} {result['value']:>12,.0f} {result['unit']:<8} (runs {runs})")
+        print_results(self.results)
+        for peer in self.peers:
+            print(f"\n{peer['name']} {peer['version']}")
+            print_results(peer["results"])
+        print()
         for ratio in self.ratios:
-            print(f"{ratio['case']:<28} {ratio['metric']:<14} {ratio['value']:>12.2f} x {ratio['peer']}")
+            print(f"{figure(ratio['value']):>8} x {ratio['peer']}: {ratio['case']}, {ratio['metric']}")
+
+
+def result(case: str, metric: str, unit: str, runs: list[float]) -> dict[str, Any]:
+    """A figure as the document has it: its value is the median of its runs."""
+    return {"case": case, "metric": metric, "unit": unit, "value": statistics.median(runs), "runs": runs}
+
+
+def figure(value: float) -> str:
+    """A number as a person reads it: four digits, thousands apart."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def print_results(results: list[dict[str, Any]]) -> None:
+    """A line for each case, more where there are many metrics; in brackets the least and the most of several runs."""
+    for case in dict.fromkeys(result["case"] for result in results):
+        words = []
+        for each in (result for result in results if result["case"] == case):
+            span = f" ({figure(min(each['runs']))}-{figure(max(each['runs']))})" if len(each["runs"]) > 1 else ""
+            words.append(f"{each['metric']} {figure(each['value'])} {each['unit']}{span}".replace(" ", NO_BREAK))
+        text = textwrap.fill(" · ".join(words).replace(" ·", NO_BREAK + "·"), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+        text = text.replace(NO_BREAK, " ")
+        print(f"{case:<{len(INDENT)}}{text[len(INDENT) :]}" if len(case) < len(INDENT) else f"{case}\n{text}")
 
 
 def machine() -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""Runs a peer's script by the peer's Python, and reads the figures it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from deploy.process import ROOT
+
+PEERS = ("reverb", "cpprb", "torchrl")
+PATIENCE_SECONDS = 1800.0
+
+
+class PeerFailed(Exception):
+    """A peer that cannot be measured: the message says why, and what to do."""
+
+
+class Peer:
+    """One peer. `asked` goes to its script; `version`, `settings` and `checked` are what the script says of itself."""
+
+    def __init__(self, name: str, python: str, asked: dict[str, Any]) -> None:
+        """Raises PeerFailed where the Python is not one, or has not got the peer."""
+        self.name, self.version, self.settings, self.checked = name, "", {}, 0
+        self._python, self._asked = python, asked
+        if not Path(python).is_file():
+            raise PeerFailed(f"--peer-python: there is no {python}")
+        if self._start(["-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"]).returncode:
+            raise PeerFailed(f"--peer-python: {python} has no {name}; benchmarks/README.md says how to install it")
+
+    def run(self) -> list[dict[str, Any]]:
+        """Every case of the peer's once: [{"case", "metric", "unit", "value"}]. Raises PeerFailed."""
+        done = self._start(["-m", f"benchmarks.peers.{self.name}_peer", json.dumps(self._asked)])
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+            raise PeerFailed(f"{self.name} ended with {done.returncode}: see above")
+        told = json.loads(done.stdout.splitlines()[-1])
+        self.version, self.settings = told["version"], told["settings"]
+        self.checked += told["checked"]
+        return list(told["results"])
+
+    def _start(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONNOUSERSITE": "1"}
+        return subprocess.run(
+            [self._python, *arguments], capture_output=True, text=True, env=environment, timeout=PATIENCE_SECONDS
+        )
