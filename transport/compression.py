@@ -26,7 +26,8 @@ class CorruptChunk(ValueError):
 def compress(codec: str, data: memoryview) -> bytes:
     """Compresses with the named codec; "none" copies."""
     if codec == "lz4":
-        return bytes(cramjam.lz4.compress_block(data, store_size=False))
+        room = np.empty(cramjam.lz4.compress_block_bound(data), np.uint8)  # compress_block would fill it with zeros first
+        return room[: cramjam.lz4.compress_block_into(data, room.data, store_size=False)].tobytes()
     if codec == "zstd":
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False).compress(data)
     return bytes(data)
