@@ -39,7 +39,8 @@ from transport.metrics import Metrics, Record
 from transport.slab import Layout, Slab, SlabError
 
 HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that they do
-MESSAGES_PER_TURN = 8
+MESSAGES_PER_TURN = 64
+CHUNKS_PER_TURN = 8  # then batches again: inserting takes its time, receiving does not
 CHUNKS_OF_CREDIT = 8
 COUNTERS = ("inserted_steps", "inserted_chunks", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities")
 CREDIT_SECONDS = 5.0  # how often writers are told their credit, which finds out who is gone
@@ -56,6 +57,7 @@ class Writer:
     connection: int
     received: int  # every sequence below has arrived
     inserted: int = 0  # every sequence below is in the table
+    acknowledged: int = 0  # every sequence below is known to be, as far as the writer has been told
     waiting: int = 0  # arrived, not in the table yet
     present: bool = True  # holds credit; what has arrived is remembered for good, lest one who comes back is taken twice
 
@@ -128,7 +130,8 @@ class ReplayServer:
     def turn(self, timeout_seconds: float) -> None:
         """Reads what has come, inserts and samples as the limiter allows, answers; waits at most `timeout_seconds` for work."""
         with self._metrics.phase(self._idle_phase()):
-            wait([self._server], timeout_seconds)
+            if not (self._pending and self.table.can_insert()):
+                wait([self._server], timeout_seconds)
         with self._metrics.phase("busy"):
             for _ in range(MESSAGES_PER_TURN):
                 arrival = self._server.receive()
@@ -286,7 +289,9 @@ class ReplayServer:
 
     def _insert_pending(self) -> None:
         touched: dict[str, Writer] = {}
-        while self._pending and self.table.can_insert():
+        for _ in range(CHUNKS_PER_TURN):
+            if not (self._pending and self.table.can_insert()):
+                break
             writer, message, parts = self._pending.popleft()
             chunk = self._read_chunk(message, parts)
             if chunk is not None:
@@ -298,7 +303,14 @@ class ReplayServer:
             writer.waiting -= 1
             touched[writer.name] = writer
         for writer in touched.values():
-            self._server.send(writer.peer, Ack(writer.inserted))
+            # One answer for several chunks, where several have come: each answer wakes its writer.
+            half = 2 * (writer.inserted - writer.acknowledged) * self.spec.chunk_bytes >= self._credit_bytes(writer)
+            if half or not writer.waiting or not self.table.can_insert():
+                self._acknowledge(writer)
+
+    def _acknowledge(self, writer: Writer) -> None:
+        writer.acknowledged = writer.inserted
+        self._server.send(writer.peer, Ack(writer.inserted))
 
     # ---- the learner
 
