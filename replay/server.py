@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from replay.config import ReplayConfig
 from replay.journal import Journal
-from replay.storage import batch_layout
+from replay.serving import Serving, mismatch
 from replay.table import RejectedChunk, Table, check_values
-from transport.channel import Server, cut, wait
+from transport.channel import Server, wait
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.messages import (
-    PROTOCOL,
     Ack,
     Credit,
     Goodbye,
@@ -28,15 +25,12 @@ from transport.messages import (
     Insert,
     PriorityUpdate,
     Refused,
-    Sample,
     SampleRequest,
     SamplerHello,
-    SamplerWelcome,
     WriterHello,
     WriterWelcome,
 )
 from transport.metrics import Metrics, Record
-from transport.slab import Layout, Slab, SlabError
 
 HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that they do
 MESSAGES_PER_TURN = 64
@@ -68,23 +62,6 @@ class Pending(NamedTuple):
     writer: Writer
     message: Insert
     parts: list[bytes]
-
-
-@dataclass
-class Learner:
-    """What the server knows of one life of the learner."""
-
-    incarnation: int
-    peer: bytes
-    layout: Layout
-    slab: Slab | None  # None: batches travel as raw parts
-    slots: int
-    scratch: np.ndarray = field(repr=False)
-    requests: deque[SampleRequest] = field(default_factory=deque)
-
-    def arrays(self, slot: int) -> dict[str, np.ndarray]:
-        """Where the batch of a slot is to be written."""
-        return self.slab.slots[slot] if self.slab else self.layout.view(self.scratch)
 
 
 class ReplayServer:
@@ -121,7 +98,7 @@ class ReplayServer:
         self._peers: dict[bytes, Writer] = {}
         self._connections = 0
         self._pending: deque[Pending] = deque()
-        self._learner: Learner | None = None
+        self._serving = Serving(spec, self.table, self._server, metrics, incarnation)
         self._next_hold = 0.0
         restored = self._journal.counters if self._journal else {}
         metrics.begin_at(dict.fromkeys(COUNTERS, 0.0) | restored)
@@ -139,7 +116,7 @@ class ReplayServer:
                     break
                 self._handle(*arrival)
             self._insert_pending()
-            self._serve_batches()
+            self._serving.serve()
             if time.monotonic() >= self._next_hold:
                 self._next_hold = time.monotonic() + HOLD_SECONDS
                 self._reassure()
@@ -150,7 +127,7 @@ class ReplayServer:
 
     def close(self) -> None:
         """Closes the socket and the learner's memory; returns when everything is on disk."""
-        self._drop_learner()
+        self._serving.drop()
         self._server.close()
         if self._journal:
             self._journal.close(self._counters())
@@ -162,7 +139,7 @@ class ReplayServer:
         # Waiting has a reason, and the bottleneck is told from it.
         if self._pending:
             return "insert_hold"
-        if self._learner and self._learner.requests:
+        if self._serving.awaited:
             return "sample_hold"
         return "idle"
 
@@ -170,13 +147,13 @@ class ReplayServer:
         if isinstance(message, Insert):
             self._on_insert(peer, message, parts)
         elif isinstance(message, SampleRequest):
-            self._on_request(peer, message)
+            self._serving.on_request(peer, message)
         elif isinstance(message, PriorityUpdate):
-            self._on_priorities(peer, message, parts)
+            self._serving.on_priorities(peer, message, parts)
         elif isinstance(message, WriterHello):
             self._on_writer(peer, message)
         elif isinstance(message, SamplerHello):
-            self._on_learner(peer, message)
+            self._serving.on_hello(peer, message)
         elif isinstance(message, Goodbye):
             self._on_goodbye(peer)
         else:
@@ -184,15 +161,8 @@ class ReplayServer:
 
     # ---- actors
 
-    def _mismatch(self, hello: WriterHello | SamplerHello) -> str:
-        if hello.protocol != PROTOCOL:
-            return f"{hello.name} speaks protocol {hello.protocol}, replay speaks {PROTOCOL}: use the same version of headrace"
-        if hello.spec_digest != self.spec.digest:
-            return f"{hello.name} was made for another experience spec ({hello.spec_digest}, replay has {self.spec.digest})"
-        return ""
-
     def _on_writer(self, peer: bytes, hello: WriterHello) -> None:
-        reason = self._mismatch(hello)
+        reason = mismatch(self.spec, hello)
         if reason:
             self._server.send(peer, Refused(reason))
             return
@@ -244,11 +214,9 @@ class ReplayServer:
         return min(self._credit_chunks(writer) * self.spec.chunk_bytes, share)
 
     def _set_slack(self) -> None:
-        """Room for a batch and for everything under way, so that the two sides never wait for each other."""
-        limiter = self.table.limiter
-        limiter.under_way = sum(self._credit_chunks(writer) for writer in self._present()) * self.spec.chunk_length
-        batch_size = len(self._learner.layout.view(self._learner.scratch)["key"]) if self._learner else 0
-        limiter.batches = batch_size * self._learner.slots if self._learner else 0
+        """Room for everything under way, so that the two sides never wait for each other."""
+        chunks = sum(self._credit_chunks(writer) for writer in self._present())
+        self.table.limiter.under_way = chunks * self.spec.chunk_length
 
     def _on_insert(self, peer: bytes, message: Insert, parts: list[bytes]) -> None:
         writer = self._peers.get(peer)
@@ -312,76 +280,12 @@ class ReplayServer:
         writer.acknowledged = writer.inserted
         self._server.send(writer.peer, Ack(writer.inserted))
 
-    # ---- the learner
-
-    def _on_learner(self, peer: bytes, hello: SamplerHello) -> None:
-        reason = self._mismatch(hello)
-        if reason:
-            self._server.send(peer, Refused(reason))
-            return
-        known = self._learner
-        if known is None or known.incarnation != hello.incarnation or known.peer != peer:
-            self._drop_learner()
-            layout = batch_layout(self.spec, hello.batch_size)
-            slab = None
-            if hello.slab:
-                try:
-                    slab = Slab.open(layout, hello.slots, hello.slab)
-                except SlabError:
-                    pass  # another host, or another user's: the raw parts reach it all the same
-            scratch = np.zeros(layout.slot_bytes, np.uint8)
-            self._learner = Learner(hello.incarnation, peer, layout, slab, hello.slots, scratch)
-            self._set_slack()
-            self.table.limiter.connect_learner()
-        assert self._learner is not None
-        self._server.send(peer, SamplerWelcome(self._incarnation, shared=self._learner.slab is not None))
-
-    def _drop_learner(self) -> None:
-        if self._learner and self._learner.slab:
-            self._learner.slab.close()
-        self._learner = None
-        self.table.limiter.disconnect_learner()
-
-    def _on_request(self, peer: bytes, message: SampleRequest) -> None:
-        if self._learner is None or self._learner.peer != peer:
-            self._server.send(peer, Greet())
-        elif message.slot < self._learner.slots and len(self._learner.requests) < self._learner.slots:
-            self._learner.requests.append(message)
-        else:
-            self._metrics.count("rejected")
-
-    def _on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
-        if self._learner is None or self._learner.peer != peer:
-            self._server.send(peer, Greet())
-            return
-        if [len(part) for part in parts] != [8 * message.count, 4 * message.count]:
-            self._metrics.count("rejected")
-            return
-        keys, priorities = np.frombuffer(parts[0], "<i8"), np.frombuffer(parts[1], "<f4")
-        taken = self.table.update_priorities(keys, priorities)
-        self._metrics.count("stale_priorities", message.count - taken)
-
-    def _serve_batches(self) -> None:
-        learner = self._learner
-        while learner and learner.requests:
-            arrays = learner.arrays(learner.requests[-1].slot)
-            if not self.table.can_sample(len(arrays["key"])):
-                return
-            request = learner.requests.pop()
-            self.table.sample(arrays)
-            self._metrics.count("sampled_items", len(arrays["key"]))
-            parts = () if learner.slab else cut(learner.scratch.data)
-            if not self._server.send(learner.peer, Sample(request.slot, request.generation, self.table.size), parts):
-                self._drop_learner()
-                return
-
     def _reassure(self) -> None:
         """Tells everyone who waits that silence is not trouble; finds out whether the learner is still there."""
         for writer in self._writers.values():
             if writer.waiting:
                 self._server.send(writer.peer, Hold())
-        if self._learner and not self._server.send(self._learner.peer, Hold()):
-            self._drop_learner()
+        self._serving.reassure()
 
     def measure(self) -> None:
         """Sets the gauges that change all the time."""

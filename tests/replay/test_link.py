@@ -237,7 +237,7 @@ def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link
 
     def only_the_learner() -> bool:
         learn()
-        return not writer.outstanding and bool(server._learner and server._learner.requests)
+        return not writer.outstanding and server._serving.awaited
 
     link.until(only_the_learner, writer)
     record = waits()
@@ -287,7 +287,7 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=100.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()
     sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 1)
-    link.until(lambda: writer.has_credit and server._learner is not None, writer)
+    link.until(lambda: writer.has_credit and server._serving._learner is not None, writer)
     server.table.limiter.under_way = server.table.limiter.batches = 0
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
