@@ -51,10 +51,16 @@ class Report:
         for note in self.notes:
             print(note)
         for result in self.results:
-            runs = ", ".join(f"{run:,.0f}" for run in result["runs"])
-            print(f"{result['case']:<28} {result['metric']:<14} {result['value']:>12,.0f} {result['unit']:<8} (runs {runs})")
+            runs = ", ".join(map(readable, result["runs"]))
+            value = readable(result["value"])
+            print(f"{result['case']:<28} {result['metric']:<14} {value:>12} {result['unit']:<8} (runs {runs})")
         for ratio in self.ratios:
             print(f"{ratio['case']:<28} {ratio['metric']:<14} {ratio['value']:>12.2f} x {ratio['peer']}")
+
+
+def readable(value: float) -> str:
+    """Three digits at least."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def machine() -> dict[str, Any]:

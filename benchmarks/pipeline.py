@@ -1,0 +1,367 @@
+"""`headrace bench pipeline`: the null simulator -> actors -> replay -> learner, each a process of its own as in a run.
+
+The simulator gives ready-made 84x84 frames, items are stacks of four with n-step 1, drawn by priority, priorities sent back:
+  sampler alone    in the learner's place, the sampler of `headrace bench replay`; the actors end once replay is filled
+  null alone       a learner whose update is nothing, likewise without actors
+  sampler, null    the same two while actors step as fast as they can; neither side waits for the other
+  pause            a learner whose update sleeps, as a host does while its accelerator computes; the usual limiter
+  real             a learner that learns (DQN, Nature network), and actors that act by its network; the usual limiter
+All but `real` act by a network of one hidden unit. Beside them, what each process could do at most, each measured alone: the
+simulator stepped in one process, bare and behind VectorEnv; the bare gather of the same windows; the update on one fixed batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from benchmarks.env import end, rate, records, start
+from benchmarks.report import Report
+from deploy.config import RunConfig, Tree, layers, load_run_config, merge, resolve, write_config
+from deploy.process import child_environment
+from transport.experience import Categorical, ExperienceSpec, read_spec
+from transport.run_dir import RunDir
+
+ENV = "benchmarks.null_env:make"
+CAPACITY, MIN_SIZE = 40_960, 20_480
+READY_SECONDS = 180.0
+RECORDS_BEFORE = 2  # metrics records of a process that its start may still be in
+LIMITS = ("simulator", "environment", "gather", "update")
+OPEN = {"replay": {"samples_per_insert_low": 0.0, "samples_per_insert_high": 1e9}}
+CHEAP = {"algorithm": {"network": "mlp", "hidden": 1}}
+Rows = list[dict[str, float]]
+
+
+class Case(NamedTuple):
+    """Who stands in the learner's place, and beside whom."""
+
+    name: str
+    update: str  # "real", or what benchmarks.stand_in takes
+    settings: Tree
+    actors: bool = True  # whether they go on once replay is filled
+
+
+def cases(pause_ms: float) -> dict[str, list[Case]]:
+    """All of them, by the word that asks for them."""
+    free = merge(OPEN, CHEAP)
+    null = [Case("sampler alone", "sampler", free, actors=False), Case("null alone", "0", free, actors=False)]
+    null += [Case("sampler", "sampler", free), Case("null", "0", free)]
+    return {"null": null, "pause": [Case(f"pause {pause_ms:g} ms", str(pause_ms), CHEAP)], "real": [Case("real", "real", {})]}
+
+
+class Measured(NamedTuple):
+    """What the processes of a case wrote about themselves: records by process, the first only to count from."""
+
+    processes: dict[str, Rows]
+
+    def rate(self, process: str, counter: str) -> float:
+        """Per second, all processes of that name (actor: actor-0, actor-1 …) together."""
+        return sum(rate(rows, counter) for name, rows in self.processes.items() if name.startswith(process))
+
+    def shares(self, process: str) -> dict[str, float]:
+        """Each phase's share of the time, in percent of one process; `processor` is CPU seconds per second."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for name, rows in self.processes.items():
+            if name.startswith(process):
+                spans = np.diff([row["time"] for row in rows])
+                for phase in sorted({key for row in rows[1:] for key in row if key.endswith("_fraction")}):
+                    values = [row.get(phase, 0.0) for row in rows[1:]]
+                    found[phase.removesuffix("_fraction")].append(100 * float(np.average(values, weights=spans)))
+        return {phase: statistics.fmean(values) for phase, values in found.items()}
+
+
+class Bench:
+    """The runs of the cases."""
+
+    def __init__(self, folder: Path, flags: Tree) -> None:
+        self._folder, self._flags = folder, flags
+
+    def run(self, settings: Tree) -> RunDir:
+        """A new run's folder."""
+        config = resolve(layers(merge(self._flags, settings)))
+        run = RunDir(Path(tempfile.mkdtemp(dir=self._folder)) / "bench")
+        run.create()
+        run.config.write_bytes(write_config(config))
+        env = make_env(config.env)
+        spec = experience_spec(env, config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
+        run.spec.write_bytes(msgspec.json.encode(spec))
+        return run
+
+    def measure(self, case: Case, seconds: float) -> Measured:
+        """Starts everything, waits until replay is filled and the first batches are through, then listens for `seconds`."""
+        run = self.run(case.settings)
+        names = [f"actor-{index}" for index in range(load_run_config(run.config).actors.count)]
+        with ExitStack() as stack:
+            stack.callback(run.remove_sockets)
+            processes = stack.enter_context(Processes())
+            role = ("learner", str(run.path)) if case.update == "real" else ("benchmarks.stand_in", str(run.path), case.update)
+            processes.start("learner", *role)
+            processes.start("replay", "replay", str(run.path))
+            for index, name in enumerate(names):
+                processes.start(name, "actors", str(run.path), "--actor", str(index))
+            processes.wait_until(lambda: _last(run, "learner").get("updates", 0) > 0, "the first update")
+            if not case.actors:
+                processes.end(names)
+                names = []
+            names += ["learner", "replay"]
+            begun = {name: len(records(run, name)) + RECORDS_BEFORE - 1 for name in names}
+
+            def measured(name: str) -> Rows:
+                return records(run, name)[begun[name] - 1 :]
+
+            def over(rows: Rows) -> bool:
+                return len(rows) > 1 and rows[-1]["time"] >= rows[0]["time"] + seconds
+
+            processes.wait_until(lambda: all(over(measured(name)) for name in names), "the end")
+            return Measured({name: measured(name) for name in names})
+
+    def limit(self, kind: str, seconds: float) -> float:
+        """One process alone."""
+        path = self.run({}).path
+        process = start("benchmarks.pipeline", "--limit", kind, "--run-dir", str(path), "--seconds", str(seconds))
+        text, _ = process.communicate(timeout=READY_SECONDS + seconds)
+        if process.returncode:
+            raise SystemExit(f"the measurement of the {kind} alone failed")
+        return float(text.split()[-1])
+
+
+class Processes:
+    """Started under a name; all are gone when the block is left."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.end(list(self._running))
+
+    def start(self, name: str, *command: str) -> None:
+        self._running[name] = start(*command)
+
+    def end(self, names: list[str]) -> None:
+        end([self._running.pop(name) for name in names])
+
+    def wait_until(self, true: Callable[[], bool], what: str) -> None:
+        """Waits for a predicate; gives up when it takes too long, or a process ends."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not true():
+            for name, process in self._running.items():
+                if process.poll() is not None:
+                    said = process.communicate()[0].strip().splitlines()
+                    raise SystemExit(f"{name} ended: {said[-1] if said else process.returncode}")
+            if time.monotonic() > deadline:
+                raise SystemExit(f"waited {READY_SECONDS:.0f} s in vain for {what}")
+            time.sleep(0.1)
+
+
+def _last(run: RunDir, name: str) -> dict[str, float]:
+    return (records(run, name) or [{}])[-1]
+
+
+# ---- the limits, each in a process of its own
+
+
+def repeated(action: Callable[[], object], seconds: float) -> float:
+    """Times per second."""
+    for _ in range(3):
+        action()
+    begun, times = time.monotonic(), 0
+    while time.monotonic() < begun + seconds:
+        action()
+        times += 1
+    return times / (time.monotonic() - begun)
+
+
+def simulator(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
+    """Steps per second of the environments of one actor, nothing around them."""
+    envs = [make_env(config.env) for _ in range(config.actors.envs_per_actor)]
+    for env in envs:
+        env.reset(seed=0)
+
+    def step() -> None:
+        for env in envs:
+            _, _, terminated, truncated, _ = env.step(0)
+            if terminated or truncated:
+                env.reset()
+
+    return len(envs) * repeated(step, seconds)
+
+
+def environment(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
+    """Steps per second of one actor's VectorEnv, random actions."""
+    count = config.actors.envs_per_actor
+    env = VectorEnv(config.env, spec, count, range(count))
+    env.reset()
+    generator = np.random.default_rng(0)
+    assert isinstance(spec.action, Categorical)
+    choices = spec.action.n
+    return count * repeated(lambda: env.step(generator.integers(choices, size=count)), seconds)
+
+
+def gather(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
+    """Items per second of random windows out of as much memory as replay has, and nothing else."""
+    window, batch = spec.stack + spec.n_step, config.learner.batch_size
+    rows = config.replay.capacity * spec.rows(spec.chunk_length) // spec.chunk_length
+    frames = np.ones((rows, *spec.fields[0].shape), np.uint8)
+    out = np.ones((batch * window, *spec.fields[0].shape), np.uint8)
+    generator = np.random.default_rng(0)
+
+    def take() -> None:
+        starts = generator.integers(0, rows - window, batch)
+        np.take(frames, (starts[:, None] + np.arange(window)).reshape(-1), axis=0, out=out, mode="clip")
+
+    return batch * repeated(take, seconds)
+
+
+def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
+    """Updates per second on one batch that is there."""
+    import torch  # in no process but this one
+
+    from learner import devices
+    from learner.algorithms.dqn import Dqn
+    from learner.batches import to_device
+    from learner.optim import Optimiser
+    from replay.client import SampledBatch
+    from replay.storage import batch_layout
+
+    device = devices.resolve(config.learner.device)
+    devices.set_up(device, config.learner.threads)
+    layout = batch_layout(spec, config.learner.batch_size)
+    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrays["observation/observation"][:] = np.random.default_rng(0).integers(0, 256, arrays["observation/observation"].shape)
+    arrays["observation_index"][:] = np.arange(spec.stack)
+    arrays["next_index"][:] = np.arange(spec.stack) + 1
+    arrays["steps"][:] = 1
+    arrays["probability"][:] = 1.0
+    torch.manual_seed(0)
+    algorithm = Dqn(spec, config.algorithm, device)
+    optimiser = Optimiser(algorithm.parameters(), config.learner, device)
+    batch = to_device(SampledBatch(0, 0, 1, arrays), spec, device)
+    return repeated(lambda: optimiser.update(algorithm, batch)[1].cpu(), seconds)
+
+
+# ---- everything
+
+
+def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Report:
+    """Every limit and case, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
+    report = Report("pipeline")
+    limits: dict[str, list[float]] = defaultdict(list)
+    found: dict[str, list[Measured]] = defaultdict(list)
+    for number in range(runs):
+        for kind in LIMITS:
+            if kind != "update" or any(case.update == "real" for case in chosen):
+                _say(number, runs, f"{kind}, alone")
+                limits[kind].append(bench.limit(kind, seconds))
+        for case in chosen:
+            _say(number, runs, case.name)
+            found[case.name].append(bench.measure(case, seconds))
+    units = {"simulator": "steps/s", "environment": "steps/s", "gather": "items/s", "update": "updates/s"}
+    most = {kind: report.add("each alone", kind, units[kind], values) for kind, values in limits.items()}
+    for case in chosen:
+        _add_case(report, case, found[case.name], most)
+    for name in ("null alone", "null"):
+        if name in found:
+            peer = name.replace("null", "sampler")
+            ours, theirs = ([one.rate("learner", "items") for one in found[which]] for which in (name, peer))
+            report.ratio(name, "items", peer, statistics.median(ours) / statistics.median(theirs))
+    return report
+
+
+def _add_case(report: Report, case: Case, measured: list[Measured], most: dict[str, float]) -> None:
+    """A case's rates, each process's time, and how far each process is from what it could do alone."""
+    rates = {("actor", "steps"): "steps/s", ("learner", "items"): "items/s", ("learner", "updates"): "updates/s"}
+    value: dict[str, float] = {}
+    for (process, counter), unit in rates.items():
+        if process != "actor" or case.actors:
+            value[counter] = report.add(case.name, counter, unit, [one.rate(process, counter) for one in measured])
+    for process in ("actor", "replay", "learner"):
+        shares = [one.shares(process) for one in measured]
+        for phase in sorted({phase for share in shares for phase in share}):
+            report.add(case.name, f"{process}.{phase}", "%", [share.get(phase, 0.0) for share in shares])
+    if case.actors:
+        actors = sum(name.startswith("actor") for name in measured[0].processes)
+        for kind in ("simulator", "environment"):
+            report.ratio(case.name, "steps per actor", f"{kind} alone", value["steps"] / actors / most[kind])
+    report.ratio(case.name, "items", "gather alone", value["items"] / most["gather"])
+    if case.update == "real":
+        report.ratio(case.name, "updates", "update alone", value["updates"] / most["update"])
+
+
+def show(report: Report, as_json: bool) -> None:
+    """As the other benchmarks do, but with the phases of a process on one line."""
+    phases: dict[tuple[str, str], list[str]] = defaultdict(list)
+    rest = Report(report.benchmark, ratios=report.ratios, notes=report.notes)
+    for result in report.results:
+        process, dot, phase = result["metric"].partition(".")
+        if dot:
+            phases[result["case"], process].append(f"{phase} {result['value']:.1f}")
+        else:
+            rest.results.append(result)
+    (report if as_json else rest).print(as_json)
+    if not as_json:
+        for (case, process), shares in phases.items():
+            print(f"{case:<28} {process:<14} % of its time: {' · '.join(shares)}")
+
+
+def _say(number: int, runs: int, what: str) -> None:
+    print(f"run {number + 1} of {runs}: {what} …", file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parses the command line and runs one limit, or everything."""
+    parser = argparse.ArgumentParser(
+        prog="headrace bench pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    words = list(cases(0))
+    parser.add_argument("--cases", nargs="+", choices=words, default=words, help="which to measure (default all)")
+    parser.add_argument("--update-ms", type=float, default=20.0, help="how long the pause takes (default 20)")
+    parser.add_argument("--batch-size", type=int, default=512, help="items per update (default 512)")
+    parser.add_argument("--actors", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--envs-per-actor", type=int, default=16, help="environments of each process (default 16)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
+    parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--limit", choices=LIMITS, help=argparse.SUPPRESS)
+    parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.limit:
+        run = RunDir(options.run_dir)
+        part = {"simulator": simulator, "environment": environment, "gather": gather, "update": update}[options.limit]
+        print(part(load_run_config(run.config), read_spec(run.spec.read_bytes()), options.seconds))
+        return 0
+    os.environ.update(child_environment())  # one compute thread, here too
+    flags = {
+        "env": {"id": ENV},
+        "algorithm": {"n_step": 1},
+        "actors": {"count": options.actors, "envs_per_actor": options.envs_per_actor},
+        "replay": {"capacity": CAPACITY, "min_size": MIN_SIZE},
+        "learner": {"batch_size": options.batch_size},
+    }
+    chosen = [case for word, found in cases(options.update_ms).items() if word in options.cases for case in found]
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(Bench(Path(folder), flags), chosen, options.runs, options.seconds)
+    show(report, options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
