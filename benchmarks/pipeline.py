@@ -3,8 +3,10 @@
 The simulator gives ready-made 84x84 frames, items are stacks of four with n-step 1, drawn by priority, priorities sent back:
   sampler alone    in the learner's place, the sampler of `headrace bench replay`; the actors end once replay is filled
   null alone       a learner whose update is nothing, likewise without actors
-  sampler, null    the same two while actors step as fast as they can; neither side waits for the other
-  pause            a learner whose update sleeps, as a host does while its accelerator computes; the usual limiter
+  copy alone       a learner whose update copies the batch once, as to an accelerator, likewise
+  sampler, null    the first two while actors step as fast as they can; neither side waits for the other
+  pause            a learner whose update copies the batch and then sleeps, as a host does while its accelerator computes; the
+                   usual limiter
   real             a learner that learns (DQN, Nature network), and actors that act by its network; the usual limiter
 All but `real` act by a network of one hidden unit. Beside them, what each process could do at most, each measured alone: the
 simulator stepped in one process, bare and behind VectorEnv; the bare gather of the same windows; the update on one fixed batch.
@@ -13,7 +15,6 @@ simulator stepped in one process, bare and behind VectorEnv; the bare gather of 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -30,19 +31,16 @@ import numpy as np
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from actors.envs.vector import VectorEnv
 from benchmarks.env import end, rate, records, start
 from benchmarks.report import Report
-from deploy.config import RunConfig, Tree, layers, load_run_config, merge, resolve, write_config
-from deploy.process import child_environment
-from transport.experience import Categorical, ExperienceSpec, read_spec
+from deploy.config import ConfigError, Tree, layers, load_run_config, merge, resolve, write_config
 from transport.run_dir import RunDir
 
 ENV = "benchmarks.null_env:make"
 CAPACITY, MIN_SIZE = 40_960, 20_480
 READY_SECONDS = 180.0
 RECORDS_BEFORE = 2  # metrics records of a process that its start may still be in
-LIMITS = ("simulator", "environment", "gather", "update")
+LIMITS = {"simulator": "steps/s", "environment": "steps/s", "gather": "items/s", "update": "updates/s"}  # benchmarks.limits
 OPEN = {"replay": {"samples_per_insert_low": 0.0, "samples_per_insert_high": 1e9}}
 CHEAP = {"algorithm": {"network": "mlp", "hidden": 1}}
 Rows = list[dict[str, float]]
@@ -55,14 +53,17 @@ class Case(NamedTuple):
     update: str  # "real", or what benchmarks.stand_in takes
     settings: Tree
     actors: bool = True  # whether they go on once replay is filled
+    pause_ms: float = 0.0
 
 
 def cases(pause_ms: float) -> dict[str, list[Case]]:
     """All of them, by the word that asks for them."""
     free = merge(OPEN, CHEAP)
-    null = [Case("sampler alone", "sampler", free, actors=False), Case("null alone", "0", free, actors=False)]
-    null += [Case("sampler", "sampler", free), Case("null", "0", free)]
-    return {"null": null, "pause": [Case(f"pause {pause_ms:g} ms", str(pause_ms), CHEAP)], "real": [Case("real", "real", {})]}
+    alone = {"sampler alone": "sampler", "null alone": "none", "copy alone": "0"}
+    null = [Case(name, update, free, actors=False) for name, update in alone.items()]
+    null += [Case("sampler", "sampler", free), Case("null", "none", free)]
+    pause = Case(f"pause {pause_ms:g} ms", str(pause_ms), CHEAP, pause_ms=pause_ms)
+    return {"null": null, "pause": [pause], "real": [Case("real", "real", {})]}
 
 
 class Measured(NamedTuple):
@@ -84,6 +85,11 @@ class Measured(NamedTuple):
                     values = [row.get(phase, 0.0) for row in rows[1:]]
                     found[phase.removesuffix("_fraction")].append(100 * float(np.average(values, weights=spans)))
         return {phase: statistics.fmean(values) for phase, values in found.items()}
+
+    def cpu_seconds(self, process: str, counter: str) -> float:
+        """CPU seconds of all processes of that name per million steps of the actors, or items of the learner."""
+        share = sum(1 for name in self.processes if name.startswith(process)) * self.shares(process)["processor"] / 100
+        return 1e6 * share / self.rate("actor" if counter == "steps" else "learner", counter)
 
 
 class Bench:
@@ -133,8 +139,7 @@ class Bench:
 
     def limit(self, kind: str, seconds: float) -> float:
         """One process alone."""
-        path = self.run({}).path
-        process = start("benchmarks.pipeline", "--limit", kind, "--run-dir", str(path), "--seconds", str(seconds))
+        process = start("benchmarks.limits", kind, str(self.run({}).path), str(seconds))
         text, _ = process.communicate(timeout=READY_SECONDS + seconds)
         if process.returncode:
             raise SystemExit(f"the measurement of the {kind} alone failed")
@@ -176,94 +181,13 @@ def _last(run: RunDir, name: str) -> dict[str, float]:
     return (records(run, name) or [{}])[-1]
 
 
-# ---- the limits, each in a process of its own
-
-
-def repeated(action: Callable[[], object], seconds: float) -> float:
-    """Times per second."""
-    for _ in range(3):
-        action()
-    begun, times = time.monotonic(), 0
-    while time.monotonic() < begun + seconds:
-        action()
-        times += 1
-    return times / (time.monotonic() - begun)
-
-
-def simulator(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
-    """Steps per second of the environments of one actor, nothing around them."""
-    envs = [make_env(config.env) for _ in range(config.actors.envs_per_actor)]
-    for env in envs:
-        env.reset(seed=0)
-
-    def step() -> None:
-        for env in envs:
-            _, _, terminated, truncated, _ = env.step(0)
-            if terminated or truncated:
-                env.reset()
-
-    return len(envs) * repeated(step, seconds)
-
-
-def environment(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
-    """Steps per second of one actor's VectorEnv, random actions."""
-    count = config.actors.envs_per_actor
-    env = VectorEnv(config.env, spec, count, range(count))
-    env.reset()
-    generator = np.random.default_rng(0)
-    assert isinstance(spec.action, Categorical)
-    choices = spec.action.n
-    return count * repeated(lambda: env.step(generator.integers(choices, size=count)), seconds)
-
-
-def gather(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
-    """Items per second of random windows out of as much memory as replay has, and nothing else."""
-    window, batch = spec.stack + spec.n_step, config.learner.batch_size
-    rows = config.replay.capacity * spec.rows(spec.chunk_length) // spec.chunk_length
-    frames = np.ones((rows, *spec.fields[0].shape), np.uint8)
-    out = np.ones((batch * window, *spec.fields[0].shape), np.uint8)
-    generator = np.random.default_rng(0)
-
-    def take() -> None:
-        starts = generator.integers(0, rows - window, batch)
-        np.take(frames, (starts[:, None] + np.arange(window)).reshape(-1), axis=0, out=out, mode="clip")
-
-    return batch * repeated(take, seconds)
-
-
-def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
-    """Updates per second on one batch that is there."""
-    import torch  # in no process but this one
-
-    from learner import devices
-    from learner.algorithms.dqn import Dqn
-    from learner.batches import to_device
-    from learner.optim import Optimiser
-    from replay.client import SampledBatch
-    from replay.storage import batch_layout
-
-    device = devices.resolve(config.learner.device)
-    devices.set_up(device, config.learner.threads)
-    layout = batch_layout(spec, config.learner.batch_size)
-    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
-    arrays["observation/observation"][:] = np.random.default_rng(0).integers(0, 256, arrays["observation/observation"].shape)
-    arrays["observation_index"][:] = np.arange(spec.stack)
-    arrays["next_index"][:] = np.arange(spec.stack) + 1
-    arrays["steps"][:] = 1
-    arrays["probability"][:] = 1.0
-    torch.manual_seed(0)
-    algorithm = Dqn(spec, config.algorithm, device)
-    optimiser = Optimiser(algorithm.parameters(), config.learner, device)
-    batch = to_device(SampledBatch(0, 0, 1, arrays), spec, device)
-    return repeated(lambda: optimiser.update(algorithm, batch)[1].cpu(), seconds)
-
-
-# ---- everything
-
-
 def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Report:
     """Every limit and case, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
+    config = load_run_config(bench.run({}).config)
     report = Report("pipeline")
+    who = f"{config.actors.count} actors x {config.actors.envs_per_actor} null simulators"
+    items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {config.algorithm.n_step}, 84x84"
+    report.notes.append(f"{who}; {items}; a pause is a sleep: it takes no processor's time")
     limits: dict[str, list[float]] = defaultdict(list)
     found: dict[str, list[Measured]] = defaultdict(list)
     for number in range(runs):
@@ -274,13 +198,11 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
         for case in chosen:
             _say(number, runs, case.name)
             found[case.name].append(bench.measure(case, seconds))
-    units = {"simulator": "steps/s", "environment": "steps/s", "gather": "items/s", "update": "updates/s"}
-    most = {kind: report.add("each alone", kind, units[kind], values) for kind, values in limits.items()}
+    most = {kind: report.add("each alone", kind, LIMITS[kind], values) for kind, values in limits.items()}
     for case in chosen:
         _add_case(report, case, found[case.name], most)
-    for name in ("null alone", "null"):
+    for name, peer in (("null alone", "sampler alone"), ("copy alone", "sampler alone"), ("null", "sampler")):
         if name in found:
-            peer = name.replace("null", "sampler")
             ours, theirs = ([one.rate("learner", "items") for one in found[which]] for which in (name, peer))
             report.ratio(name, "items", peer, statistics.median(ours) / statistics.median(theirs))
     return report
@@ -293,7 +215,11 @@ def _add_case(report: Report, case: Case, measured: list[Measured], most: dict[s
     for (process, counter), unit in rates.items():
         if process != "actor" or case.actors:
             value[counter] = report.add(case.name, counter, unit, [one.rate(process, counter) for one in measured])
-    for process in ("actor", "replay", "learner"):
+    for process, counter in (("actor", "steps"), ("replay", "items"), ("learner", "items")):
+        if process == "actor" and not case.actors:
+            continue
+        costs = [one.cpu_seconds(process, counter) for one in measured]
+        report.add(case.name, f"{process} CPU", f"s per million {counter}", costs)
         shares = [one.shares(process) for one in measured]
         for phase in sorted({phase for share in shares for phase in share}):
             report.add(case.name, f"{process}.{phase}", "%", [share.get(phase, 0.0) for share in shares])
@@ -304,6 +230,8 @@ def _add_case(report: Report, case: Case, measured: list[Measured], most: dict[s
     report.ratio(case.name, "items", "gather alone", value["items"] / most["gather"])
     if case.update == "real":
         report.ratio(case.name, "updates", "update alone", value["updates"] / most["update"])
+    elif case.pause_ms:
+        report.ratio(case.name, "updates", "pause alone", value["updates"] * case.pause_ms / 1000)
 
 
 def show(report: Report, as_json: bool) -> None:
@@ -326,29 +254,29 @@ def _say(number: int, runs: int, what: str) -> None:
     print(f"run {number + 1} of {runs}: {what} …", file=sys.stderr)
 
 
+def milliseconds(text: str) -> float:
+    """An option's value. Raises ValueError for what no update can take."""
+    value = float(text)
+    if not 0 <= value < 1e6:
+        raise ValueError(text)
+    return value
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Parses the command line and runs one limit, or everything."""
+    """Parses the command line and runs everything."""
     parser = argparse.ArgumentParser(
         prog="headrace bench pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     words = list(cases(0))
     parser.add_argument("--cases", nargs="+", choices=words, default=words, help="which to measure (default all)")
-    parser.add_argument("--update-ms", type=float, default=20.0, help="how long the pause takes (default 20)")
+    parser.add_argument("--update-ms", type=milliseconds, default=20.0, help="how long the pause sleeps (default 20)")
     parser.add_argument("--batch-size", type=int, default=512, help="items per update (default 512)")
     parser.add_argument("--actors", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--envs-per-actor", type=int, default=16, help="environments of each process (default 16)")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
     parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--limit", choices=LIMITS, help=argparse.SUPPRESS)
-    parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.limit:
-        run = RunDir(options.run_dir)
-        part = {"simulator": simulator, "environment": environment, "gather": gather, "update": update}[options.limit]
-        print(part(load_run_config(run.config), read_spec(run.spec.read_bytes()), options.seconds))
-        return 0
-    os.environ.update(child_environment())  # one compute thread, here too
     flags = {
         "env": {"id": ENV},
         "algorithm": {"n_step": 1},
@@ -357,8 +285,12 @@ def main(arguments: list[str] | None = None) -> int:
         "learner": {"batch_size": options.batch_size},
     }
     chosen = [case for word, found in cases(options.update_ms).items() if word in options.cases for case in found]
-    with tempfile.TemporaryDirectory() as folder:
-        report = measure(Bench(Path(folder), flags), chosen, options.runs, options.seconds)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            report = measure(Bench(Path(folder), flags), chosen, options.runs, options.seconds)
+    except ConfigError as error:
+        print(f"headrace bench pipeline: {error}", file=sys.stderr)
+        return 2
     show(report, options.json)
     return 0
 

@@ -1,7 +1,8 @@
 """`python -m benchmarks.stand_in RUN_DIR UPDATE`: what stands where the learner does in `headrace bench pipeline`.
 
-UPDATE is a number of milliseconds: the learner itself, its loop and its whole way of a batch, around an update that only takes
-that long (0: not even that); or `sampler`: the loop of `headrace bench replay`'s sampler, which looks at no batch.
+UPDATE is `none`: the learner itself, its loop and its whole way of a batch, around an update that does nothing; a number of
+milliseconds: around one that copies the batch and sleeps that long; or `sampler`: not the learner, but the loop of
+`headrace bench replay`'s sampler, which looks at no batch.
 """
 
 from __future__ import annotations
@@ -26,8 +27,16 @@ from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
 
-class Pause(Optimiser):
-    """An update that learns nothing: it sleeps, as a host does while its accelerator computes, and answers random priorities.
+class Nothing(Optimiser):
+    """An update that learns nothing and answers random priorities."""
+
+    def update(self, algorithm: Algorithm, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        algorithm.after_update()
+        return {}, torch.rand(len(batch.action))
+
+
+class Pause(Nothing):
+    """Besides, it sleeps, as a host does while its accelerator computes.
 
     Where the learner computes on the CPU, which reads a batch in replay's own slot, the observations are first copied to memory
     that stands for a device's: the copy that an accelerator could not do without.
@@ -44,14 +53,17 @@ class Pause(Optimiser):
                 self._memory.setdefault(name, torch.empty_like(rows)).copy_(rows)
         if self._seconds:
             time.sleep(self._seconds)
-        algorithm.after_update()
-        return {}, torch.rand(len(batch.action))
+        return super().update(algorithm, batch)
 
 
-def learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, seconds: float) -> None:
-    """The learner's loop around a pause."""
+def learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, update: str) -> None:
+    """The learner's loop around an update that is none."""
     learner = Learner(settings, run_dir, life)
-    learner.optimiser = Pause(learner.algorithm, settings.learner, learner.device, seconds)
+    algorithm, config, device = learner.algorithm, settings.learner, learner.device
+    if update == "none":
+        learner.optimiser = Nothing(algorithm.parameters(), config, device)
+    else:
+        learner.optimiser = Pause(algorithm, config, device, float(update) / 1000)
     learner.run()
 
 
@@ -87,7 +99,7 @@ def play(path: str, update: str) -> None:
     if update == "sampler":
         sample(settings, run_dir, life)
     else:
-        learn(settings, run_dir, life, float(update) / 1000)
+        learn(settings, run_dir, life, update)
     life.close()
 
 
