@@ -198,23 +198,30 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
         for case in chosen:
             _say(number, runs, case.name)
             found[case.name].append(bench.measure(case, seconds))
-    most = {kind: report.add("each alone", kind, LIMITS[kind], values) for kind, values in limits.items()}
+    for kind, values in limits.items():
+        report.add("each alone", kind, LIMITS[kind], values)
     for case in chosen:
-        _add_case(report, case, found[case.name], most)
+        _add_case(report, case, found[case.name], limits)
     for name, peer in (("null alone", "sampler alone"), ("copy alone", "sampler alone"), ("null", "sampler")):
         if name in found:
             ours, theirs = ([one.rate("learner", "items") for one in found[which]] for which in (name, peer))
-            report.ratio(name, "items", peer, statistics.median(ours) / statistics.median(theirs))
+            _add_ratio(report, name, "items", peer, ours, theirs)
     return report
 
 
-def _add_case(report: Report, case: Case, measured: list[Measured], most: dict[str, float]) -> None:
+def _add_ratio(report: Report, case: str, metric: str, peer: str, ours: list[float], theirs: list[float]) -> None:
+    """The median of each run's own ratio."""
+    report.ratio(case, metric, peer, statistics.median(our / their for our, their in zip(ours, theirs, strict=True)))
+
+
+def _add_case(report: Report, case: Case, measured: list[Measured], most: dict[str, list[float]]) -> None:
     """A case's rates, each process's time, and how far each process is from what it could do alone."""
     rates = {("actor", "steps"): "steps/s", ("learner", "items"): "items/s", ("learner", "updates"): "updates/s"}
-    value: dict[str, float] = {}
+    value: dict[str, list[float]] = {}
     for (process, counter), unit in rates.items():
         if process != "actor" or case.actors:
-            value[counter] = report.add(case.name, counter, unit, [one.rate(process, counter) for one in measured])
+            value[counter] = [one.rate(process, counter) for one in measured]
+            report.add(case.name, counter, unit, value[counter])
     for process, counter in (("actor", "steps"), ("replay", "items"), ("learner", "items")):
         if process == "actor" and not case.actors:
             continue
@@ -225,13 +232,14 @@ def _add_case(report: Report, case: Case, measured: list[Measured], most: dict[s
             report.add(case.name, f"{process}.{phase}", "%", [share.get(phase, 0.0) for share in shares])
     if case.actors:
         actors = sum(name.startswith("actor") for name in measured[0].processes)
+        each = [steps / actors for steps in value["steps"]]
         for kind in ("simulator", "environment"):
-            report.ratio(case.name, "steps per actor", f"{kind} alone", value["steps"] / actors / most[kind])
-    report.ratio(case.name, "items", "gather alone", value["items"] / most["gather"])
+            _add_ratio(report, case.name, "steps per actor", f"{kind} alone", each, most[kind])
+    _add_ratio(report, case.name, "items", "gather alone", value["items"], most["gather"])
     if case.update == "real":
-        report.ratio(case.name, "updates", "update alone", value["updates"] / most["update"])
+        _add_ratio(report, case.name, "updates", "update alone", value["updates"], most["update"])
     elif case.pause_ms:
-        report.ratio(case.name, "updates", "pause alone", value["updates"] * case.pause_ms / 1000)
+        _add_ratio(report, case.name, "updates", "pause alone", value["updates"], [1000 / case.pause_ms] * len(measured))
 
 
 def show(report: Report, as_json: bool) -> None:

@@ -55,7 +55,7 @@ class Report:
             value = readable(result["value"])
             print(f"{result['case']:<28} {result['metric']:<14} {value:>12} {result['unit']:<8} (runs {runs})")
         for ratio in self.ratios:
-            print(f"{ratio['case']:<28} {ratio['metric']:<14} {ratio['value']:>12.2f} x {ratio['peer']}")
+            print(f"{ratio['case']:<28} {ratio['metric']:<14} {readable(ratio['value']):>12} x {ratio['peer']}")
 
 
 def readable(value: float) -> str:
