@@ -105,7 +105,7 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     target = command("presets", "settings known to work, by environment", show_presets)
     target.add_argument("name", nargs="?", metavar="NAME", help="print this one")
     target = command("bench", "benchmarks, from a source tree", children.bench)
-    target.add_argument("name", metavar="NAME", help="replay, env, …")
+    target.add_argument("name", metavar="NAME", help="replay, pipeline, env, …")
     target.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="options of the benchmark, such as --json")
     return parser, made
 

@@ -11,11 +11,10 @@ from transport.experience import ExperienceSpec
 
 
 def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device) -> Batch:
-    """Copies a slot's arrays to the device, as they rest; afterwards the slot may be released."""
+    """A slot's arrays on the device, as they rest: copied once, or on a CPU not at all, so keep the slot until they are used."""
 
     def move(name: str) -> torch.Tensor:
-        array = torch.from_numpy(sampled.arrays[name])
-        return array.clone() if device.type == "cpu" else array.to(device)
+        return torch.from_numpy(sampled.arrays[name]).to(device)
 
     action = move("action")
     return Batch(

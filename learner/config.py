@@ -60,4 +60,4 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def lent_items(self) -> int:
         """Items in the shared memory that replay fills."""
-        return self.batch_size * self.prefetch
+        return self.batch_size * (self.prefetch + 1)  # the batch in use keeps its slot

@@ -91,7 +91,8 @@ class Learner:
         address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
         if address is None:
             return
-        sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, config.prefetch)
+        slots = config.prefetch + 1  # the batch in use keeps its own
+        sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, slots)
         life.ready()
         if config.compile:
             self._compile(sampler)
@@ -100,16 +101,17 @@ class Learner:
                 sampled = self._wait_for_batch(sampler)
                 if sampled is None:
                     break
-                with self._metrics.phase("update"):
+                with self._metrics.phase("copy"):
                     batch = to_device(sampled, spec, self.device)
-                    keys = sampled.arrays["key"].copy()
-                    lag = float(self.version - sampled.arrays["policy_version"].mean())
-                    sampler.release(sampled)
+                with self._metrics.phase("update"):
                     measured, priorities = self.optimiser.update(self.algorithm, batch)
-                    sampler.update_priorities(keys, priorities.cpu().numpy())  # the one wait for the device in this loop
+                    new = priorities.cpu().numpy()  # the one wait for the device in this loop
+                self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"].mean()))
+                with self._metrics.phase("send"):
+                    sampler.update_priorities(sampled.arrays["key"], new)
+                    sampler.release(sampled)  # after the update: on a CPU the batch lies in the slot
                 self._metrics.count("updates")
-                self._metrics.count("items", len(keys))
-                self._metrics.mean("lag_mean", lag)
+                self._metrics.count("items", config.batch_size)
                 life.beat()
             else:
                 self._end_epoch(measured)
@@ -123,7 +125,6 @@ class Learner:
         if sampled is None:
             return
         batch = to_device(sampled, self.settings.spec, self.device)
-        sampler.release(sampled)
         size = self.settings.learner.batch_size // self.settings.learner.accumulation
         example = (batch.part(0, size), self.algorithm.importance(batch)[:size])
         say("compiling the update, which may take minutes …")
@@ -140,6 +141,7 @@ class Learner:
             return
         finally:
             self._metrics.gauge("compiling", 0)
+            sampler.release(sampled)
         self.optimiser.compiled_loss = compiled
         say(f"compiled the update in {time.monotonic() - begun:.0f} s")
 

@@ -1,4 +1,4 @@
-"""From a slot to tensors: the same values, and nothing shared with the slot."""
+"""From a slot to tensors: the same values, and on a CPU the same memory."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ def fill(spec: ExperienceSpec, items: int) -> SampledBatch:
 
 
 @pytest.mark.parametrize("action", [Categorical(4), Continuous((-1.0, -2.0), (1.0, 2.0))], ids=["categorical", "continuous"])
-def test_a_batch_is_what_the_slot_held_even_after_the_slot_is_written_again(action: Categorical | Continuous) -> None:
+def test_a_batch_is_what_the_slot_holds(action: Categorical | Continuous) -> None:
     spec = ExperienceSpec(FIELDS, action, 16, stack=2, n_step=3)
     sampled = fill(spec, 8)
     before = {name: array.copy() for name, array in sampled.arrays.items()}
     batch = to_device(sampled, spec, CPU)
-    for array in sampled.arrays.values():  # released: replay writes the next batch here
-        array.view(np.uint8)[...] = 1
     for field in spec.fields:
         rows = batch.observation[field.name]
         assert rows.dtype == torch.from_numpy(before[f"observation/{field.name}"]).dtype, "observations go as they rest"
@@ -51,3 +49,12 @@ def test_a_batch_is_what_the_slot_held_even_after_the_slot_is_written_again(acti
     assert batch.terminated.dtype == torch.bool and np.array_equal(batch.terminated.numpy(), before["terminated"])
     assert np.array_equal(batch.probability.numpy(), before["probability"].astype(np.float32))
     assert batch.population == 12_345
+
+
+def test_a_cpu_reads_observations_where_replay_wrote_them() -> None:
+    spec = ExperienceSpec(FIELDS, Categorical(4), 16, stack=2, n_step=3)
+    sampled = fill(spec, 8)
+    batch = to_device(sampled, spec, CPU)
+    for field in spec.fields:
+        written = sampled.arrays[f"observation/{field.name}"]
+        assert batch.observation[field.name].data_ptr() == written.ctypes.data

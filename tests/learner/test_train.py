@@ -17,6 +17,7 @@ import torch
 
 from learner import __main__ as command
 from learner import checkpoint
+from learner.algorithms.base import Algorithm, Batch
 from learner.checkpoint import CheckpointError
 from learner.config import DqnConfig, LearnerConfig
 from learner.networks import build_network
@@ -57,6 +58,7 @@ class Bench:
         for chunk in CHUNKS:
             self.server.table.insert(chunk)
         self.run_dir.write_endpoint("replay", self.server.address)
+        self.turns = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._turn)
         self._thread.start()
@@ -65,6 +67,11 @@ class Bench:
         while not self._over.is_set():
             self.server.turn(0.01)
             self.server.table.insert(CHUNKS[0])  # the limiter counts what comes while a learner is there
+            self.turns += 1
+
+    @property
+    def drawn(self) -> float:
+        return self.server._metrics.value("sampled_items")
 
     def life(self, *_arguments: object) -> Life:
         self._lives.append(Life("learner", self.run_dir, describe))
@@ -119,6 +126,26 @@ def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: 
     wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, 10, "the batches")
     priorities = table._selector._tree.get(np.arange(table.size))  # type: ignore[attr-defined]
     assert len(set(priorities.tolist())) > 2, "priorities have reached the table"
+
+
+def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_one_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, done = bench.learner(updates=12), 0
+    update = learner.optimiser.update
+
+    def updating(algorithm: Algorithm, batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        nonlocal done
+        before = {name: rows.clone() for name, rows in batch.observation.items()}
+        filled, turns = CONFIG.batch_size * (done + 1 + CONFIG.prefetch), bench.turns
+        wait_until(lambda: bench.drawn >= filled and bench.turns > turns + 3, 10, "the other slots")
+        assert bench.drawn == filled and all(torch.equal(rows, before[name]) for name, rows in batch.observation.items())
+        done += 1
+        return update(algorithm, batch)
+
+    monkeypatch.setattr(learner.optimiser, "update", updating)
+    learner.run()
+    assert done == 12
 
 
 def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -> None:

@@ -1,0 +1,107 @@
+"""`python -m benchmarks.stand_in RUN_DIR UPDATE`: what stands where the learner does in `headrace bench pipeline`.
+
+UPDATE is `none`: the learner itself, its loop and its whole way of a batch, around an update that does nothing; a number of
+milliseconds: around one that copies the batch and sleeps that long; or `sampler`: not the learner, but the loop of
+`headrace bench replay`'s sampler, which looks at no batch.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learner.__main__ import read_settings
+from learner.algorithms.base import Algorithm, Batch
+from learner.config import LearnerConfig
+from learner.networks import build_network
+from learner.optim import Optimiser
+from learner.train import WAIT_SECONDS, Learner, LearnerSettings, describe
+from learner.weights import WeightPublisher
+from replay.client import Sampler
+from transport.lifetime import Lifetime
+from transport.run_dir import RunDir
+
+
+class Nothing(Optimiser):
+    """An update that learns nothing and answers random priorities."""
+
+    def update(self, algorithm: Algorithm, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        algorithm.after_update()
+        return {}, torch.rand(len(batch.action))
+
+
+class Pause(Nothing):
+    """Besides, it sleeps, as a host does while its accelerator computes.
+
+    Where the learner computes on the CPU, which reads a batch in replay's own slot, the observations are first copied to memory
+    that stands for a device's: the copy that an accelerator could not do without.
+    """
+
+    def __init__(self, algorithm: Algorithm, config: LearnerConfig, device: torch.device, seconds: float) -> None:
+        super().__init__(algorithm.parameters(), config, device)
+        self._seconds = seconds
+        self._memory: dict[str, Tensor] = {}
+
+    def update(self, algorithm: Algorithm, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        for name, rows in batch.observation.items():
+            if rows.device.type == "cpu":
+                self._memory.setdefault(name, torch.empty_like(rows)).copy_(rows)
+        if self._seconds:
+            time.sleep(self._seconds)
+        return super().update(algorithm, batch)
+
+
+def learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, update: str) -> None:
+    """The learner's loop around an update that is none."""
+    learner = Learner(settings, run_dir, life)
+    algorithm, config, device = learner.algorithm, settings.learner, learner.device
+    if update == "none":
+        learner.optimiser = Nothing(algorithm.parameters(), config, device)
+    else:
+        learner.optimiser = Pause(algorithm, config, device, float(update) / 1000)
+    learner.run()
+
+
+def sample(settings: LearnerSettings, run_dir: RunDir, life: Lifetime) -> None:
+    """Draws batches and sends priorities back until it is stopped; actors follow weights that are published once."""
+    config, bind, metrics = settings.learner, run_dir.bind_address, life.metrics
+    publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
+    publisher.publish(build_network(settings.spec, settings.algorithm), 0)
+    run_dir.write_endpoint("payload", publisher.addresses[1])
+    run_dir.write_endpoint("weights", publisher.addresses[0])
+    address = str(run_dir.wait_for_endpoint("replay", lambda: life.stopping))
+    sampler = Sampler(address, life.name, life.incarnation, settings.spec, config.batch_size, config.prefetch)
+    life.ready()
+    generator = np.random.default_rng(0)
+    while not life.stopping:
+        with metrics.phase("data_wait"):
+            batch = sampler.next(WAIT_SECONDS)
+        if batch is not None:
+            sampler.update_priorities(batch.arrays["key"], generator.random(config.batch_size, np.float32))
+            sampler.release(batch)
+            metrics.count("updates")
+            metrics.count("items", config.batch_size)
+        life.beat()
+    sampler.close()
+    publisher.close()
+
+
+def play(path: str, update: str) -> None:
+    """Set up, then one loop."""
+    run_dir = RunDir(Path(path))
+    settings = read_settings(run_dir)
+    life = Lifetime("learner", run_dir, describe)
+    if update == "sampler":
+        sample(settings, run_dir, life)
+    else:
+        learn(settings, run_dir, life, update)
+    life.close()
+
+
+if __name__ == "__main__":
+    play(*sys.argv[1:])
