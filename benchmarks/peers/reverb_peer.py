@@ -1,9 +1,9 @@
 """Reverb at Headrace's work: its server, a writer and a sampler, each a process; run by a Python that has dm-reverb (Linux).
 
-The writer appends single steps to a StructuredWriter, which sends each frame once and refers to it from the items (five times as
-cheap in the writer's process as TrajectoryWriter with items created one by one). The sampler draws batches through
-TrajectoryDataset and updates the priority of every item by Client.mutate_priorities. Windows run across episode ends, which spares
-Reverb the work of ending episodes.
+The writer appends single steps to a StructuredWriter, which sends each frame once and refers to it from the items; it takes in
+more than twice as many steps as TrajectoryWriter with items created one by one. The sampler draws batches through
+TrajectoryDataset and updates every item's priority by Client.mutate_priorities. Windows run across the ends of episodes, which
+spares Reverb the work of ending them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Tests of the benchmarks: that what they print is sound, not how fast anything is."""
