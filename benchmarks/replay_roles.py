@@ -219,7 +219,7 @@ def sample(task: Task) -> dict[str, Any]:
     run_dir = RunDir(Path(task.run_dir))
     spec = read_spec(run_dir.spec.read_bytes())
     sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS)
-    batch = first_batch(sampler)
+    batch: SampledBatch | None = first_batch(sampler)
     generator = np.random.default_rng(0)
     begun = gate()
     asked = [begun] * SLOTS
