@@ -150,12 +150,15 @@ class Writing:
             if time.monotonic() > deadline:
                 raise SystemExit(f"{self.writer.outstanding} chunks were not acknowledged within {READY_SECONDS:.0f} s")
 
-    def fill(self) -> None:
+    def fill(self) -> dict[str, Any]:
+        """Writes as many steps as the task says, and waits for the last acknowledgement."""
+        begun = time.monotonic()
         while self.writer.acknowledged_steps < self.task.fill:
             if self.writer.has_credit:
                 self.insert()
             self.poll(0 if self.writer.has_credit else PATIENCE_SECONDS)
         self.drain()
+        return {"steps": self.writer.acknowledged_steps, "seconds": time.monotonic() - begun}
 
     def flat_out(self, begun: float) -> float:
         """Writes until the time is over; returns when that was."""
@@ -205,11 +208,7 @@ class Writing:
 def write(task: Task) -> dict[str, Any]:
     """The writer process."""
     writing = Writing(task)
-    result = {}
-    if task.fill:
-        writing.fill()
-    else:
-        result = writing.measure()
+    result = writing.fill() if task.fill else writing.measure()
     writing.writer.close()
     return result
 
@@ -220,7 +219,7 @@ def sample(task: Task) -> dict[str, Any]:
     run_dir = RunDir(Path(task.run_dir))
     spec = read_spec(run_dir.spec.read_bytes())
     sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS)
-    batch = first_batch(sampler)
+    batch: SampledBatch | None = first_batch(sampler)
     generator = np.random.default_rng(0)
     begun = gate()
     asked = [begun] * SLOTS

@@ -85,7 +85,8 @@ def print_results(results: list[dict[str, Any]]) -> None:
         for each in (result for result in results if result["case"] == case):
             span = f" ({figure(min(each['runs']))}-{figure(max(each['runs']))})" if len(each["runs"]) > 1 else ""
             words.append(f"{each['metric']} {figure(each['value'])} {each['unit']}{span}".replace(" ", NO_BREAK))
-        text = textwrap.fill(" · ".join(words).replace(" ·", NO_BREAK + "·"), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
+        line = " · ".join(words).replace(" ·", NO_BREAK + "·")
+        text = textwrap.fill(line, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
         text = text.replace(NO_BREAK, " ")
         print(f"{case:<{len(INDENT)}}{text[len(INDENT) :]}" if len(case) < len(INDENT) else f"{case}\n{text}")
 

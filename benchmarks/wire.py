@@ -130,9 +130,15 @@ class Wire:
         self.run_dir.remove_sockets()
         return time.monotonic() - begun
 
-    def fill(self, steps: int = CAPACITY) -> None:
-        """One writer writes so many steps, as fast as it can."""
-        finish(self.start(self.task("writer", fill=steps)))
+    def fill(self, steps: int = CAPACITY) -> float:
+        """One writer writes so many steps, as fast as it can; returns steps per second."""
+        written = finish(self.start(self.task("writer", fill=steps)))
+        return float(written["steps"] / written["seconds"])
+
+    def sample(self, seconds: float) -> float:
+        """One sampler alone; returns items per second."""
+        drawn = self.measure([self.task("sampler", seconds=seconds, batch_size=BATCH)], seconds).samplers[0]
+        return float(drawn["items"] / drawn["seconds"])
 
     def check(self) -> int:
         """Compares batches with what was written; returns how many items were equal. Ends the benchmark if one was not."""
@@ -162,9 +168,9 @@ class Wire:
                 process.stdin.flush()  # type: ignore[union-attr]
             server = psutil.Process(self.server.pid)
             time.sleep(max(moment - time.monotonic(), 0))
-            cpu, begun = cpu_seconds(server), time.monotonic()
+            cpu, begun = clock(server), time.monotonic()
             time.sleep(max(moment + seconds - time.monotonic(), 0))
-            cpu, elapsed, resident = cpu_seconds(server) - cpu, time.monotonic() - begun, server.memory_info().rss
+            cpu, elapsed, resident = clock(server) - cpu, time.monotonic() - begun, server.memory_info().rss
             results = [finish(process) for process in processes]
         finally:
             for process in processes:
@@ -179,12 +185,16 @@ class Wire:
         """Of the server, the learner's slab included where it has touched it."""
         return int(psutil.Process(self.server.pid).memory_info().rss)
 
+    def cpu_seconds(self) -> float:
+        """Spent by the server so far."""
+        return clock(psutil.Process(self.server.pid))
+
     def log_bytes(self) -> int:
         """Of the segment log."""
         return sum(path.stat().st_size for path in self.run_dir.segments.glob("*.segment"))
 
 
-def cpu_seconds(process: psutil.Process) -> float:
+def clock(process: psutil.Process) -> float:
     """Spent by a process so far, all its threads, the kernel's work for them included."""
     times = process.cpu_times()
     return float(times.user + times.system)

@@ -24,7 +24,8 @@ class Peer:
 
     def __init__(self, name: str, python: str, asked: dict[str, Any]) -> None:
         """Raises PeerFailed where the Python is not one, or has not got the peer."""
-        self.name, self.version, self.settings, self.checked = name, "", {}, 0
+        self.name, self.version, self.checked = name, "", 0
+        self.settings: dict[str, Any] = {}
         self._python, self._asked = python, asked
         if not Path(python).is_file():
             raise PeerFailed(f"--peer-python: there is no {python}")

@@ -1,0 +1,124 @@
+"""`headrace bench replay`: what its processes send, what its checker finds, what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import replay
+from benchmarks.peers.run import Peer, PeerFailed
+from benchmarks.recording import load_frames
+from benchmarks.replay_roles import Columns, chunks_by_slices, chunks_by_steps, compare, first_rows, load_circle, save_circle
+from benchmarks.report import Report, result
+from benchmarks.wire import make_spec
+from replay.config import ReplayConfig
+from replay.storage import batch_layout
+from replay.table import Table
+
+N_STEP = 3
+
+
+def drawn(tmp_path: Path, source: object, n_step: int = N_STEP, batch_size: int = 256) -> Columns:
+    """A batch out of a table that holds chunks of a source."""
+    spec = make_spec("frames", n_step, "none")
+    save_circle(tmp_path / "recording", load_frames(), spec.rows(spec.chunk_length))
+    recording, columns = load_circle(tmp_path / "recording")
+    table = Table(spec, ReplayConfig(capacity=4096, min_size=1), seed=0)
+    for chunk in islice(source(spec, recording, columns, first_rows(recording, 1, 2)), 24):  # type: ignore[operator]
+        table.insert(chunk)
+    layout = batch_layout(spec, batch_size)
+    batch = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    table.sample(batch)
+    return batch
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("source", [chunks_by_slices, chunks_by_steps])
+def test_what_is_drawn_is_what_was_recorded_however_the_chunks_were_made(tmp_path: Path, source: object, n_step: int) -> None:
+    batch = drawn(tmp_path, source, n_step)
+    compare(make_spec("frames", n_step, "none"), load_frames(), batch)
+    assert len(np.unique(batch["reward"][:, 0])) > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("observation/observation", "an observation"),
+        ("action", "an action"),
+        ("steps", "an item ends"),
+        ("next_index", "a next observation"),
+    ],
+)
+def test_the_checker_finds_what_was_not_written(tmp_path: Path, name: str, what: str) -> None:
+    batch = drawn(tmp_path, chunks_by_slices)
+    batch[name][:] = (batch[name] + 1) % 4
+    with pytest.raises(AssertionError, match=what):
+        compare(make_spec("frames", N_STEP, "none"), load_frames(), batch)
+
+
+@pytest.mark.flow
+@pytest.mark.timeout(240)
+def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay.main(["--seconds", "0.3", "--runs", "1", "--cases", "vectors", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() >= {"benchmark", "machine", "commit", "results", "peers", "ratios"}
+    value = {(each["case"], each["metric"]): each["value"] for each in document["results"]}
+    mix = "vectors, together at 1.43 : 1"
+    assert value["vectors, one writer alone", "inserts"] > 0 and value["vectors, one sampler alone", "samples"] > 0
+    assert {"acknowledged p99", "batch p99", "server CPU per insert", "all CPU per sample", "on the wire"} <= {
+        metric for case, metric in value if case == mix
+    }
+    assert 0 < value[mix, "of its budget"] < 1
+    assert ["vectors, bare gather"] == [each["peer"] for each in document["ratios"]]
+    assert any("items compared with the recording, all equal" in note for note in document["notes"])
+
+
+@pytest.mark.flow
+@pytest.mark.timeout(240)
+def test_paced_writers_of_frames_keep_their_pace_and_the_slowest_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [case for case in replay.make_cases(1.43, 2000.0) if case.name == "4 paced"]
+    found = replay.Bench(cases, 0.5, 1, "lz4").run(check=True)
+    assert 0 < found[replay.Metric("4 paced", "slowest of its pace", "share")] <= 1
+    assert 0 < found[replay.Metric("4 paced", "inserts", "steps/s")] < 8800  # paced, not flat out
+
+
+def test_ratios_are_ours_over_theirs_and_only_of_like_and_like() -> None:
+    report = Report("replay")
+    report.add("one writer alone", "inserts", "steps/s", [300.0])
+    report.add("one writer alone, step by step", "inserts", "steps/s", [200.0])
+    report.add("one writer alone, log on", "inserts", "steps/s", [150.0])
+    report.add("one writer alone", "server memory", "MB", [1.0])
+    theirs = [result("one writer alone", "inserts", "steps/s", [10.0]), result("one writer alone", "server memory", "MB", [1.0])]
+    report.peer("reverb", "1", {}, theirs)
+    replay.compare(report, {(each["case"], each["metric"]): each["value"] for each in report.results})
+    found = {(each["case"], each["metric"], each["peer"]): each["value"] for each in report.ratios}
+    assert found == {
+        ("one writer alone", "inserts", "reverb"): 30.0,
+        ("one writer alone, step by step", "inserts", "reverb"): 20.0,
+        ("one writer alone, log on", "inserts", "reverb"): 15.0,
+        ("one writer alone, log on", "inserts", "log off"): 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "given", [["--peer", "reverb"], ["--cases", "insert,nothing"], ["--runs", "0"], ["--peer", "unheard-of"]]
+)
+def test_a_mistake_on_the_command_line_costs_one_line(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        replay.main(given)
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.skipif(find_spec("reverb") is not None, reason="Reverb is installed here")
+def test_a_peer_that_is_not_there_is_told_before_anything_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PeerFailed, match=r"has no reverb; benchmarks/README.md says how to install it"):
+        Peer("reverb", sys.executable, {})
+    assert replay.main(["--peer", "reverb", "--peer-python", "no/such/python"]) == 2
+    assert capsys.readouterr().err == "headrace bench replay: --peer-python: there is no no/such/python\n"
