@@ -9,6 +9,8 @@ import numpy as np
 
 from transport.experience import Chunk, Columns, ExperienceSpec
 
+BURSTS = 8  # one would hold up the actor and fill replay's queue; many small ones cost more each
+
 
 def _as_they_are(columns: Columns) -> Columns:
     return columns
@@ -37,7 +39,7 @@ class Chunker:
         """`clock` gives seconds; tests bring their own.
 
         `complete` turns the columns [M, rows, …] of M chunks that leave together into those that they carry. `staggered` cuts
-        the first chunk of each stream short, each at another length, so that from then on chunks leave evenly over time.
+        the first chunks of some streams short, so that from then on chunks leave evenly over time, in BURSTS bursts.
         """
         self._spec = spec
         self._streams = streams
@@ -60,7 +62,7 @@ class Chunker:
         self._fill = np.full(streams, spec.history)  # [K] rows held
         length = np.full(streams, spec.chunk_length)
         if staggered:
-            length = 1 + self._everyone * spec.chunk_length // streams
+            length -= (self._everyone * BURSTS // streams) * spec.chunk_length // BURSTS
         self._leaves = spec.history + length + spec.n_step  # [K] rows with which the chunk being filled leaves
         self._episode_step = np.zeros(streams, np.int32)  # [K] age of the observation acted on
         self._since = np.full(streams, clock())  # [K] when the first item of the chunk being filled came
@@ -111,8 +113,8 @@ class Chunker:
         """Adds one row to the streams `where` [M]; `row` holds [M, …] columns, or what is the same for all."""
         here: slice | np.ndarray
         if where is self._everyone:
-            here = slice(self._next * self._streams, (self._next + 1) * self._streams)
-            place = where + here.start
+            first = self._next * self._streams
+            here, place = slice(first, first + self._streams), where + first
             self._next = (self._next + 1) % self._rows
         else:
             here = place = np.array([self._spare.pop() for _ in where])

@@ -23,7 +23,7 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
     """
     shape = columns["reward"].shape
     history, n = spec.history, spec.n_step
-    # Chunks end to end: an item finds the n rows after it within its own chunk, so where one chunk meets the next nothing is kept.
+    # Chunks end to end: an item finds the n rows after it within its own chunk; what mixes two chunks is dropped below.
     reward, terminated, valid, taken, best = (
         columns[name].reshape(-1) for name in ("reward", "terminated", "valid", TAKEN_VALUE, BEST_VALUE)
     )  # [N]

@@ -112,11 +112,11 @@ class VectorEnv:
         if not len(ended):
             return VectorStep(seen, reward, terminated, truncated, seen, [])
         episodes = [self._episode(k, score[k], success[k]) for k in ended.tolist()]
-        observation = {name: rows.copy() for name, rows in seen.items()}
+        final = {name: np.empty_like(rows) for name, rows in seen.items()}
         for name, rows in self._start(ended).items():
-            observation[name][ended] = rows
-        self._last = observation
-        return VectorStep(observation, reward, terminated, truncated, seen, episodes)
+            final[name][ended] = seen[name][ended]
+            seen[name][ended] = rows
+        return VectorStep(seen, reward, terminated, truncated, final, episodes)
 
     def close(self) -> None:
         """Closes every environment."""
@@ -124,8 +124,8 @@ class VectorEnv:
 
     def _start(self, where: np.ndarray) -> dict[str, np.ndarray]:
         """Starts an episode in environments `where` [M]. Gives their first observations [M, *shape] by field name."""
-        seeds = [self._seeds[k] for k in where]
-        for k in where:
+        seeds = [self._seeds[k] for k in where.tolist()]
+        for k in where.tolist():
             self._seeds[k] = None
         self._total_reward[where] = 0.0
         self._length[where] = 0
