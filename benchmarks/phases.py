@@ -18,6 +18,7 @@ class Stopwatch:
     def __init__(self) -> None:
         """Begins with "other"."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.begun: float | None = None  # when the actor was ready, by time.monotonic
         self._phase = "other"
         self._since = time.thread_time()
 
@@ -53,7 +54,7 @@ class Stopwatch:
 
 
 def instrument(actor: Actor, watch: Stopwatch) -> None:
-    """Times the parts of an actor; what is sent is timed once it has a socket, so call this before `run`."""
+    """Times the parts of an actor, and notes when it is ready. Call this before `run`."""
     env = actor._env
     watch.time(env, "step", "wrappers")
     simulators = env._simulators
@@ -77,6 +78,6 @@ def instrument(actor: Actor, watch: Stopwatch) -> None:
 
     def begin() -> None:
         ready()
-        watch.restart()
+        watch.begun = time.monotonic()
 
     actor._life.ready = begin  # type: ignore[method-assign]
