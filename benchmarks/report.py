@@ -52,9 +52,9 @@ class Report:
             print(note)
         for result in self.results:
             runs = ", ".join(f"{run:,.0f}" for run in result["runs"])
-            print(f"{result['case']:<28} {result['metric']:<14} {result['value']:>12,.0f} {result['unit']:<8} (runs {runs})")
+            print(f"{result['case']:<28} {result['metric']:<22} {result['value']:>12,.0f} {result['unit']:<8} (runs {runs})")
         for ratio in self.ratios:
-            print(f"{ratio['case']:<28} {ratio['metric']:<14} {ratio['value']:>12.2f} x {ratio['peer']}")
+            print(f"{ratio['case']:<28} {ratio['metric']:<22} {ratio['value']:>12.2f} x {ratio['peer']}")
 
 
 def machine() -> dict[str, Any]:
