@@ -105,8 +105,8 @@ class Chunker:
                 yield from self._cut(self._everyone[k : k + 1], held)
 
     def _append_last(self, observation: Columns, where: np.ndarray, policy_version: int) -> Iterator[Chunk]:
-        row = observation | dict.fromkeys(self._spec.remembered, np.float32(np.nan))
-        row |= dict.fromkeys(("action", "reward", "terminated", "truncated"), np.float32(0))
+        row = observation | dict.fromkeys(self._spec.remembered, np.full((), np.nan, np.float32))
+        row |= dict.fromkeys(("action", "reward", "terminated", "truncated"), np.zeros((), np.float32))
         yield from self._append(where, row, 0, policy_version)
 
     def _append(self, where: np.ndarray, row: Columns, valid: int, policy_version: int) -> Iterator[Chunk]:

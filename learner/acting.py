@@ -67,7 +67,8 @@ class _Dense:
     W x needs no transposed copy of W."""
 
     def __init__(self, network: QNetwork) -> None:
-        self._torsos = [(name, torso, _layers(torso.layers)) for name, torso in zip(network.names, network.torsos, strict=True)]
+        torsos = [torso for torso in network.torsos if isinstance(torso, Torso)]
+        self._torsos = [(name, torso, _layers(torso.layers)) for name, torso in zip(network.names, torsos, strict=True)]
         self._trunk = _layers(nn.Sequential(*network.trunk, network.head))
         self._dueling = network.dueling
 

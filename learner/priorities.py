@@ -36,8 +36,7 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
         return_ += np.where(k < steps, discount[k] * reward[k : k + count], 0.0)
     after = np.arange(count) + steps  # [N - n] the row after the last reward
     bootstrap = np.where(terminated[after - 1] != 0, 0.0, discount[steps] * best[after])
-    priority = np.full(len(reward), np.nan, np.float32)
-    priority[:count] = np.abs(return_ + bootstrap - taken[:count])
-    priority = priority.reshape(shape)
+    priority: np.ndarray = np.full(shape, np.nan, np.float32)
+    priority.reshape(-1)[:count] = np.abs(return_ + bootstrap - taken[:count])
     priority[..., :history] = priority[..., shape[-1] - n :] = np.nan
     return priority

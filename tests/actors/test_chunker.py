@@ -7,7 +7,7 @@ import pytest
 
 from actors.chunker import BURSTS, Chunker
 from tests.actors.streams import Streams, make_spec
-from transport.experience import Columns, Continuous
+from transport.experience import Chunk, Columns, Continuous
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -166,7 +166,7 @@ def test_chunks_that_leave_together_are_completed_together() -> None:
     never = np.zeros(3, bool)
     ones = np.ones(3, np.float32)
     remembered = {"log_prob": ones}
-    chunks = []
+    chunks: list[Chunk] = []
     for _ in range(5):
         chunks += streams.chunker.step(streams.observation, ones, ones, never, never, streams.observation, 0, remembered)
     assert seen == [(3, spec.rows(4))]
