@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import torch
 
 from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.exploration import epsilon_ladder
 from actors.stack import Stack
+from learner.acting import Policy
 from learner.config import DqnConfig
 from learner.networks import build_network
 from learner.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from learner.weights import WeightFollower
 from replay.client import ExperienceWriter
-from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Chunk, Columns, ExperienceSpec
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
 from transport.metrics import Metrics, Record
@@ -28,6 +28,7 @@ from transport.run_dir import RunDir
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
+POLL_SECONDS = 0.005  # between two looks at the sockets: far less than weights or credit take to come, far more than they cost
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,16 @@ class Actor:
         self._metrics: Metrics = life.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
         self._env = VectorEnv(settings.env, spec, streams, range(streams))
-        self._network = build_network(spec, settings.algorithm).eval()
-        self._generator = torch.Generator()
+        self._network = build_network(spec, settings.algorithm)
+        self._policy = Policy(self._network)
         self._adopt(life.assignment or settings.assignment)
         self._stack = Stack(spec, streams)
         # Q-values stay here; what replay is sent instead is computed when a chunk leaves, n rows later.
         known = msgspec.structs.replace(spec, remembered=(TAKEN_VALUE, BEST_VALUE))
-        self._chunker = Chunker(known, streams, settings.actors.chunk_seconds)
+        self._chunker = Chunker(known, streams, settings.actors.chunk_seconds, complete=self._with_priority, staggered=True)
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
+        self._next_poll = 0.0
 
     def run(self) -> None:
         """Set up, then one loop. Raises ReplayRefused."""
@@ -104,10 +106,13 @@ class Actor:
         while not life.stopping:
             observation = self._step(observation)
             self._send()
-            self._follower.poll()
             life.beat()
-            if life.assignment not in (None, self._assignment):
-                self._adopt(life.assignment)
+            if time.monotonic() >= self._next_poll:
+                self._next_poll = time.monotonic() + POLL_SECONDS
+                self._writer.poll()
+                self._follower.poll()
+                if life.assignment not in (None, self._assignment):
+                    self._adopt(life.assignment)
         self._drain(observation)
 
     def _beat_while_waiting(self) -> bool:
@@ -119,47 +124,40 @@ class Actor:
         streams, algorithm = self._settings.actors.envs_per_actor, self._settings.algorithm
         self._assignment = assignment
         self._env.reseed(range(assignment.first_seed, assignment.first_seed + streams))
-        self._generator.manual_seed(assignment.first_seed)
+        self._policy.seed(assignment.first_seed)
         offset, total = assignment.offset, assignment.environments
-        self._epsilon = torch.from_numpy(epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power))
+        self._epsilon = epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power)
 
-    def _step(self, observation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _step(self, observation: Columns) -> Columns:
         metrics, version = self._metrics, self._follower.version
         with metrics.phase("act"):
-            stacked = {name: torch.from_numpy(stack) for name, stack in self._stack.stacked.items()}
             # Untrained weights choose one action for ever; chance sees more of the environment.
             epsilon = self._epsilon if version > UNTRAINED_VERSION else 1.0
-            acted = self._network.act(stacked, epsilon, self._generator)
-            assert acted.value is not None and acted.best_value is not None
-            action, remembered = acted.action.numpy(), {TAKEN_VALUE: acted.value.numpy(), BEST_VALUE: acted.best_value.numpy()}
+            acted = self._policy.act(self._stack.stacked, epsilon)
+            remembered = {TAKEN_VALUE: acted.value, BEST_VALUE: acted.best_value}
         with metrics.phase("env_step"):
-            step = self._env.step(action)
+            step = self._env.step(acted.action)
         with metrics.phase("insert"):
-            ended = step.terminated | step.truncated
-            last = step.final_observation
-            chunks = self._chunker.step(
-                observation, action, step.reward, step.terminated, step.truncated, last, version, remembered
-            )
-            self._outbox.extend(map(self._with_priority, chunks))
-            self._stack.push(step.observation, ended)
-        metrics.count("steps", len(action))
+            done, last = (step.reward, step.terminated, step.truncated), step.final_observation
+            self._outbox.extend(self._chunker.step(observation, acted.action, *done, last, version, remembered))
+            self._stack.push(step.observation, step.terminated | step.truncated)
+        metrics.count("steps", len(acted.action))
         metrics.count("episodes", len(step.episodes))
         self._recent.extend(step.episodes)
         return step.observation
 
-    def _with_priority(self, chunk: Chunk) -> Chunk:
-        """Adds how much there may be to learn from each item; without that, new items are all drawn as if the most."""
-        priority = initial_priority(self._settings.spec, chunk.columns, self._settings.algorithm)
-        return replace(chunk, columns=chunk.columns | {INITIAL_PRIORITY: priority})
+    def _with_priority(self, columns: Columns) -> Columns:
+        """Sends how much there may be to learn from each item; without that, new items are all drawn as if the most."""
+        priority = initial_priority(self._settings.spec, columns, self._settings.algorithm)
+        return columns | {INITIAL_PRIORITY: priority}
 
     def _send(self) -> None:
         """Hands chunks to replay; waits for credit when there is none, which is how replay slows its actors."""
-        self._writer.poll()
         while self._outbox and not self._life.stopping:
-            if self._writer.has_credit:
-                with self._metrics.phase("insert"):
+            with self._metrics.phase("insert"):
+                while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
-            else:
+            if self._outbox:
                 with self._metrics.phase("wait_credit"):
                     self._writer.poll(CREDIT_WAIT_SECONDS)
                 self._follower.poll()
@@ -187,9 +185,9 @@ class Actor:
             if told:
                 metrics.gauge("success_rate", float(np.mean(told)))
 
-    def _drain(self, observation: dict[str, np.ndarray]) -> None:
+    def _drain(self, observation: Columns) -> None:
         """Sends what is left and waits, not for ever, until replay has it."""
-        self._outbox.extend(map(self._with_priority, self._chunker.drain(observation, self._follower.version)))
+        self._outbox.extend(self._chunker.drain(observation, self._follower.version))
         began = time.monotonic()
         while (self._outbox or self._writer.outstanding) and time.monotonic() < began + self._life.drain_seconds:
             if self._outbox and self._writer.has_credit:

@@ -9,6 +9,12 @@ import numpy as np
 
 from transport.experience import Chunk, Columns, ExperienceSpec
 
+BURSTS = 8  # one would hold up the actor and fill replay's queue; many small ones cost more each
+
+
+def _as_they_are(columns: Columns) -> Columns:
+    return columns
+
 
 class Chunker:
     """Collects the rows of K streams and cuts them into chunks.
@@ -16,22 +22,48 @@ class Chunker:
     Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after
     them, or, shorter, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action
     (valid = 0) that holds its last observation; so does `drain`, where a stream ends. What is remembered is NaN there.
+
+    Rows lie in the order in which they came, all streams side by side: a step is one copy per column, however many streams there
+    are. Which rows are a stream's is an index, and all chunks that leave together are cut out by it at once.
     """
 
     def __init__(
-        self, spec: ExperienceSpec, streams: int, chunk_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        spec: ExperienceSpec,
+        streams: int,
+        chunk_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        complete: Callable[[Columns], Columns] = _as_they_are,
+        staggered: bool = False,
     ) -> None:
-        """`clock` gives seconds; tests bring their own."""
+        """`clock` gives seconds; tests bring their own.
+
+        `complete` turns the columns [M, rows, …] of M chunks that leave together into those that they carry. `staggered` cuts
+        the first chunks of some streams short, so that from then on chunks leave evenly over time, in BURSTS bursts.
+        """
         self._spec = spec
         self._streams = streams
         self._seconds = chunk_seconds
         self._clock = clock
+        self._complete = complete
         self._rows = spec.rows(spec.chunk_length)
-        # Rows before a stream's first are never looked at; zeros keep them harmless and cheap to compress.
-        self._buffer = {
-            column.name: np.zeros((streams, self._rows, *column.shape), np.dtype(column.dtype)) for column in spec.columns
-        }
+        self._everyone = np.arange(streams)
+        # A ring of `rows` vector steps: no stream holds more. Behind it lie the rows that truncations add, taken from `_spare`;
+        # memory that none of them needs is never touched. Rows before a stream's first are never looked at; zeros keep them
+        # harmless and cheap to compress.
+        ring = self._rows * streams
+        self._columns = {column.name: np.zeros((2 * ring, *column.shape), np.dtype(column.dtype)) for column in spec.columns}
+        self._spare = list(range(2 * ring - 1, ring - 1, -1))
+        self._ring = ring
+        self._next = 0  # the vector step of the ring that is written next
+        self._place = np.zeros((streams, self._rows), np.int64)  # [K, rows] where the rows of each stream lie, oldest first
+        before = np.arange(self._rows - spec.history, self._rows)
+        self._place[:, : spec.history] = before * streams + self._everyone[:, None]
         self._fill = np.full(streams, spec.history)  # [K] rows held
+        length = np.full(streams, spec.chunk_length)
+        if staggered:
+            length -= (self._everyone * BURSTS // streams) * spec.chunk_length // BURSTS
+        self._leaves = spec.history + length + spec.n_step  # [K] rows with which the chunk being filled leaves
         self._episode_step = np.zeros(streams, np.int32)  # [K] age of the observation acted on
         self._since = np.full(streams, clock())  # [K] when the first item of the chunk being filled came
 
@@ -50,10 +82,8 @@ class Chunker:
 
         final_observation[name] [K, *shape] is read only where truncated. remembered[name] [K] has what the spec asks for.
         """
-        everyone = np.arange(self._streams)
-        row = dict(observation) | remembered
-        row.update(action=action, reward=reward, terminated=terminated, truncated=truncated)
-        yield from self._append(everyone, row, valid=1, policy_version=policy_version)
+        row = {**observation, **remembered, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+        yield from self._append(self._everyone, row, 1, policy_version)
         self._episode_step += 1
         if truncated.any():
             cut = np.flatnonzero(truncated)
@@ -67,49 +97,63 @@ class Chunker:
 
         Items near the end bootstrap from it, over fewer than n_step steps. Afterwards the chunker is spent.
         """
-        everyone = np.arange(self._streams)
         for _ in range(self._spec.n_step):  # n rows, so that the last real row is an item too
-            yield from self._append_last(observation, everyone, policy_version)
-        for k in range(self._streams):
-            length = self._held(k)
-            if length > 0 and self._buffer["valid"][k, self._spec.history : self._spec.history + length].any():
-                yield self._cut(k, length)
+            yield from self._append_last(observation, self._everyone, policy_version)
+        history = self._spec.history
+        for k, held in enumerate(self._held().tolist()):
+            if held > 0 and self._columns["valid"][self._place[k, history : history + held]].any():
+                yield from self._cut(self._everyone[k : k + 1], held)
 
     def _append_last(self, observation: Columns, where: np.ndarray, policy_version: int) -> Iterator[Chunk]:
-        row = dict(observation) | dict.fromkeys(self._spec.remembered, np.full(len(where), np.nan, np.float32))
-        nothing = np.zeros(len(where), np.float32)
-        action = np.zeros((len(where), *self._buffer["action"].shape[2:]), np.float32)
-        row.update(action=action, reward=nothing, terminated=nothing, truncated=nothing)
-        yield from self._append(where, row, valid=0, policy_version=policy_version)
+        row = observation | dict.fromkeys(self._spec.remembered, np.full((), np.nan, np.float32))
+        row |= dict.fromkeys(("action", "reward", "terminated", "truncated"), np.zeros((), np.float32))
+        yield from self._append(where, row, 0, policy_version)
 
     def _append(self, where: np.ndarray, row: Columns, valid: int, policy_version: int) -> Iterator[Chunk]:
-        """Adds one row to the streams `where` [M]; `row` holds [M, …] columns."""
-        place = self._fill[where]
+        """Adds one row to the streams `where` [M]; `row` holds [M, …] columns, or what is the same for all."""
+        here: slice | np.ndarray
+        if where is self._everyone:
+            first = self._next * self._streams
+            here, place = slice(first, first + self._streams), where + first
+            self._next = (self._next + 1) % self._rows
+        else:
+            here = place = np.array([self._spare.pop() for _ in where])
         for name, values in row.items():
-            self._buffer[name][where, place] = values
-        self._buffer["valid"][where, place] = valid
-        self._buffer["episode_step"][where, place] = self._episode_step[where]
-        self._buffer["policy_version"][where, place] = policy_version
-        self._fill[where] = place + 1
-        for k in where[place + 1 == self._rows]:
-            yield self._cut(int(k), self._spec.chunk_length)
+            self._columns[name][here] = values
+        self._columns["valid"][here] = valid
+        self._columns["episode_step"][here] = self._episode_step[where]
+        self._columns["policy_version"][here] = policy_version
+        fill = self._fill[where]
+        self._place[where, fill] = place
+        self._fill[where] = fill + 1
+        full = fill + 1 == self._leaves[where]
+        if full.any():
+            yield from self._cut_each(where[full])
 
-    def _held(self, k: int) -> int:
-        """Items of stream k whose n following rows are there."""
-        return int(self._fill[k]) - self._spec.history - self._spec.n_step
+    def _held(self) -> np.ndarray:
+        """[K] items of each stream whose n following rows are there."""
+        return self._fill - self._spec.history - self._spec.n_step
 
     def _late(self) -> Iterator[Chunk]:
-        for k in map(int, np.flatnonzero(self._clock() - self._since > self._seconds)):
-            if self._held(k) > 0:
-                yield self._cut(k, self._held(k))
+        late = (self._clock() - self._since > self._seconds) & (self._held() > 0)
+        yield from self._cut_each(np.flatnonzero(late))
 
-    def _cut(self, k: int, length: int) -> Chunk:
-        """Copies the first `length` items of stream k out, and keeps the rows that the next chunk needs as well."""
-        rows = self._spec.rows(length)
-        chunk = Chunk(k, length, {name: column[k, :rows].copy() for name, column in self._buffer.items()})
-        kept = int(self._fill[k]) - length
-        for column in self._buffer.values():
-            column[k, :kept] = column[k, length : length + kept].copy()
-        self._fill[k] = kept
-        self._since[k] = self._clock()
-        return chunk
+    def _cut_each(self, where: np.ndarray) -> Iterator[Chunk]:
+        """Cuts all items that streams `where` [M] hold, those of one length together."""
+        held = self._held()[where]
+        for length in sorted(set(held.tolist())):
+            yield from self._cut(where[held == length], length)
+
+    def _cut(self, where: np.ndarray, length: int) -> Iterator[Chunk]:
+        """Copies the first `length` items of streams `where` [M] out, and keeps the rows that the next chunks need as well."""
+        place = self._place[where]  # [M, rows]
+        rows = place[:, : self._spec.rows(length)]
+        columns = self._complete({name: column.take(rows, axis=0) for name, column in self._columns.items()})
+        self._place[where, : self._rows - length] = place[:, length:]
+        gone = place[:, :length]
+        self._spare += gone[gone >= self._ring].tolist()
+        self._fill[where] -= length
+        self._leaves[where] = self._rows
+        self._since[where] = self._clock()
+        for m, k in enumerate(where.tolist()):
+            yield Chunk(k, length, {name: column[m] for name, column in columns.items()})

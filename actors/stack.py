@@ -29,6 +29,9 @@ class Stack:
     def push(self, observation: dict[str, np.ndarray], started: np.ndarray) -> None:
         """Adds observation[name] [K, *shape]; where `started` [K] is True it is the first of a new episode."""
         for name, old in self._stacked.items():
+            if old.shape[1] == 1:  # observations are new every time, so that one alone need not be copied
+                self._stacked[name] = observation[name][:, None]
+                continue
             stacked = np.empty_like(old)
             stacked[:, :-1] = old[:, 1:]
             stacked[:, -1] = observation[name]

@@ -1,143 +1,97 @@
 """`headrace bench env`: how much of the bare simulator's rate is left of it in actors, in one run on the same cores.
 
-Four cases in turn, each by as many processes as there are actors, each with as many environments:
+Every shipped environment that is installed, or the one that --env names. The cases take turns, each run by as many processes as
+there are actors, each with as many environments; all are steps of one environment.
+
   simulator      what lies beneath the environment, alone (Mario: emulator frames, no observation, reward or info)
-  environment    the environment as it comes, with random actions
-  actors         actor processes with their policy's forward pass, sending to a real replay server; no learner
-  with learner   the same beside a real learner; also its updates, and the share of its time that it waits for batches
+  environment    the environment as actors have it, observations and resets included, with random actions
+  policy         the same with observations stacked and one forward pass for all; nothing is kept
+  actors         actor processes that send to a real replay server; no learner. Also where their time goes, by phases
+  with learner   (--with-learner) the same beside a real learner; also its updates, and the share of its time that it waits
+
+"steps" are those of all processes by the wall clock; "per core" divides by the processor time of these processes alone, so that
+what replay or others take of the same cores is left out. Every setting of a run can be given, as --env.stack 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import tomli_w
 
-from actors.config import EnvConfig
-from actors.envs.make import make_env
+from actors.envs.errors import EnvError
+from actors.envs.make import known_envs, make_env
 from actors.envs.spec import experience_spec
-from actors.envs.vector import VectorEnv
+from benchmarks import actor_cases
+from benchmarks.processes import end, records, start, wait_until
 from benchmarks.report import Report
-from deploy.config import RunConfig, layers, resolve
-from deploy.process import child_environment
+from deploy import options
+from deploy.config import ConfigError, RunConfig, Tree, layers, merge, resolve
 from learner.networks import build_network
 from learner.weights import WeightPublisher
-from transport.experience import Categorical, ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
-CASES = ("simulator", "environment", "actors", "with learner")
-RESTART_STEPS = 200  # of the emulator alone, which does not know when an episode ends
-READY_SECONDS = 120.0
+ALONE = ("simulator", "environment", "policy")
+ACTORS, LEARNER = "actors", "with learner"
 RECORDS_BEFORE = 2  # metrics records of an actor that its start may still be in
-
-
-def steps_alone(env: EnvConfig, spec: ExperienceSpec, count: int, case: str, go: Callable[[], None], seconds: float) -> float:
-    """Steps per second of `count` environments in this process."""
-    generator = np.random.default_rng(0)
-    step = _simulator(env, count, generator) if case == "simulator" else _environment(env, spec, count, generator)
-    for _ in range(3):
-        step()
-    go()
-    begun, steps = time.monotonic(), 0
-    while time.monotonic() < begun + seconds:
-        step()
-        steps += count
-    return steps / (time.monotonic() - begun)
-
-
-def _simulator(config: EnvConfig, count: int, generator: np.random.Generator) -> Callable[[], None]:
-    """Steps every environment's simulator once: the emulator where there is one, else the environment without ours around it."""
-    envs = [make_env(config) for _ in range(count)]
-    for env in envs:
-        env.reset(seed=0)
-    taken = 0
-
-    def emulate() -> None:
-        nonlocal taken
-        taken += 1
-        for env in envs:
-            console = env.unwrapped.console  # type: ignore[attr-defined]
-            if taken % RESTART_STEPS == 0:
-                console.restore()
-            console.press(int(generator.integers(256)) & ~0b1100)  # any buttons but START and SELECT
-            console.advance(env.unwrapped.frames_per_step)  # type: ignore[attr-defined]
-
-    def play() -> None:
-        for env in envs:
-            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            if terminated or truncated:
-                env.reset()
-
-    return emulate if hasattr(envs[0].unwrapped, "console") else play
-
-
-def _environment(config: EnvConfig, spec: ExperienceSpec, count: int, generator: np.random.Generator) -> Callable[[], None]:
-    """Steps a vectorised environment, observations included, by random actions."""
-    env = VectorEnv(config, spec, count, range(count))
-    env.reset()
-    assert isinstance(spec.action, Categorical)
-    choices = spec.action.n
-    return lambda: env.step(generator.integers(choices, size=count)) and None
+SECONDS_AFTER = 60.0  # that a process has to say its figure when its time is over
+SHIPPED = (*known_envs(), "CartPole-v1", "ALE/Pong-v5")
+# Beneath what is asked for, above the environment's preset: what shows the path of experience, not the size of a network.
+CHOSEN: dict[str, Tree] = {
+    "snake": {
+        "env": {"chunk_length": 128},
+        "algorithm": {"network": "linear"},
+        "actors": {"count": 1, "envs_per_actor": 256},
+        "replay": {"receive_bytes": 64_000_000},
+    },
+    "CartPole-v1": {"actors": {"count": 1, "envs_per_actor": 16}},
+}
+OTHERWISE: Tree = {"actors": {"count": 2, "envs_per_actor": 8}}
 
 
 class Bench:
-    """One run's files, and the processes of a case."""
+    """The processes of one environment's cases, and their files."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
+        """Raises EnvError where the environment cannot be made, ValueError where no network fits it."""
         self.folder, self.config = folder, config
         env = make_env(config.env)
         self.spec = experience_spec(env, config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
         env.close()
+        self.network = build_network(self.spec, config.algorithm)
 
-    def alone(self, case: str, seconds: float) -> float:
-        """Processes that need no others, all starting to count at once."""
+    def alone(self, case: str, seconds: float) -> tuple[float, float]:
+        """Processes that need no others, all starting to count at once: their steps per second, and per processor second."""
         with tempfile.TemporaryDirectory(dir=self.folder) as gate:
-            commands = [
-                ["benchmarks.env", "--case", case, "--gate", gate, "--seconds", str(seconds), "--run-dir", str(self._run().path)]
-            ]
-            processes = [start(*command) for command in commands * self.config.actors.count]
+            rest = ("--gate", gate, "--seconds", str(seconds), "--run-dir", str(self._run().path))
+            processes = [start("benchmarks.env", "--case", case, *rest) for _ in range(self.config.actors.count)]
             try:
-                wait_until(lambda: len(list(Path(gate).glob("ready-*"))) == len(processes), "the simulators")
+                wait_until(lambda: len(list(Path(gate).glob("ready-*"))) == len(processes), "the simulators", processes)
                 (Path(gate) / "go").touch()
-                return sum(float(process.communicate(timeout=seconds + READY_SECONDS)[0].split()[-1]) for process in processes)
+                said = [process.communicate(timeout=seconds + SECONDS_AFTER)[0] for process in processes]
             finally:
                 end(processes)
+        told = [actor_cases.Told(**json.loads(text.splitlines()[-1])) for text in said]
+        steps = sum(one.steps for one in told)
+        return sum(one.steps / one.wall_seconds for one in told), steps / sum(one.processor_seconds for one in told)
 
-    def actors(self, seconds: float, learner: bool) -> tuple[float, float, float]:
-        """A run of real processes; without a learner, actors follow weights that this process publishes once.
-
-        Gives steps per second, and the learner's updates per second and waiting share of its time (0 without one).
-        """
-        run = self._run()
+    def actors(self, seconds: float, learner: bool) -> dict[str, float]:
+        """A run of real processes: "steps" and "per core" per second; with a learner, its "updates" and "data wait" (%)."""
         names = [f"actor-{index}" for index in range(self.config.actors.count)]
         with ExitStack() as stack:
-            if learner:
-                processes = [start("learner", str(run.path))]
-            else:
-                bind = run.bind_address
-                publisher = WeightPublisher(bind("weights"), bind("payload"), new_incarnation())
-                stack.callback(publisher.close)
-                publisher.publish(build_network(self.spec, self.config.algorithm), 1)  # from version 1 on the policy acts
-                run.write_endpoint("payload", publisher.addresses[1])
-                run.write_endpoint("weights", publisher.addresses[0])
-                processes = []
-            stack.callback(run.remove_sockets)
+            run = self._serve(stack, learner)
+            processes = [start("actors", str(run.path), "--actor", str(index)) for index in range(len(names))]
             stack.callback(end, processes)
-            processes.append(start("replay", str(run.path)))
-            processes += [start("actors", str(run.path), "--actor", str(index)) for index in range(len(names))]
-            wait_until(lambda: all(len(records(run, name)) > RECORDS_BEFORE for name in names), "the actors")
+            wait_until(lambda: all(len(records(run, name)) > RECORDS_BEFORE for name in names), "the actors", processes)
             if learner:
                 wait_until(lambda: (records(run, "learner") or [{}])[-1].get("updates", 0) > 0, "the learner's first update")
                 names.append("learner")
@@ -151,9 +105,41 @@ class Bench:
             )
             found = {name: measured(name) for name in names}
         learned = found.pop("learner", None)
-        updates = rate(learned, "updates") if learned else 0.0
-        waiting = statistics.fmean(record["data_wait_fraction"] for record in learned[1:]) if learned else 0.0
-        return sum(rate(steps, "steps") for steps in found.values()), updates, waiting
+        steps = sum(rate(lines, "steps") for lines in found.values())
+        figures = {"steps": steps, "per core": steps / sum(map(processors, found.values()))}
+        if learned:
+            waiting = statistics.fmean(record["data_wait_fraction"] for record in learned[1:])
+            figures |= {"updates": rate(learned, "updates"), "data wait": 100 * waiting}
+        return figures
+
+    def phases(self, seconds: float) -> dict[str, float]:
+        """Each phase's share of an actor's processor time: actors that are timed from within, hence a case of their own."""
+        with ExitStack() as stack:
+            run = self._serve(stack, learner=False)
+            rest = ("--seconds", str(seconds), "--run-dir", str(run.path))
+            processes = [
+                start("benchmarks.env", "--case", "phases", "--actor", str(index), *rest)
+                for index in range(self.config.actors.count)
+            ]
+            stack.callback(end, processes)
+            said = [process.communicate(timeout=seconds + 2 * SECONDS_AFTER)[0] for process in processes]
+        shares = [json.loads(text.splitlines()[-1]) for text in said]
+        return {phase: statistics.fmean(share[phase] for share in shares) for phase in shares[0]}
+
+    def _serve(self, stack: ExitStack, learner: bool) -> RunDir:
+        """Replay, and a learner; without one, actors follow weights that this process publishes once."""
+        run = self._run()
+        stack.callback(run.remove_sockets)
+        servers = [start("learner", str(run.path))] if learner else []
+        if not learner:
+            publisher = WeightPublisher(run.bind_address("weights"), run.bind_address("payload"), new_incarnation())
+            stack.callback(publisher.close)
+            publisher.publish(self.network, 1)  # from version 1 on the policy acts
+            run.write_endpoint("payload", publisher.addresses[1])
+            run.write_endpoint("weights", publisher.addresses[0])
+        servers.append(start("replay", str(run.path)))
+        stack.callback(end, servers)
+        return run
 
     def _run(self) -> RunDir:
         run = RunDir(Path(tempfile.mkdtemp(dir=self.folder)) / "bench")
@@ -163,106 +149,100 @@ class Bench:
         return run
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """A process of this benchmark's; what it says on its output is read at its end."""
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
-
-
-def end(processes: list[subprocess.Popen[str]]) -> None:
-    """Asks all to stop, and waits for them."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.communicate(timeout=READY_SECONDS)
-
-
-def records(run: RunDir, name: str) -> list[dict[str, float]]:
-    """What a process has measured."""
-    try:
-        return [msgspec.json.decode(line) for line in run.metrics(name).read_bytes().splitlines()]
-    except (OSError, msgspec.DecodeError):  # not there, or a line half written
-        return []
-
-
 def rate(records: list[dict[str, float]], counter: str) -> float:
     """A counter's growth per second from the first record to the last."""
     first, last = records[0], records[-1]
     return (last[counter] - first[counter]) / (last["time"] - first["time"])
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Waits for a predicate."""
-    deadline = time.monotonic() + READY_SECONDS
-    while not true():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"waited {READY_SECONDS:.0f} s in vain for {what}")
-        time.sleep(0.1)
+def processors(records: list[dict[str, float]]) -> float:
+    """The processor seconds per second of a process between its first record and its last."""
+    spans = [after["time"] - before["time"] for before, after in zip(records, records[1:], strict=False)]
+    used = [span * record["processor_fraction"] for span, record in zip(spans, records[1:], strict=True)]
+    return sum(used) / sum(spans)
 
 
-def measure(bench: Bench, runs: int, seconds: float) -> Report:
-    """Every case, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
-    config = bench.config
-    report = Report("env")
-    report.notes.append(f"{config.env.id}: {config.actors.count} processes x {config.actors.envs_per_actor} environments")
-    rates: dict[str, list[float]] = {case: [] for case in CASES}
-    updates: list[float] = []
-    waiting: list[float] = []
+def measure(benches: dict[str, Bench], learner: bool, runs: int, seconds: float) -> Report:
+    """Every case of every environment, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+
+    def told(env: str, case: str, run: int, figures: Callable[[], dict[str, float]]) -> None:
+        print(f"run {run + 1} of {runs}: {env} {case} …", file=sys.stderr)
+        found.setdefault((env, case), []).append(figures())
+
     for run in range(runs):
-        for case in CASES:
-            print(f"run {run + 1} of {runs}: {case} …", file=sys.stderr)
-            if case in ("simulator", "environment"):
-                rates[case].append(bench.alone(case, seconds))
-            elif case == "actors":
-                rates[case].append(bench.actors(seconds, learner=False)[0])
-            else:
-                for figures, figure in zip((rates[case], updates, waiting), bench.actors(seconds, learner=True), strict=True):
-                    figures.append(figure)
-    bare = report.add("simulator", "steps", "steps/s", rates["simulator"])
-    for case in CASES[1:]:
-        report.ratio(case, "steps", "simulator", report.add(case, "steps", "steps/s", rates[case]) / bare)
-    report.add("with learner", "updates", "1/s", updates)
-    report.add("with learner", "data wait", "%", [100 * share for share in waiting])
+        for env, bench in benches.items():
+            for case in ALONE:
+                told(env, case, run, lambda b=bench, c=case: dict(zip(("steps", "per core"), b.alone(c, seconds), strict=True)))
+            told(env, ACTORS, run, lambda b=bench: b.actors(seconds, learner=False))
+            told(env, "actors, share of", run, lambda b=bench: b.phases(seconds))
+            if learner:
+                told(env, LEARNER, run, lambda b=bench: b.actors(seconds, learner=True))
+    report = Report("env")
+    units = {"steps": "steps/s", "per core": "steps/s", "updates": "1/s", "data wait": "%"}
+    for (env, case), figures in found.items():
+        for metric in figures[0]:
+            share = metric not in units
+            values = [100 * figure[metric] if share else figure[metric] for figure in figures]
+            value = report.add(f"{env} {case}", metric, "%" if share else units[metric], values)
+            if metric in ("steps", "per core") and case != "simulator":
+                bare = statistics.median(figure[metric] for figure in found[env, "simulator"])
+                report.ratio(f"{env} {case}", metric, "simulator", value / bare)
+    for env, bench in benches.items():
+        config = bench.config
+        report.notes.append(
+            f"{env}: {config.actors.count} x {config.actors.envs_per_actor} environments, "
+            f"network {config.algorithm.network}, chunks of {bench.spec.chunk_length}"
+        )
     return report
+
+
+def benches(folder: Path, given: Tree) -> dict[str, Bench]:
+    """What there is to measure: that asked for, or all that are installed. Raises ConfigError, EnvError, ValueError."""
+    asked = given.get("env", {}).get("id")
+    made: dict[str, Bench] = {}
+    for env in [asked] if asked else SHIPPED:
+        chosen = merge(merge(OTHERWISE, CHOSEN.get(str(env).partition(":")[0], {})), merge(given, {"env": {"id": env}}))
+        try:
+            made[env] = Bench(folder, resolve(layers(chosen)))
+        except (EnvError, ValueError) as error:
+            if asked:
+                raise
+            print(f"{env} is left out: {error}", file=sys.stderr)
+    return made
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and runs one process's part, or everything."""
-    parser = argparse.ArgumentParser(
-        prog="headrace bench env", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--env", default="mario", help="the environment, as headrace up names it (default mario)")
-    parser.add_argument("--actors", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("--envs-per-actor", type=int, default=8, help="environments of each process (default 8)")
+    parser = options.Parser(prog="headrace bench env", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
     parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
+    parser.add_argument("--with-learner", action="store_true", help="also beside a real learner")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
+    parser.add_argument("--case", choices=(*ALONE, "phases"), help=argparse.SUPPRESS)
     parser.add_argument("--gate", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.case:
-        print(part(RunDir(options.run_dir), options.case, options.gate, options.seconds))
-        return 0
-    os.environ.update(child_environment())  # one compute thread, here too
-    flags = {"env": {"id": options.env}, "actors": {"count": options.actors, "envs_per_actor": options.envs_per_actor}}
-    with tempfile.TemporaryDirectory() as folder:
-        report = measure(Bench(Path(folder), resolve(layers(flags))), options.runs, options.seconds)
-    report.print(options.json)
+    parser.add_argument("--actor", type=int, help=argparse.SUPPRESS)
+    options.add_config_options(parser)
+    parser.set_defaults(command="bench env")
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    try:
+        parsed = options.parse(parser, sys.argv[1:] if arguments is None else arguments, lambda _: flags)
+        if parsed.case == "phases":
+            print(json.dumps(actor_cases.phases(RunDir(parsed.run_dir), parsed.actor, parsed.seconds)))
+            return 0
+        if parsed.case:
+            told = actor_cases.alone(RunDir(parsed.run_dir), parsed.case, parsed.gate, parsed.seconds)
+            print(json.dumps(told._asdict()))
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            made = benches(Path(folder), options.given(parsed))
+            report = measure(made, parsed.with_learner, parsed.runs, parsed.seconds)
+    except (ConfigError, EnvError, ValueError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    report.print(parsed.json)
     return 0
-
-
-def part(run: RunDir, case: str, gate: Path, seconds: float) -> float:
-    """One process's steps per second; it says when it is ready, and waits for the others."""
-    config = msgspec.toml.decode(run.config.read_bytes(), type=RunConfig)
-    spec = msgspec.json.decode(run.spec.read_bytes(), type=ExperienceSpec)
-
-    def go() -> None:
-        (gate / f"ready-{os.getpid()}").touch()
-        while not (gate / "go").exists():
-            time.sleep(0.01)
-
-    return steps_alone(config.env, spec, config.actors.envs_per_actor, case, go, seconds)
 
 
 if __name__ == "__main__":

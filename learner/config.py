@@ -25,7 +25,8 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     importance_exponent: Annotated[float, Meta(ge=0, le=1, description="beta of prioritised sampling's correction")] = 0.4
     target_period: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
     network: Annotated[
-        Literal["auto", "nature", "nature_batchnorm", "mlp"], Meta(description="torso; auto goes by observation")
+        Literal["auto", "nature", "nature_batchnorm", "mlp", "linear"],
+        Meta(description="torso; auto goes by observation; linear: no hidden layer at all"),
     ] = "auto"
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers after the torso")] = 512
     epsilon_base: Annotated[float, Meta(ge=0, le=1, description="exploration of the most exploring environment")] = 0.4

@@ -10,6 +10,7 @@ with variance 1 / fan-in, biases with zero. Random numbers come from torch's glo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -96,25 +97,29 @@ def image_torso(field: Field, stack: int, batch_norm: bool) -> Torso:
     return Torso(field, stack, nn.Sequential(*layers, nn.Flatten()), channels * height * width, image=True)
 
 
+def bare_torso(field: Field, stack: int) -> Torso:
+    """Nothing but dequantisation, flattened."""
+    return Torso(field, stack, nn.Sequential(), stack * math.prod(field.shape), image=False)
+
+
 def vector_torso(field: Field, stack: int, hidden: int) -> Torso:
     """One hidden layer over the flattened stack."""
-    inputs = stack
-    for size in field.shape:
-        inputs *= size
+    inputs = stack * math.prod(field.shape)
     return Torso(field, stack, nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(inplace=True)), hidden, image=False)
 
 
 class QNetwork(nn.Module):
-    """Q-values of n actions. Torsos -> concatenated -> one hidden layer -> n Q-values, dueling or plain."""
+    """Q-values of n actions. Torsos -> concatenated -> one hidden layer, or none -> n Q-values, dueling or plain."""
 
     def __init__(self, spec: ExperienceSpec, torsos: list[Torso], n: int, hidden: int, dueling: bool) -> None:
-        """Takes one torso per field of the spec, in its order."""
+        """Takes one torso per field of the spec, in its order; `hidden` 0 leaves the hidden layer out."""
         super().__init__()
         self.names = [field.name for field in spec.fields]
         self.n, self.dueling = n, dueling
         self.torsos = nn.ModuleList(torsos)  # a list, not a dict by name: a field may be called what a module may not
-        self.trunk = nn.Sequential(nn.Linear(sum(torso.features for torso in torsos), hidden), nn.ReLU(inplace=True))
-        self.head = nn.Linear(hidden, n + 1 if dueling else n)
+        features = sum(torso.features for torso in torsos)
+        self.trunk = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True)) if hidden else nn.Sequential()
+        self.head = nn.Linear(hidden or features, n + 1 if dueling else n)
         initialise(self)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
@@ -161,8 +166,8 @@ def initialise(network: QNetwork) -> None:
 def build_network(spec: ExperienceSpec, config: DqnConfig) -> QNetwork:
     """Builds the network of a spec, in float32 on the CPU, in training mode.
 
-    `auto` gives images convolutions and all else an MLP; `mlp` flattens images too. Raises ValueError with one line for
-    what cannot be built.
+    `auto` gives images convolutions and all else an MLP; `mlp` flattens images too, and so does `linear`, whose Q-values are
+    weighted sums of what is observed. Raises ValueError with one line for what cannot be built.
     """
     if not isinstance(spec.action, Categorical):
         dimensions = len(spec.action.low)
@@ -170,6 +175,9 @@ def build_network(spec: ExperienceSpec, config: DqnConfig) -> QNetwork:
             f"dqn picks one of n actions, but this environment's action is a vector of {dimensions} reals: "
             "choose an algorithm for continuous actions"
         )
+    if config.network == "linear":
+        torsos = [bare_torso(field, spec.stack) for field in spec.fields]
+        return QNetwork(spec, torsos, spec.action.n, 0, config.dueling)
     images = [] if config.network == "mlp" else [field for field in spec.fields if is_image(field)]
     if config.network.startswith("nature") and not images:
         raise ValueError(f"network {config.network} needs an image, and no observation field is one: use network auto or mlp")

@@ -146,11 +146,12 @@ class ExperienceWriter:
         """Sends, in order, what has not been sent over this connection."""
         if not self._welcomed or self._next_to_send >= self._next_sequence:
             return
-        for entry in self._unacknowledged:
-            if entry.sequence >= self._next_to_send:
-                if not self._client.send(entry.message, entry.parts):
-                    return
-                self._next_to_send = entry.sequence + 1
+        first = self._next_sequence - len(self._unacknowledged)  # the oldest that is held
+        for sequence in range(max(self._next_to_send, first), self._next_sequence):
+            entry = self._unacknowledged[sequence - first]
+            if not self._client.send(entry.message, entry.parts):
+                return
+            self._next_to_send = sequence + 1
 
     def _acknowledge(self, next_sequence: int) -> None:
         while self._unacknowledged and self._unacknowledged[0].sequence < next_sequence:

@@ -53,11 +53,9 @@ def decompress(codec: str, data: bytes, out: np.ndarray) -> None:
         raise CorruptChunk(f"{codec}: {found} bytes where the spec says {size}")
 
 
-def split(spec: ExperienceSpec) -> tuple[list[Field], list[Field]]:
+def split(spec: ExperienceSpec) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     """The columns that travel as parts of their own, and those packed together."""
-    large = [column for column in spec.columns if column.codec != "none"]
-    small = [column for column in spec.columns if column.codec == "none"]
-    return large, small
+    return spec.large, spec.small
 
 
 def chunk_wire_bytes(spec: ExperienceSpec) -> int:
@@ -70,7 +68,7 @@ def pack_chunk(spec: ExperienceSpec, chunk: Chunk) -> list[bytes]:
     """The raw parts of an Insert."""
     large, small = split(spec)
     parts = [compress(column.codec, np.ascontiguousarray(chunk.columns[column.name]).data.cast("B")) for column in large]
-    parts.append(b"".join(np.ascontiguousarray(chunk.columns[column.name]).tobytes() for column in small))
+    parts.append(b"".join([np.ascontiguousarray(chunk.columns[column.name]).data for column in small]))
     return parts
 
 

@@ -136,6 +136,16 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             *(Field(name, (), "<f4") for name in self.remembered),
         )
 
+    @cached_property
+    def large(self) -> tuple[Field, ...]:
+        """The columns that are compressed, each for itself."""
+        return tuple(column for column in self.columns if column.codec != "none")
+
+    @cached_property
+    def small(self) -> tuple[Field, ...]:
+        """The columns that travel raw, packed together."""
+        return tuple(column for column in self.columns if column.codec == "none")
+
     @property
     def history(self) -> int:
         """Rows before the first item of a chunk."""

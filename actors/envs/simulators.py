@@ -20,16 +20,16 @@ class Outcome(NamedTuple):
     """What one step of K simulators gave; all arrays are new.
 
     observation[name]: [K, *shape] at rest dtype, the last one where an episode ended. reward: [K] float32. terminated,
-    truncated: [K] bool, never both. score: [K] float64, NaN where the workload has no figure of its own. success: [K]
-    bool, or None where it does not say; both are read where an episode ended.
+    truncated: [K] bool, never both. score, success: [K] of whatever the workload says, None where it says nothing; both are
+    read where an episode ended.
     """
 
     observation: dict[str, np.ndarray]
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    score: np.ndarray
-    success: Sequence[bool | None] | np.ndarray
+    score: Sequence[Any] | np.ndarray
+    success: Sequence[Any] | np.ndarray
 
 
 class Simulators(Protocol):
@@ -55,6 +55,11 @@ class Separate:
         """
         self._envs, self._fields, self._start = envs, fields, start
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
+        # What a frame or a vector of floats must be in order to rest as it is; None for what needs a second look.
+        self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
+        space, rest = envs[0].observation_space, (np.dtype(fields[0].dtype), fields[0].shape)
+        if isinstance(space, gymnasium.spaces.Box) and (space.dtype, space.shape) == rest:
+            self._at_rest = rest
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
         """Starts an episode in environments `where` [M]. Gives [M, *shape] by name. Raises EnvError, as `step` does."""
@@ -71,14 +76,14 @@ class Separate:
         """Steps all, one after the other. Raises EnvError for an observation that the space does not describe."""
         count = len(self._envs)
         observation, reward = self._empty(count), np.empty(count, np.float32)
-        terminated, truncated, score = np.zeros(count, bool), np.zeros(count, bool), np.full(count, np.nan)
-        success: list[bool | None] = [None] * count
+        terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
+        score, success = [], []
         for k, env in enumerate(self._envs):
             seen, gain, terminal, cut, info = env.step(to_env_action(self._action_space, actions[k]))
             self._write("step", k, seen, observation)
             reward[k], terminated[k], truncated[k] = gain, terminal, bool(cut) and not terminal
-            score[k] = _number(info.get("score"))
-            success[k] = None if info.get("is_success") is None else bool(np.all(info["is_success"]))
+            score.append(info.get("score"))
+            success.append(info.get("is_success"))
         return Outcome(observation, reward, terminated, truncated, score, success)
 
     def close(self) -> None:
@@ -87,14 +92,12 @@ class Separate:
             env.close()
 
     def _write(self, phase: str, row: int, seen: Any, observation: dict[str, np.ndarray]) -> None:
+        if type(seen) is np.ndarray and (seen.dtype, seen.shape) == self._at_rest:
+            observation[self._fields[0].name][row] = seen
+            return
         values = read_observation(phase, self._observation_space, self._fields, seen)
         for field in self._fields:
             observation[field.name][row] = field.encode(values[field.name])
 
     def _empty(self, count: int) -> dict[str, np.ndarray]:
         return {field.name: np.empty((count, *field.shape), np.dtype(field.dtype)) for field in self._fields}
-
-
-def _number(score: Any) -> float:
-    """A workload's own figure; NaN for what an environment of somebody else's may mean by the same key."""
-    return float(score) if isinstance(score, int | float | np.number) else np.nan

@@ -79,7 +79,7 @@ def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
     bounds. Both take the space's shape and dtype.
     """
     if isinstance(space, spaces.Discrete):
-        return int(action) + int(space.start)
+        return int(action + space.start)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         chosen = np.array(np.unravel_index(int(action), _choices(space)), space.dtype).reshape(space.shape)
         return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen

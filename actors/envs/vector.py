@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -111,12 +111,12 @@ class VectorEnv:
         self._last = seen
         if not len(ended):
             return VectorStep(seen, reward, terminated, truncated, seen, [])
-        episodes = [self._episode(k, float(score[k]), success[k]) for k in ended.tolist()]
-        observation = {name: rows.copy() for name, rows in seen.items()}
+        episodes = [self._episode(k, score[k], success[k]) for k in ended.tolist()]
+        final = {name: np.empty_like(rows) for name, rows in seen.items()}
         for name, rows in self._start(ended).items():
-            observation[name][ended] = rows
-        self._last = observation
-        return VectorStep(observation, reward, terminated, truncated, seen, episodes)
+            final[name][ended] = seen[name][ended]
+            seen[name][ended] = rows
+        return VectorStep(seen, reward, terminated, truncated, final, episodes)
 
     def close(self) -> None:
         """Closes every environment."""
@@ -124,8 +124,8 @@ class VectorEnv:
 
     def _start(self, where: np.ndarray) -> dict[str, np.ndarray]:
         """Starts an episode in environments `where` [M]. Gives their first observations [M, *shape] by field name."""
-        seeds = [self._seeds[k] for k in where]
-        for k in where:
+        seeds = [self._seeds[k] for k in where.tolist()]
+        for k in where.tolist():
             self._seeds[k] = None
         self._total_reward[where] = 0.0
         self._length[where] = 0
@@ -142,7 +142,9 @@ class VectorEnv:
                 broken = broken | ~fine.reshape(len(broken), -1).all(1)
         return broken
 
-    def _episode(self, k: int, score: float, success: bool | None) -> Episode:
+    def _episode(self, k: int, score: Any, success: Any) -> Episode:
         total = float(self._total_reward[k])
-        told = None if success is None else bool(success)
-        return Episode(k, total, int(self._length[k]), total if np.isnan(score) else score, told)
+        # An environment of somebody else's may mean something by the same keys that is not one number or not one truth.
+        own = isinstance(score, int | float | np.number) and not np.isnan(score)
+        told = None if success is None else bool(np.all(success))
+        return Episode(k, total, int(self._length[k]), float(score) if own else total, told)

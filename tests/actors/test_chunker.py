@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from actors.chunker import BURSTS, Chunker
 from tests.actors.streams import Streams, make_spec
-from transport.experience import Continuous
+from transport.experience import Chunk, Columns, Continuous
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -134,3 +135,49 @@ def test_the_last_items_of_a_drained_stream_are_followed_by_the_observation_that
     assert chunk.columns["episode_step"].tolist() == [0, 1, 2, 3, 4, 4, 4]
     assert (chunk.columns["place"][4:] == streams.observation["place"][0]).all()
     streams.check()
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 20])
+def test_staggered_streams_send_their_chunks_evenly_over_time_and_lose_no_row(count: int) -> None:
+    spec = make_spec(length=16, stack=2, n_step=3)
+    streams = Streams(spec, count)
+    streams.chunker = Chunker(spec, count, 1e9, streams.clock, staggered=True)
+    never = np.zeros(count, bool)
+    leaving = [len(streams.step(never, never)) for _ in range(16 * 6)]
+    steady = leaving[2 * 16 :]
+    assert sum(steady) == count * len(steady) // 16
+    assert max(steady) == -(-count // min(BURSTS, count)), "no more at once than a burst"
+    lengths = [[chunk.length for chunk in chunks] for chunks in streams.chunks]
+    assert all(length == 16 for chunks in lengths for length in chunks[1:]), "only first chunks are short"
+    streams.drain()
+    assert all(items >= 16 * 6 for items in streams.check())
+
+
+def test_chunks_that_leave_together_are_completed_together() -> None:
+    spec = make_spec(length=4, stack=2, n_step=1)
+    seen: list[tuple[int, ...]] = []
+
+    def complete(columns: Columns) -> Columns:
+        seen.append(columns["reward"].shape)
+        return columns | {"twice": 2 * columns["reward"]}
+
+    streams = Streams(spec, 3)
+    streams.chunker = Chunker(spec, 3, 1e9, streams.clock, complete)
+    never = np.zeros(3, bool)
+    ones = np.ones(3, np.float32)
+    remembered = {"log_prob": ones}
+    chunks: list[Chunk] = []
+    for _ in range(5):
+        chunks += streams.chunker.step(streams.observation, ones, ones, never, never, streams.observation, 0, remembered)
+    assert seen == [(3, spec.rows(4))]
+    assert [chunk.stream for chunk in chunks] == [0, 1, 2]
+    assert all(chunk.columns["twice"].tolist() == [0, 2, 2, 2, 2, 2] for chunk in chunks)
+
+
+def test_streams_that_are_truncated_at_every_step_need_no_more_room_than_there_is() -> None:
+    streams = Streams(make_spec(length=8, stack=3, n_step=2), 4)
+    never, always = np.zeros(4, bool), np.ones(4, bool)
+    for turn in range(200):
+        streams.step(never, always if turn % 50 < 40 else never)
+    streams.drain()
+    assert all(items > 300 for items in streams.check())

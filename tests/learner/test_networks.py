@@ -149,3 +149,15 @@ def test_what_cannot_be_built_is_refused_in_one_line() -> None:
     assert "\n" not in str(refusal.value)
     with pytest.raises(ValueError, match="needs an image"):
         build_network(make_spec(vector()), DqnConfig(network="nature"))
+
+
+def test_a_linear_network_is_a_weighted_sum_of_what_is_observed_and_its_stack() -> None:
+    spec = make_spec(image(shape=(3, 5, 5)), vector(), n=4, stack=2)
+    network = build_network(spec, DqnConfig(network="linear", dueling=False))
+    assert {name: tuple(value.shape) for name, value in network.state_dict().items()} == {
+        "head.weight": (4, 2 * (75 + 4)),
+        "head.bias": (4,),
+    }
+    seen = make_observation(spec.fields, (6, 2))
+    inputs = torch.cat([seen["image"].flatten(1) / 255, seen["vector"].flatten(1)], 1)
+    torch.testing.assert_close(network(seen), inputs @ network.head.weight.T + network.head.bias)

@@ -100,3 +100,13 @@ def test_rewards_count_as_clipped_as_they_are_learned_from() -> None:
     expected = initial_priority(streams.spec, clipped, DqnConfig())
     np.testing.assert_array_equal(initial_priority(streams.spec, large, DqnConfig(clip_rewards=True)), expected)
     assert not np.array_equal(initial_priority(streams.spec, large, DqnConfig()), expected, equal_nan=True)
+
+
+def test_chunks_of_one_length_may_be_valued_together() -> None:
+    streams = Streams(knowing(8, 3, 3), 4)
+    for _ in range(60):
+        streams.step()
+    chunks = [chunk for chunks in streams.chunks for chunk in chunks]
+    together = {name: np.stack([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
+    expected = [initial_priority(streams.spec, chunk.columns, DqnConfig()) for chunk in chunks]
+    np.testing.assert_array_equal(initial_priority(streams.spec, together, DqnConfig()), np.stack(expected))

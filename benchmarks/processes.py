@@ -1,0 +1,49 @@
+"""Processes of a benchmark: started with one compute thread, waited for, ended, and what their metrics say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from deploy.process import child_environment
+from transport.run_dir import RunDir
+
+READY_SECONDS = 120.0
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """A process of a benchmark's; what it says on its output is read at its end."""
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment(**ONE_THREAD))
+
+
+def end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Asks all that are still there to stop, and waits for them."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        if process.stdout is not None and not process.stdout.closed:
+            process.communicate(timeout=READY_SECONDS)
+        process.wait(timeout=READY_SECONDS)
+
+
+def records(run: RunDir, name: str) -> list[dict[str, float]]:
+    """What a process has measured."""
+    try:
+        return [msgspec.json.decode(line) for line in run.metrics(name).read_bytes().splitlines()]
+    except (OSError, msgspec.DecodeError):  # not there, or a line half written
+        return []
+
+
+def wait_until(true: Callable[[], bool], what: str, processes: Sequence[subprocess.Popen[str]] = ()) -> None:
+    """Waits for a predicate; gives up when one of `processes` has ended."""
+    deadline = time.monotonic() + READY_SECONDS
+    while not true():
+        if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
+            raise SystemExit(f"waited in vain for {what}")
+        time.sleep(0.1)

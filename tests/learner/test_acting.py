@@ -1,0 +1,92 @@
+"""What actors run, against the network that it was made from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from learner.acting import Policy
+from learner.checkpoint import load_into
+from learner.config import DqnConfig
+from learner.networks import QNetwork, build_network
+from tests.learner.examples import image, make_observation, make_spec, vector
+from transport.experience import ExperienceSpec, Field
+
+QUANTISED = Field("angle", (3,), "|u1", 0.02, -2.5)
+SPECS = {
+    "vector": make_spec(vector()),
+    "stacked vectors": make_spec(vector(), QUANTISED, n=5, stack=3),
+    "small image": make_spec(image(shape=(3, 13, 13))),
+    "image and vector": make_spec(image(), vector(), stack=4),
+}
+
+
+def made(spec: ExperienceSpec, config: DqnConfig) -> QNetwork:
+    torch.manual_seed(1)
+    network = build_network(spec, config)
+    with torch.no_grad():
+        for parameter in network.parameters():  # biases, too
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+    return network
+
+
+def arrays(spec: ExperienceSpec, count: int) -> dict[str, np.ndarray]:
+    return {name: rows.numpy() for name, rows in make_observation(spec.fields, (count, spec.stack)).items()}
+
+
+@pytest.mark.parametrize("dueling", [True, False])
+@pytest.mark.parametrize("network", ["auto", "mlp", "linear"])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_it_values_actions_as_its_network_does(spec: ExperienceSpec, network: str, dueling: bool) -> None:
+    torso = made(spec, DqnConfig(hidden=16, network=network, dueling=dueling))  # type: ignore[arg-type]
+    seen = arrays(spec, 7)
+    before = {name: rows.copy() for name, rows in seen.items()}
+    acted = Policy(torso).act(seen, 0.0)
+    with torch.no_grad():
+        q = torso({name: torch.from_numpy(rows) for name, rows in seen.items()}).numpy()
+    np.testing.assert_allclose(acted.value, q.max(1), rtol=1e-4, atol=1e-4)
+    assert acted.action.tolist() == q.argmax(1).tolist()
+    assert acted.value.dtype == acted.best_value.dtype == np.float32 and acted.action.dtype == np.int64
+    assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"
+
+
+def test_batch_normalisation_uses_running_statistics() -> None:
+    spec = make_spec(image())
+    policy = Policy(made(spec, DqnConfig(hidden=16, network="nature_batchnorm")))
+    seen = arrays(spec, 6)
+    alone = {name: rows[:1] for name, rows in seen.items()}
+    np.testing.assert_allclose(policy.act(seen, 0.0).value[:1], policy.act(alone, 0.0).value, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_are_adopted_are_acted_on_at_once() -> None:
+    spec = SPECS["stacked vectors"]
+    network, newer = made(spec, DqnConfig(hidden=16)), build_network(spec, DqnConfig(hidden=16))
+    policy, seen = Policy(network), arrays(spec, 5)
+    stale = policy.act(seen, 0.0).value
+    load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
+    fresh = policy.act(seen, 0.0).value
+    assert not np.allclose(stale, fresh)
+    np.testing.assert_allclose(fresh, Policy(newer).act(seen, 0.0).value, rtol=1e-5)
+
+
+def test_each_row_explores_with_its_own_epsilon_and_is_told_the_value_of_what_it_does() -> None:
+    spec = make_spec(vector(), n=4)
+    policy = Policy(made(spec, DqnConfig(hidden=16)))
+    seen = {"vector": np.ones((4_000, 1, 4), np.float32)}
+    epsilon = np.zeros(4_000, np.float32)
+    epsilon[2_000:] = 0.5
+    greedy = policy.act(seen, 0.0)
+    results = []
+    for _ in range(2):
+        policy.seed(7)
+        results.append(policy.act(seen, epsilon))
+    first, again = results
+    assert np.array_equal(first.action, again.action)
+    assert np.array_equal(first.action[:2_000], greedy.action[:2_000])
+    changed = first.action != greedy.action
+    assert changed[2_000:].mean() == pytest.approx(0.5 * 3 / 4, abs=0.05)
+    np.testing.assert_array_equal(first.best_value, greedy.value)
+    assert (first.value[changed] < first.best_value[changed]).all()
+    np.testing.assert_array_equal(first.value[~changed], first.best_value[~changed])
+    assert {0, 1, 2, 3} == set(policy.act(seen, 1.0).action.tolist())
