@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,7 @@ from actors.envs.errors import EnvError
 from actors.envs.make import known_envs, make_env
 from actors.envs.spec import experience_spec
 from benchmarks import actor_cases
-from benchmarks.processes import end, records, start, wait_until
+from benchmarks.processes import end, rate, records, start, wait_until
 from benchmarks.report import Report
 from deploy import options
 from deploy.config import ConfigError, RunConfig, Tree, layers, merge, resolve
@@ -69,8 +70,8 @@ class Bench:
         env.close()
         self.network = build_network(self.spec, config.algorithm)
 
-    def alone(self, case: str, seconds: float) -> tuple[float, float]:
-        """Processes that need no others, all starting to count at once: their steps per second, and per processor second."""
+    def alone(self, case: str, seconds: float) -> dict[str, float]:
+        """Processes that need no others, all starting to count at once: their "steps" per second, "per core" per CPU second."""
         with tempfile.TemporaryDirectory(dir=self.folder) as gate:
             rest = ("--gate", gate, "--seconds", str(seconds), "--run-dir", str(self._run().path))
             processes = [start("benchmarks.env", "--case", case, *rest) for _ in range(self.config.actors.count)]
@@ -82,7 +83,8 @@ class Bench:
                 end(processes)
         told = [actor_cases.Told(**json.loads(text.splitlines()[-1])) for text in said]
         steps = sum(one.steps for one in told)
-        return sum(one.steps / one.wall_seconds for one in told), steps / sum(one.processor_seconds for one in told)
+        per_second = sum(one.steps / one.wall_seconds for one in told)
+        return {"steps": per_second, "per core": steps / sum(one.processor_seconds for one in told)}
 
     def actors(self, seconds: float, learner: bool) -> dict[str, float]:
         """A run of real processes: "steps" and "per core" per second; with a learner, its "updates" and "data wait" (%)."""
@@ -149,12 +151,6 @@ class Bench:
         return run
 
 
-def rate(records: list[dict[str, float]], counter: str) -> float:
-    """A counter's growth per second from the first record to the last."""
-    first, last = records[0], records[-1]
-    return (last[counter] - first[counter]) / (last["time"] - first["time"])
-
-
 def processors(records: list[dict[str, float]]) -> float:
     """The processor seconds per second of a process between its first record and its last."""
     spans = [after["time"] - before["time"] for before, after in zip(records, records[1:], strict=False)]
@@ -173,11 +169,11 @@ def measure(benches: dict[str, Bench], learner: bool, runs: int, seconds: float)
     for run in range(runs):
         for env, bench in benches.items():
             for case in ALONE:
-                told(env, case, run, lambda b=bench, c=case: dict(zip(("steps", "per core"), b.alone(c, seconds), strict=True)))
-            told(env, ACTORS, run, lambda b=bench: b.actors(seconds, learner=False))
-            told(env, "actors, share of", run, lambda b=bench: b.phases(seconds))
+                told(env, case, run, partial(bench.alone, case, seconds))
+            told(env, ACTORS, run, partial(bench.actors, seconds, learner=False))
+            told(env, "actors, share of", run, partial(bench.phases, seconds))
             if learner:
-                told(env, LEARNER, run, lambda b=bench: b.actors(seconds, learner=True))
+                told(env, LEARNER, run, partial(bench.actors, seconds, learner=True))
     report = Report("env")
     units = {"steps": "steps/s", "per core": "steps/s", "updates": "1/s", "data wait": "%"}
     for (env, case), figures in found.items():

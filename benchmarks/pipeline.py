@@ -31,7 +31,7 @@ import numpy as np
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from benchmarks.env import end, rate, records, start
+from benchmarks.processes import end, rate, records, start
 from benchmarks.report import Report
 from deploy.config import ConfigError, Tree, layers, load_run_config, merge, resolve, write_config
 from transport.run_dir import RunDir

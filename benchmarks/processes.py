@@ -40,6 +40,12 @@ def records(run: RunDir, name: str) -> list[dict[str, float]]:
         return []
 
 
+def rate(records: Sequence[dict[str, float]], counter: str) -> float:
+    """A counter's growth per second from the first record to the last."""
+    first, last = records[0], records[-1]
+    return (last[counter] - first[counter]) / (last["time"] - first["time"])
+
+
 def wait_until(true: Callable[[], bool], what: str, processes: Sequence[subprocess.Popen[str]] = ()) -> None:
     """Waits for a predicate; gives up when one of `processes` has ended."""
     deadline = time.monotonic() + READY_SECONDS

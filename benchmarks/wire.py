@@ -18,7 +18,7 @@ import tomli_w
 from benchmarks.recording import Recording, load_frames, vectors
 from benchmarks.replay_roles import READY_SECONDS, SLOTS, Task, save_circle
 from deploy.process import child_environment
-from replay.capacity import slot_bytes
+from replay.capacity import overhead_bytes, slot_bytes
 from replay.config import ReplayConfig
 from replay.storage import batch_layout
 from transport.experience import INITIAL_PRIORITY, Categorical, ExperienceSpec, Field
@@ -27,6 +27,7 @@ from transport.run_dir import RunDir
 CAPACITY = 65_536
 BATCH = 512
 RECEIVE_BYTES = 256_000_000
+LEARNER = {"batch_size": BATCH, "prefetch": SLOTS - 1}  # what replay reads of it: how much memory it will be lent
 CHECKED_BATCHES = 3  # as many as the limiter lets through when nobody writes
 LEAD_SECONDS = 0.3  # between the word to begin and the beginning
 RESTORE_SECONDS = 300.0
@@ -56,9 +57,9 @@ def item_bytes(spec: ExperienceSpec) -> float:
 
 
 def budget_bytes(spec: ExperienceSpec, capacity: int) -> int:
-    """What the server may take: the ring with its tree, the receive queue, the learner's slab."""
-    ring = capacity // spec.chunk_length * slot_bytes(spec)
-    return ring + RECEIVE_BYTES + SLOTS * batch_layout(spec, BATCH).slot_bytes
+    """What the server may take: the ring with its tree and vacant slot, the receive queue, the learner's slab, the process."""
+    ring = (capacity // spec.chunk_length + 1) * slot_bytes(spec)
+    return ring + overhead_bytes(spec, ReplayConfig(receive_bytes=RECEIVE_BYTES), SLOTS * BATCH)
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Wire:
             durable=durable,
         )
         self.config = config
-        self.run_dir.config.write_text(tomli_w.dumps({"seed": 0, "replay": msgspec.to_builtins(config)}))
+        self.run_dir.config.write_text(tomli_w.dumps({"seed": 0, "replay": msgspec.to_builtins(config), "learner": LEARNER}))
         self.run_dir.spec.write_bytes(msgspec.json.encode(spec))
 
     def __enter__(self) -> Wire:
