@@ -265,8 +265,10 @@ def main(arguments: list[str] | None = None) -> int:
     except PeerFailed as error:
         print(f"headrace bench replay: {error}", file=sys.stderr)
         return 2
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    report.notes.insert(0, f"headrace bench replay {given}".strip())
+    given = " ".join(["headrace bench replay", *(sys.argv[1:] if arguments is None else arguments)])
+    for path in options.peer_python:  # a result says nothing of whose machine it was
+        given = given.replace(path, "PATH")
+    report.notes.insert(0, given)
     report.print(options.json)
     return 0
 

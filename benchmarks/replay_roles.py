@@ -193,6 +193,9 @@ class Writing:
         cpu = time.process_time()
         ended, kept = self.paced(begun) if self.task.pace else (self.flat_out(begun), None)
         steps, latencies, cpu = self.writer.acknowledged_steps, list(self.latencies), time.process_time() - cpu
+        # The end of a process takes a core for a moment, which those who have a chunk left to send would pay for.
+        while self.task.pace and time.monotonic() < begun + self.task.seconds + 2 * self.spec.chunk_length / self.task.pace:
+            self.poll(PATIENCE_SECONDS)
         self.drain()
         return {
             "steps": steps,

@@ -24,6 +24,7 @@ class Asked(NamedTuple):
     mix: float
     capacity: int
     batch: int
+    peer: str
 
     @property
     def window(self) -> int:

@@ -1,9 +1,9 @@
 """Reverb at Headrace's work: its server, a writer and a sampler, each a process; run by a Python that has dm-reverb (Linux).
 
-The writer appends single steps to a StructuredWriter, which sends each frame once and refers to it from the items; it takes in
-more than twice as many steps as TrajectoryWriter with items created one by one. The sampler draws batches through
-TrajectoryDataset and updates every item's priority by Client.mutate_priorities. Windows run across the ends of episodes, which
-spares Reverb the work of ending them.
+The writer appends single steps to a StructuredWriter, which makes the items itself; or ("reverb-trajectory") to a
+TrajectoryWriter, and creates them one by one, which takes in about half as many. Either sends each frame once and refers to it
+from the items. The sampler draws batches through TrajectoryDataset and updates every item's priority by
+Client.mutate_priorities. Windows run across the ends of episodes, which spares Reverb the work of ending them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -33,8 +34,6 @@ FLUSH = 500  # steps between two waits until no more than as many items are on t
 IN_FLIGHT, WORKERS = 512, 2
 ERROR_BUFFER_BATCHES = 4  # by how much the mix may be off for a moment
 SETTINGS = {
-    "writer": "StructuredWriter",
-    "chunk_length": "auto",
     "flush": FLUSH,
     "sampler": "TrajectoryDataset",
     "max_in_flight_samples_per_worker": IN_FLIGHT,
@@ -99,19 +98,18 @@ def leave(result: dict[str, float]) -> None:
 
 def write(wish: Asked, port: int, fill: int) -> None:
     """The writer process: `fill` steps, or as many as fit into the time."""
-    columns = load_frames().columns()
+    recording = load_frames()
+    columns = recording.columns()
     steps = [{name: columns[name][row] for name in ("observation", "action", "reward")} for row in range(len(columns["reward"]))]
     for row, step in enumerate(steps):
         step["discount"] = np.float32(1 - columns["terminated"][row])
-    pattern = structured_writer.pattern_from_transform(steps[0], lambda step: item(wish, step))
-    client = reverb.Client(f"localhost:{port}")
-    writer = client.structured_writer([structured_writer.create_config(pattern, TABLE)])
+    writer, append = make_writer(wish, reverb.Client(f"localhost:{port}"), steps[0])
     begun = 0.0 if fill else gate()
     cpu, count = time.process_time(), 0
-    for row in rows_for_ever(load_frames()):
+    for row in rows_for_ever(recording):
         if (fill and count >= fill) or (not fill and count % 10 == 0 and time.monotonic() >= begun + wish.seconds):
             break
-        writer.append(steps[row])
+        append(steps[row])
         count += 1
         if count % FLUSH == 0 and not flush(writer, FLUSH, begun + wish.seconds if begun else 0.0):
             break
@@ -122,7 +120,27 @@ def write(wish: Asked, port: int, fill: int) -> None:
     leave({"count": count, "seconds": ended - begun, "cpu_seconds": cpu})
 
 
-def flush(writer: structured_writer.StructuredWriter, items: int, deadline: float) -> bool:
+def make_writer(wish: Asked, client: reverb.Client, step: Any) -> tuple[Any, Callable[[Any], None]]:
+    """A writer, and what appends a step to it and makes the item that the step completes."""
+    if wish.peer == "reverb":
+        pattern = structured_writer.pattern_from_transform(step, lambda step: item(wish, step))
+        structured = client.structured_writer([structured_writer.create_config(pattern, TABLE)])
+        return structured, structured.append
+    writer, appended = client.trajectory_writer(wish.window), 0
+    for name in step:
+        writer.configure((name,), num_keep_alive_refs=wish.window, max_chunk_length=wish.window)
+
+    def append(step: Any) -> None:
+        nonlocal appended
+        writer.append(step)
+        appended += 1
+        if appended >= wish.window:
+            writer.create_item(TABLE, 1.0, item(wish, writer.history))
+
+    return writer, append
+
+
+def flush(writer: Any, items: int, deadline: float) -> bool:
     """Waits until at most `items` are on their way; False when the deadline (0: none) came first, as it may at a fixed mix."""
     if not deadline:
         writer.flush(items)
@@ -257,7 +275,9 @@ def main() -> None:
         found += service.case(f"together at {wish.mix:g} : 1", "writer", "sampler")
     finally:
         service.close()
-    tell(f"{version('dm-reverb')} (tensorflow {tf.__version__})", SETTINGS, checked, found)
+    writer = ("StructuredWriter", "auto") if wish.peer == "reverb" else ("TrajectoryWriter", wish.window)
+    settings = dict(zip(("writer", "chunk_length"), writer, strict=True)) | SETTINGS
+    tell(f"{version('dm-reverb')} (tensorflow {tf.__version__})", settings, checked, found)
 
 
 def part(role: str, port: int, more: int) -> None:

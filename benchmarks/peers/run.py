@@ -11,7 +11,7 @@ from typing import Any
 
 from deploy.process import ROOT
 
-PEERS = ("reverb", "cpprb", "torchrl")
+PEERS = ("reverb", "reverb-trajectory", "cpprb", "torchrl")
 PATIENCE_SECONDS = 1800.0
 
 
@@ -26,15 +26,16 @@ class Peer:
         """Raises PeerFailed where the Python is not one, or has not got the peer."""
         self.name, self.version, self.checked = name, "", 0
         self.settings: dict[str, Any] = {}
-        self._python, self._asked = python, asked
+        self._python, self._package = python, name.partition("-")[0]
+        self._asked = asked | {"peer": name}
         if not Path(python).is_file():
             raise PeerFailed(f"--peer-python: there is no {python}")
-        if self._start(["-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"]).returncode:
-            raise PeerFailed(f"--peer-python: {python} has no {name}; benchmarks/README.md says how to install it")
+        if self._start(["-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({self._package!r}) is None)"]).returncode:
+            raise PeerFailed(f"--peer-python: {python} has no {self._package}; benchmarks/README.md says how to install it")
 
     def run(self) -> list[dict[str, Any]]:
         """Every case of the peer's once: [{"case", "metric", "unit", "value"}]. Raises PeerFailed."""
-        done = self._start(["-m", f"benchmarks.peers.{self.name}_peer", json.dumps(self._asked)])
+        done = self._start(["-m", f"benchmarks.peers.{self._package}_peer", json.dumps(self._asked)])
         if done.returncode:
             print(done.stderr, file=sys.stderr)
             raise PeerFailed(f"{self.name} ended with {done.returncode}: see above")
