@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -18,6 +18,10 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0, le=60, description="simulator frames per step, where the workload has frames; 0: its own")
     ] = 0
     actions: Annotated[str, Meta(description="action set, where the workload has several (mario: right, simple, complex)")] = ""
+    backend: Annotated[
+        Literal["", "nes_py", "retro", "auto"],
+        Meta(description="emulator (mario): nes_py, retro (four times as fast), auto: retro where installed; empty: nes_py"),
+    ] = ""
     max_episode_steps: Annotated[
         int, Meta(ge=0, description="truncate an episode after this many steps; 0: the environment's own")
     ] = 0

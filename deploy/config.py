@@ -24,9 +24,9 @@ FLAGS = "command line"
 ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig}
 AlgorithmConfig = DqnConfig  # a union, once there is more than one
 
-# What the weights of a stopped run were made for: changing one of these means another run.
+# What the weights of a stopped run were made for: changing one of these means another run. Emulators play the same game.
 FIXED_ON_RESUME = (
-    *(f"env.{name}" for name in EnvConfig.__struct_fields__ if name != "preflight_seconds"),
+    *(f"env.{name}" for name in EnvConfig.__struct_fields__ if name not in ("preflight_seconds", "backend")),
     *(f"algorithm.{name}" for name in ("name", "n_step", "dueling", "network", "hidden")),
 )
 

@@ -33,6 +33,7 @@ CORE = (
 )
 EXTRAS = {
     "mario": ("nes-py", "gym-super-mario-bros"),
+    "retro": ("stable-retro",),
     "atari": ("ale-py",),
     "robot": ("pybullet",),
     "video": ("imageio-ffmpeg",),

@@ -306,9 +306,8 @@ def main() -> int:
     """Installs unless that has been done. Returns the exit status: 1 where something is missing, 2 for bad usage."""
     parser = argparse.ArgumentParser(description="Make the environment that Headrace runs in.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", metavar="FOLDER", help="where to make it (default: .venv)")
-    parser.add_argument(
-        "--extras", default="mario,atari,video,dev", help=f"of: {', '.join(known_extras())} (default: mario,atari,video,dev)"
-    )
+    usual = "mario,retro,atari,video,dev"
+    parser.add_argument("--extras", default=usual, help=f"of: {', '.join(known_extras())} (default: {usual})")
     builds = ["auto", "cpu", "cuda", "rocm"]
     parser.add_argument("--torch", default="auto", choices=builds, help="the torch build (default: by the GPU)")
     options = parser.parse_args()

@@ -21,6 +21,7 @@ from actors.preflight import preflight
 from deploy import runs
 from deploy.config import (
     ConfigError,
+    Layer,
     RunConfig,
     Tree,
     changes_refused_on_resume,
@@ -124,6 +125,9 @@ def prepare(request: Request) -> Launch:
         _check_resume(run, config)
     _check_device_name(config.learner.device)
     check_actor_python(config.deploy.actor_python)
+    if config.env.backend == "auto":  # whoever reads the run's config.toml, now or later, plays on the same emulator
+        stack.append(Layer("env.backend auto", {"env": {"backend": _settle_backend(config.deploy.actor_python)}}))
+        config = resolve(stack)
     os.environ.update(child_environment())  # for the device probe
     with _device_probe(config.learner.device) as probe:
         spec = _check_environment(config)
@@ -150,6 +154,17 @@ def _check_resume(run: RunDir, config: RunConfig) -> None:
     done = read_steps(run)
     if config.total_steps and done >= config.total_steps:
         raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
+
+
+def _settle_backend(python: str) -> str:
+    """The emulator that env.backend auto means to the interpreter of the actors."""
+    command, environment = python_command("actors.envs.backend", python=python), child_environment(python)
+    try:
+        asked = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        asked.check_returncode()
+    except (OSError, subprocess.SubprocessError):
+        raise ConfigError("--env.backend auto: the actors' Python does not say what it has; name nes_py or retro") from None
+    return asked.stdout.strip()
 
 
 def _check_device_name(name: str) -> None:

@@ -25,6 +25,7 @@ OWNERS = {
     "nes_py": ("actors/envs/console.py",),
     "gym_super_mario_bros": ("actors/envs/console.py",),
     "gym": ("actors/envs/console.py",),
+    "stable_retro": ("actors/envs/retro_console.py",),
     "ale_py": ("actors/envs/atari.py",),
     "pybullet": ("actors/envs/arm.py",),
     "tensorboard": ("deploy/tensorboard.py",),
@@ -32,7 +33,7 @@ OWNERS = {
     "ray": ("deploy/ray_cluster.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
-LAZY = {"ale_py", "nes_py", "gym_super_mario_bros", "gym", "pybullet", "ray", "tensorboard", "imageio_ffmpeg"}
+LAZY = {"ale_py", "nes_py", "gym_super_mario_bros", "gym", "stable_retro", "pybullet", "ray", "tensorboard", "imageio_ffmpeg"}
 TORCHLESS = ("deploy.cli", "deploy.service", "deploy.supervisor", "replay.__main__")  # torch costs a process 200 MB and seconds
 UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 UNSAFE_NAMES = {"eval", "exec"}

@@ -1,8 +1,9 @@
-"""A NES with Super Mario Bros. in it, behind the same few methods for both generations of nes-py.
+"""A NES with Super Mario Bros. in it: what MarioEnv asks of one, and the two generations of nes-py behind it.
 
 nes-py 8.2 (Python before 3.13, a C library called by ctypes) comes with gym-super-mario-bros 7.4, nes-py 9 (Python 3.13
 and up, a Cython class) with gym-super-mario-bros 9. The cartridge is the same file, byte for byte, and so are the sets of
-actions. Neither package's environment is used: this file drives the emulators' own step.
+actions. Neither package's environment is used: this file drives the emulators' own step. retro_console.py has another
+emulator behind the same methods.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
 from actors.envs.errors import EnvError
@@ -24,18 +26,21 @@ INSTALL = "pip install 'headrace[mario]'"
 
 
 class Console:
-    """One emulator with the cartridge in it: buttons in, frames and RAM out, one saved state.
+    """One console with the cartridge in it: buttons in, frames and RAM out, one saved state."""
 
-    This class says what all generations share; `open_console` makes one of the generation that is installed.
-    """
+    @property
+    def ram(self) -> memoryview:
+        """[2048], writable; its items are ints, so no uint8 arithmetic can overflow. Read it anew after any other call."""
+        raise NotImplementedError
 
-    ram: memoryview  # [2048]; its items are ints, so no uint8 arithmetic can overflow
-    frame: np.ndarray  # [240, 256, 4] uint8 BGRX, overwritten by every frame
+    @property
+    def frame(self) -> np.ndarray:
+        """The screen [240, 256, 4] uint8 BGRX, overwritten by every frame."""
+        raise NotImplementedError
 
-    def __init__(self, emulator: Any) -> None:
-        """Takes the package's environment around the emulator."""
-        self._emulator = emulator
-        self.ram = memoryview(emulator.ram)
+    def draw_grey(self, rows: np.ndarray) -> None:
+        """Draws the bottom of the screen into `rows` [R, 256] uint8."""
+        cv2.cvtColor(self.frame[-len(rows) :], cv2.COLOR_BGRA2GRAY, dst=rows)
 
     def press(self, buttons: int) -> None:
         """Holds these buttons (a sum of BUTTONS) until told otherwise."""
@@ -51,12 +56,15 @@ class Console:
 
     def save(self) -> None:
         """Keeps the present state for `restore`."""
-        self._emulator._backup()
+        raise NotImplementedError
 
     def restore(self) -> None:
         """Returns to the state that `save` kept, buttons released."""
-        self._emulator._restore()
-        self.press(0)
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Frees what is held."""
+        raise NotImplementedError
 
     def number(self, address: int, digits: int) -> int:
         """Reads a number that the game keeps as decimal digits."""
@@ -65,13 +73,42 @@ class Console:
             value = value * 10 + digit
         return value
 
+
+class NesPyConsole(Console):
+    """What both generations share; `open_console` makes one of the generation that is installed."""
+
+    def __init__(self, emulator: Any) -> None:
+        """Takes the package's environment around the emulator."""
+        self._emulator = emulator
+        self._ram = memoryview(emulator.ram)
+        self._frame = np.empty(0, np.uint8)
+
+    @property
+    def ram(self) -> memoryview:
+        """The emulator's own memory."""
+        return self._ram
+
+    @property
+    def frame(self) -> np.ndarray:
+        """The emulator's own screen."""
+        return self._frame
+
+    def save(self) -> None:
+        """Keeps the present state for `restore`."""
+        self._emulator._backup()
+
+    def restore(self) -> None:
+        """Returns to the state that `save` kept, buttons released."""
+        self._emulator._restore()
+        self.press(0)
+
     def close(self) -> None:
         """Frees the emulator. `ram` and `frame` lie in its memory, so they go as well."""
-        self.ram, self.frame = memoryview(b""), np.empty(0, np.uint8)
+        self._ram, self._frame = memoryview(b""), np.empty(0, np.uint8)
         self._emulator.close()
 
 
-class Console8(Console):
+class Console8(NesPyConsole):
     """nes-py 8.2."""
 
     def __init__(self, nes_env: Any, rom: str) -> None:
@@ -85,7 +122,7 @@ class Console8(Console):
         self._library, self._handle = nes_env._LIB, self._emulator._env
         self._buttons = self._emulator.controllers[0]
         screen = nes_env.SCREEN_TENSOR.from_address(self._library.Screen(self._handle))
-        self.frame = np.frombuffer(screen, np.uint8).reshape(nes_env.SCREEN_SHAPE_32_BIT)
+        self._frame = np.frombuffer(screen, np.uint8).reshape(nes_env.SCREEN_SHAPE_32_BIT)
 
     def press(self, buttons: int) -> None:
         """Holds these buttons until told otherwise."""
@@ -102,7 +139,7 @@ class Console8(Console):
         self._library.Reset(self._handle)
 
 
-class Console9(Console):
+class Console9(NesPyConsole):
     """nes-py 9."""
 
     def __init__(self, nes_env: Any, rom: str) -> None:
@@ -111,7 +148,7 @@ class Console9(Console):
         self._native = self._emulator._env
         self._buttons = 0
         screen = self._emulator.screen[..., ::-1]  # [240, 256, 3] BGR: the package's view skips the fourth byte of each pixel
-        self.frame = np.lib.stride_tricks.as_strided(screen, nes_env.SCREEN_SHAPE_32_BIT, (*screen.strides[:2], 1))
+        self._frame = np.lib.stride_tricks.as_strided(screen, nes_env.SCREEN_SHAPE_32_BIT, (*screen.strides[:2], 1))
 
     def press(self, buttons: int) -> None:
         """Holds these buttons until told otherwise."""
@@ -131,7 +168,7 @@ class Console9(Console):
 GENERATIONS = {8: Console8, 9: Console9}
 
 
-def open_console() -> Console:
+def open_console() -> NesPyConsole:
     """Loads the cartridge into the emulator that is installed. Raises EnvError where that is none of GENERATIONS."""
     nes_env, rom = _import_emulator()
     version = metadata.version("nes-py")
@@ -149,6 +186,11 @@ def presses(name: str) -> list[int]:
     from gym_super_mario_bros import actions
 
     return [sum(BUTTONS[button] for button in combination) for combination in getattr(actions, ACTION_SETS[name])]
+
+
+def cartridge() -> str:
+    """The path of the game, which gym-super-mario-bros brings. Raises EnvError where that is not installed."""
+    return _import_emulator()[1]
 
 
 def _import_emulator() -> tuple[Any, str]:

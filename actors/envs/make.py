@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXTRAS = {
     "nes_py": "headrace[mario]",
     "gym_super_mario_bros": "headrace[mario]",
+    "stable_retro": "headrace[retro]",
     "pybullet": "headrace[robot]",
     "ale_py": "headrace[atari]",
     "pygame": "gymnasium[classic-control]",
@@ -46,10 +47,11 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env
     if name == "mario":
         from actors.envs.mario import MarioEnv
 
-        return MarioEnv(rest, config.actions, config.skip, config.max_episode_steps)
+        return MarioEnv(rest, config.actions, config.skip, config.max_episode_steps, config.backend)
     atari = config.id.startswith("ALE/")
-    if config.actions or (config.skip and not atari):
-        option, owners = ("actions", "mario") if config.actions else ("skip", "mario and ALE/…")
+    if config.actions or config.backend or (config.skip and not atari):
+        option = "actions" if config.actions else "backend" if config.backend else "skip"
+        owners = "mario and ALE/…" if option == "skip" else "mario"
         raise EnvError(f"env.{option}: only {owners} have it; {config.id} does not")
     if name == "snake":
         from actors.envs.snake import SnakeEnv, parse_rules

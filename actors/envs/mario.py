@@ -20,8 +20,10 @@ import cv2
 import gymnasium
 import numpy as np
 
+from actors.envs.backend import settled
 from actors.envs.console import BUTTONS, Console, open_console, presses
 from actors.envs.errors import EnvError
+from actors.envs.retro_console import open_retro
 from actors.envs.wrappers import MAX_NOOPS, FrameShrinker, noop_frames
 
 SIZE = 84
@@ -72,13 +74,13 @@ class MarioEnv(gymnasium.Env):
     render_mode = "rgb_array"
     max_noops = MAX_NOOPS  # the emulator is deterministic: idle frames are all that can tell two evaluations apart
 
-    def __init__(self, stage: str = "", actions: str = "", skip: int = 0, max_steps: int = 0) -> None:
-        """Starts an emulator of its own and plays to the level's start. Raises EnvError for what there is not."""
+    def __init__(self, stage: str = "", actions: str = "", skip: int = 0, max_steps: int = 0, backend: str = "") -> None:
+        """Puts the game into a console and plays to the level's start. Raises EnvError for what there is not."""
         self._level = parse_stage(stage)
         self._skip = skip or SKIP
         self._max_steps = max_steps or MAX_STEPS
         self._presses = presses(actions or "simple")
-        self.console = open_console()
+        self.console: Console = open_retro() if settled(backend) == "retro" else open_console()
         self._shrink = FrameShrinker(240, 256, HUD_ROWS, SIZE)
         self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
@@ -96,7 +98,7 @@ class MarioEnv(gymnasium.Env):
         self._steps = self._last_progress = 0
         self._home = self._area()
         self._furthest = {self._home: self._x()}
-        return self._shrink(self.console.frame), self._info(completed=False)
+        return self._shrink(self.console.draw_grey), self._info(completed=False)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         """Holds the action's buttons for `skip` frames, and through any animation that takes no input."""
@@ -118,7 +120,7 @@ class MarioEnv(gymnasium.Env):
         terminated = completed or died
         stalled = self._steps - self._last_progress >= STALLED_STEPS
         truncated = not terminated and (stalled or self._steps >= self._max_steps)
-        return self._shrink(console.frame), reward, terminated, truncated, self._info(completed)
+        return self._shrink(console.draw_grey), reward, terminated, truncated, self._info(completed)
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         """Gives the whole screen [240, 256, 3] RGB uint8, the frame that the last observation was made of."""

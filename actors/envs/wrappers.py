@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cv2
@@ -12,20 +12,20 @@ MAX_NOOPS = 30  # the usual bound of a random start
 
 
 class FrameShrinker:
-    """Turns a BGRX frame into a small grey one: the top rows masked to 0, then an area resize.
+    """Makes a small grey picture of a frame: the top rows masked to 0, then an area resize.
 
     One per environment: it keeps its grey buffer, so that a step allocates nothing but the result.
     """
 
     def __init__(self, height: int, width: int, masked_rows: int, size: int) -> None:
-        """Prepares for frames [height, width, 4] uint8 and results [size, size] uint8."""
+        """Prepares for frames of height x width and results [size, size] uint8."""
         self._grey = np.zeros((height, width), np.uint8)  # [height, width]; the masked rows stay 0 for good
         self._masked_rows = masked_rows
         self._size = (size, size)
 
-    def __call__(self, frame: np.ndarray) -> np.ndarray:
-        """Gives a new array [size, size] of `frame` [height, width, 4] (blue, green, red, unused)."""
-        cv2.cvtColor(frame[self._masked_rows :], cv2.COLOR_BGRA2GRAY, dst=self._grey[self._masked_rows :])
+    def __call__(self, draw_grey: Callable[[np.ndarray], object]) -> np.ndarray:
+        """Gives a new array [size, size] of what `draw_grey` draws into the rows below the mask, [R, width] uint8."""
+        draw_grey(self._grey[self._masked_rows :])
         return cv2.resize(self._grey, self._size, interpolation=cv2.INTER_AREA)
 
 

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import os
 import subprocess
@@ -203,6 +204,15 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
     monkeypatch.setattr(launch, "preflight", lambda *arguments: other)
     status, error = refused(capsys, "up", "--env", "CartPole-v1")
     assert status == 2 and "recorded other experience" in error and "--fresh" in error
+
+
+def test_backend_auto_is_written_as_what_it_stood_for_and_may_change_on_resume() -> None:
+    stood_for = "retro" if importlib.util.find_spec("stable_retro") else "nes_py"
+    assert cli.main(["up", "--env.backend", "auto"]) == 0
+    assert cli.main(["up", "--resume"]) == 0
+    assert cli.main(["up", "--resume", "--env.backend", "nes_py"]) == 0
+    assert [config.env.backend for _, config, _ in Service.made] == [stood_for, stood_for, "nes_py"]
+    assert load_run_config(Service.made[0][0].config).env.backend == "nes_py"
 
 
 def test_a_run_that_has_done_its_steps_is_not_resumed_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,233 @@
+"""Mario on retro is Mario on nes-py: the same inputs give the same rewards, ends, info, RAM and pictures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import cast
+
+import numpy as np
+import pytest
+
+from actors.config import EnvConfig
+from actors.envs import backend, mario, retro_console
+from actors.envs.console import Console
+from actors.envs.make import EnvError, make_env
+from actors.envs.mario import MarioEnv
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from tests.actors.test_mario import DOWN, ONTO_THE_PIPE, TO_THE_FLAG
+
+needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
+needs_retro = pytest.mark.skipif(
+    find_spec("stable_retro") is None, reason="stable-retro is not installed: pip install 'headrace[retro]'"
+)
+busy = pytest.mark.timeout(300)  # of a busy machine
+
+# What reward, ends and info are made of: an address and how many bytes.
+READ = {
+    mario.ENGINE: 1, mario.X_PAGE: 1, mario.X_PIXEL: 1, mario.Y_PAGE: 1, mario.CLOUD_AREA: 1, mario.AREA_TYPE: 2,
+    mario.LIVES: 1, mario.STAGE: 1, mario.WORLD: 2, mario.MODE: 1, mario.COINS: 2, mario.TIME: 3,
+}  # fmt: skip
+# What the game plays now, and what it is asked to play next.
+MUSIC = (0xF4, 0x7B1, *range(0xFB, 0x100))
+
+
+def make(stage: str, backend: str, actions: str = "", max_steps: int = 0) -> MarioEnv:
+    """Mario on one of the emulators."""
+    config = EnvConfig(id=f"mario:{stage}", backend=backend, actions=actions, max_episode_steps=max_steps)  # type: ignore[arg-type]
+    return cast(MarioEnv, make_env(config))
+
+
+def read(console: Console) -> list[bytes]:
+    """The RAM that MarioEnv looks at."""
+    return [bytes(console.ram[address : address + count]) for address, count in READ.items()]
+
+
+class Pair:
+    """The same stage on both emulators, stepped alike and compared at every step."""
+
+    def __init__(self, stage: str, actions: str = "", max_steps: int = 0, music: bool = True) -> None:
+        self.envs = [make(stage, name, actions, max_steps) for name in ("nes_py", "retro")]
+        self.music = music
+        self.difference = 0.0  # the largest mean absolute difference of two observations, in steps of grey
+
+    def write(self, address: int, *values: int) -> None:
+        """Changes the RAM of both."""
+        for env in self.envs:
+            env.console.ram[address : address + len(values)] = bytes(values)
+
+    def reset(self, noops: int = 0) -> dict:
+        """Starts both; gives what is equal."""
+        (one, info), (other, other_info) = (env.reset(options={"noops": noops}) for env in self.envs)
+        assert info == other_info
+        self._compare(one, other)
+        return info
+
+    def step(self, action: int) -> tuple[float, bool, bool, dict]:
+        """Steps both; gives what is equal."""
+        (one, *said), (other, *other_said) = (env.step(action) for env in self.envs)
+        assert said == other_said
+        self._compare(one, other)
+        return cast(tuple[float, bool, bool, dict], tuple(said))
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _compare(self, one: np.ndarray, other: np.ndarray) -> None:
+        assert read(self.envs[0].console) == read(self.envs[1].console)
+        self.difference = max(self.difference, float(np.abs(one.astype(int) - other).mean()))
+        if not self.music:
+            for address in MUSIC:
+                self.write(address, 0)
+
+
+# Music moves the moment at which the game reads the buttons, about which nes-py is particular: see retro_console.
+@needs_mario
+@needs_retro
+@busy
+@pytest.mark.parametrize("stage", ["1-1", "1-2", "2-2", "1-4", "4-1", "8-3"])
+def test_random_play_is_the_same_on_both_emulators(stage: str) -> None:
+    rng = np.random.default_rng([ord(letter) for letter in stage])
+    pair = Pair(stage, "complex", max_steps=120, music=False)
+    pair.reset()
+    action, ends = 0, [0, 0]
+    for _ in range(260):
+        if rng.random() < 0.5:
+            action = int(rng.choice([1, 2, 3, 4, 4]) if rng.random() < 0.75 else rng.integers(12))
+        _, terminated, truncated, _ = pair.step(action)
+        if terminated or truncated:
+            ends[truncated] += 1
+            pair.reset(int(rng.integers(31)))
+    assert ends[False] or ends[True] == 2  # died, or lived until the step limit
+    assert pair.difference == 0
+    assert pair.envs[0].render().tolist() == pair.envs[1].render().tolist()
+    pair.close()
+
+
+@needs_mario
+@needs_retro
+@busy
+def test_a_level_to_its_flag_and_a_pipe_are_the_same_music_and_all() -> None:
+    pair = Pair("1-1")
+    pair.reset()
+    said = [pair.step(int(digit)) for digit in TO_THE_FLAG]
+    assert said[-1][1] and said[-1][3]["flag_get"]
+    pair.close()
+    pipe = Pair("1-1", "complex")
+    pipe.reset()
+    for digit in ONTO_THE_PIPE:
+        pipe.step(int(digit))
+    *_, info = pipe.step(DOWN)
+    assert info["x_pos"] == 24  # in the bonus room
+    assert pair.difference == pipe.difference == 0
+    pipe.close()
+
+
+@needs_mario
+@needs_retro
+@busy
+def test_a_death_by_time_a_castles_end_and_a_warp_are_the_same() -> None:
+    pair = Pair("1-4")
+    pair.reset()
+    pair.write(mario.TIME, 0, 0, 1)
+    ends = [pair.step(0) for _ in range(20)]
+    reward, terminated, _, info = next(said for said in ends if said[1])
+    assert reward == pytest.approx(-25.001) and info["time"] == 0
+    for address, value in ((mario.MODE, mario.END_OF_CASTLE), (mario.WORLD, 5)):
+        pair.reset()
+        pair.write(address, value)
+        _, terminated, _, info = pair.step(0)
+        assert terminated and info["flag_get"]
+    assert pair.difference == 0
+    pair.close()
+
+
+@needs_mario
+@needs_retro
+def test_consoles_of_one_process_do_not_disturb_one_another() -> None:
+    stages = ("1-1", "2-2", "1-4", "1-1")
+    scripts = np.random.default_rng(0).choice([1, 2, 3, 4], (40, len(stages)))
+
+    def turn(env: MarioEnv, action: int) -> Iterator[bytes]:
+        observation, reward, terminated, truncated, info = env.step(action)
+        yield from (observation.tobytes(), repr((reward, terminated, info)).encode(), bytes(env.console.ram))
+        if terminated or truncated:
+            yield env.reset()[0].tobytes()
+
+    alone = []
+    for column, stage in enumerate(stages):
+        env = make(stage, "retro")
+        env.reset()
+        alone.append([list(turn(env, action)) + [env.render().tobytes()] for action in scripts[:, column]])
+        env.close()
+    envs = [make(stage, "retro") for stage in stages]
+    for env in envs:
+        env.reset()
+    for row, actions in enumerate(scripts):
+        together = [list(turn(env, action)) for env, action in zip(envs, actions, strict=True)]
+        shown = [env.render().tobytes() for env in envs]  # each when another's game is in the emulator
+        for column in range(len(stages)):
+            assert [*together[column], shown[column]] == alone[column][row], (row, column)
+    envs[1].close()
+    assert envs[0].step(1)[4]["stage"] == 1
+
+
+@needs_mario
+@needs_retro
+def test_an_actors_environments_take_turns_in_the_emulator() -> None:
+    config = EnvConfig(backend="retro")
+    single = make("1-1", "retro")
+    vector = VectorEnv(config, experience_spec(single, config, 3, "none"), 8, range(8))
+    first = vector.reset()["observation"]
+    assert (first == single.reset()[0]).all()
+    for action in (1, 3, 4, 4, 1):
+        step, (observation, reward, *_) = vector.step(np.full(8, action)), single.step(action)
+        assert (step.observation["observation"] == observation).all() and (step.reward == np.float32(reward)).all()
+    vector.close()
+    single.close()
+
+
+def in_a_process(code: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a Python program."""
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+MAKE = "from actors.config import EnvConfig; from actors.envs.make import make_env; make_env(EnvConfig(backend='retro')).reset()"
+
+
+@needs_mario
+@needs_retro
+def test_making_it_on_retro_prints_nothing_and_ends_in_order() -> None:
+    assert in_a_process(MAKE) == (0, "", "")
+
+
+@needs_mario
+@needs_retro
+def test_a_process_whose_emulator_is_taken_is_told_so_in_one_line() -> None:
+    taken = "import stable_retro; from actors.envs.console import cartridge; held = stable_retro.RetroEmulator(cartridge())"
+    status, _, error = in_a_process(f"{taken}; {MAKE}")
+    assert status == 1 and "EnvError: mario on retro: " in error.splitlines()[-1]
+
+
+@needs_mario
+def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retro_console, "_machine", retro_console.Machine)  # a process that has none yet
+    monkeypatch.setitem(sys.modules, "stable_retro", None)
+    with pytest.raises(EnvError, match=r"pip install 'headrace\[retro\]'.*or --env.backend nes_py"):
+        make("1-1", "retro")
+
+
+def test_auto_is_retro_where_it_is_installed_and_nes_py_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec, settled in ((None, "nes_py"), (object(), "retro")):
+        monkeypatch.setattr(backend, "find_spec", lambda name, spec=spec: spec)
+        assert [backend.settled(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
+
+
+def test_other_environments_have_no_emulator_to_choose() -> None:
+    with pytest.raises(EnvError, match="env.backend: only mario"):
+        make_env(EnvConfig(id="snake", backend="retro"))
