@@ -77,7 +77,7 @@ class Actor:
         spec, streams = settings.spec, settings.actors.envs_per_actor
         self._env = VectorEnv(settings.env, spec, streams, range(streams))
         self._network = build_network(spec, settings.algorithm)
-        self._policy = Policy(self._network)
+        self._policy = Policy(self._network, settings.actors.precision)
         self._adopt(life.assignment or settings.assignment)
         self._stack = Stack(spec, streams)
         # Q-values stay here; what replay is sent instead is computed when a chunk leaves, n rows later.
@@ -97,7 +97,7 @@ class Actor:
         self._follower = WeightFollower(announce, payload, self._network)
         self._writer = ExperienceWriter(replay, life.name, life.incarnation, self._settings.spec, streams)
         while self._follower.version < 0 and not life.stopping:  # nobody acts before there are weights
-            self._follower.poll()
+            self._follow()
             life.pause(0.02)
         observation = self._env.reset()
         self._stack.reset(observation)
@@ -110,10 +110,14 @@ class Actor:
             if time.monotonic() >= self._next_poll:
                 self._next_poll = time.monotonic() + POLL_SECONDS
                 self._writer.poll()
-                self._follower.poll()
+                self._follow()
                 if life.assignment not in (None, self._assignment):
                     self._adopt(life.assignment)
         self._drain(observation)
+
+    def _follow(self) -> None:
+        if self._follower.poll():
+            self._policy.refresh()
 
     def _beat_while_waiting(self) -> bool:
         self._life.beat()
@@ -160,7 +164,7 @@ class Actor:
             if self._outbox:
                 with self._metrics.phase("wait_credit"):
                     self._writer.poll(CREDIT_WAIT_SECONDS)
-                self._follower.poll()
+                self._follow()
                 self._life.beat()
 
     def _measure(self) -> None:

@@ -154,7 +154,7 @@ def _policy(settings: ActorSettings, count: int) -> Callable[[], None]:
     """Steps a vectorised environment by a policy's actions, all of them from one forward pass."""
     torch.set_num_threads(1)
     env, stack = VectorEnv(settings.env, settings.spec, count, range(count)), Stack(settings.spec, count)
-    policy = Policy(build_network(settings.spec, settings.algorithm))
+    policy = Policy(build_network(settings.spec, settings.algorithm), settings.actors.precision)
     stack.reset(env.reset())
 
     def play() -> None:

@@ -11,7 +11,7 @@ with variance 1 / fan-in, biases with zero. Random numbers come from torch's glo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -129,8 +129,10 @@ class QNetwork(nn.Module):
         halves what travels to the actors.
         """
         dtype = self.head.weight.dtype
-        features = [torso(observation[name], dtype) for name, torso in zip(self.names, self.torsos, strict=True)]
-        output = self.head(self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))).to(dtype)
+        inner = next(self.torsos.parameters(), self.head.weight).dtype  # of an actor's copy it may be a smaller one
+        features = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
+        hidden = self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))
+        output = self.head(hidden if inner == dtype else hidden.to(dtype)).to(dtype)
         if not self.dueling:
             return output
         value, advantage = output[:, :1], output[:, 1:]  # [B, 1], [B, n]
@@ -152,6 +154,14 @@ class QNetwork(nn.Module):
             anything = torch.randint(self.n, (len(q),), generator=generator, device=q.device)
             action = torch.where(explore, anything, action)
         return Action(action, None, q.gather(1, action[:, None]).squeeze(1), best_value)
+
+
+def large_convolutions(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether there are kernels for which bfloat16 pays on a CPU, and is right.
+
+    Over images of one column torch 2.13's bfloat16 gradients of 3x3 ones at stride 2 are garbage (CPU).
+    """
+    return any(parameter.dim() == 4 and parameter.shape[-1] > 3 for parameter in parameters)
 
 
 def initialise(network: QNetwork) -> None:

@@ -11,6 +11,7 @@ from learner.algorithms.base import Algorithm, Batch
 from learner.compiling import Loss
 from learner.config import LearnerConfig
 from learner.devices import capabilities, precision
+from learner.networks import large_convolutions
 
 SCALER_STATE = ("scale", "_growth_tracker")  # what changes; the rest is configuration
 
@@ -29,9 +30,7 @@ class Optimiser:
                 f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
             )
         self.config, self.device = config, device
-        # Large kernels only: over images of one column torch 2.13's bfloat16 gradients of 3x3 ones at stride 2 are garbage (CPU).
-        convolutions = any(parameter.dim() == 4 and parameter.shape[-1] > 3 for parameter in parameters)
-        self.precision = precision(config.precision, device, convolutions)
+        self.precision = precision(config.precision, device, large_convolutions(parameters))
         self.compiled_loss: Loss | None = None  # to be used instead of the algorithm's own
         self._parameters = parameters
         self._fused = capabilities(device).fused_optimiser

@@ -70,6 +70,24 @@ def test_weights_that_are_adopted_are_acted_on_at_once() -> None:
     np.testing.assert_allclose(fresh, Policy(newer).act(seen, 0.0).value, rtol=1e-5)
 
 
+@pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
+def test_in_bfloat16_it_values_actions_nearly_the_same_and_follows_weights_when_told(network: str) -> None:
+    config = DqnConfig(hidden=64, network=network)  # type: ignore[arg-type]
+    spec = make_spec(image(), stack=4)
+    followed, newer = made(spec, config), build_network(spec, config)
+    seen = arrays(spec, 6)
+    policy, exact = Policy(followed, "bfloat16"), Policy(newer)
+    load_into(followed, {name: value.numpy() for name, value in newer.state_dict().items()})
+    expected = exact.q_values(seen)
+    spread = np.abs(expected).max()
+    assert not np.allclose(policy.q_values(seen), expected, atol=0.02 * spread)
+    policy.refresh()
+    found = policy.q_values(seen)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=0.02 * spread)
+    assert not np.array_equal(found, expected), "it did not act in bfloat16"
+
+
 def test_each_row_explores_with_its_own_epsilon_and_is_told_the_value_of_what_it_does() -> None:
     spec = make_spec(vector(), n=4)
     policy = Policy(made(spec, DqnConfig(hidden=16)))
