@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from transport.run_dir import set_aside
 
@@ -133,7 +134,7 @@ class Metrics:
         if self._path is None or self._file is None:
             return
         with suppress(OSError):  # a full disk costs lines, not the process
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(msgspec.json.encode(line).decode() + "\n")  # what is not finite becomes null, as JSON has it
             self._file.flush()
             if self._file.tell() >= self._limit_bytes:
                 self._file.close()

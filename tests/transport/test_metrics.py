@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from transport import metrics as module
@@ -73,6 +74,13 @@ def test_each_record_is_a_line_of_json(clock: Clock, tmp_path: Path) -> None:
     metrics.close()
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert len(lines) == 2 and lines[0]["items"] == 7 and lines[0]["time"] == clock.now
+
+
+def test_what_is_not_finite_is_still_a_line_of_json(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "m.jsonl")
+    metrics.gauge("band_high", float("inf"))
+    metrics.record()
+    assert msgspec.json.decode((tmp_path / "m.jsonl").read_bytes())["band_high"] is None
 
 
 def test_the_file_is_set_aside_when_it_has_grown(tmp_path: Path) -> None:
