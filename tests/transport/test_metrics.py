@@ -80,6 +80,7 @@ def test_what_is_not_finite_is_still_a_line_of_json(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "m.jsonl")
     metrics.gauge("band_high", float("inf"))
     metrics.record()
+    metrics.close()
     assert msgspec.json.decode((tmp_path / "m.jsonl").read_bytes())["band_high"] is None
 
 
