@@ -16,6 +16,7 @@ from actors.envs.make import make_env
 from actors.envs.vector import VectorEnv
 from deploy.config import RunConfig, load_run_config
 from transport.experience import Categorical, ExperienceSpec, read_spec
+from transport.lifetime import keep_memory
 from transport.run_dir import RunDir
 
 
@@ -100,6 +101,7 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
 
 def measure(kind: str, path: str, seconds: str) -> float:
     """The figure of a kind."""
+    keep_memory()  # as every process of a run does: without it, an update alone spends more on page faults than on arithmetic
     run = RunDir(Path(path))
     part = {"simulator": simulator, "environment": environment, "gather": gather, "update": update}[kind]
     return part(load_run_config(run.config), read_spec(run.spec.read_bytes()), float(seconds))
