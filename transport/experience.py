@@ -77,10 +77,20 @@ class Categorical(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class Continuous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="continuous"):
-    """A vector of reals; low and high are the bounds of each entry."""
+    """A vector of reals; low and high are the bounds of each entry.
+
+    What rests, and what a policy chooses, is unbounded; the environment is given it `bounded`. So a probability can be computed
+    of what rests without inverting a tanh.
+    """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
+
+    def bounded(self, action: np.ndarray) -> np.ndarray:
+        """From [..., A] unbounded to [..., A] float32 between low and high: low + (tanh + 1) / 2 (high - low)."""
+        low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
+        bounded: np.ndarray = low + (np.tanh(action, dtype=np.float32) + 1) * (0.5 * (high - low))
+        return bounded
 
 
 class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):

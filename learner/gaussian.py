@@ -1,0 +1,29 @@
+"""Continuous actions: a Gaussian, squashed by tanh into the bounds. What rests is the unbounded action, before the tanh."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+LEAST_LOG_STD, GREATEST_LOG_STD = -5.0, 2.0
+HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density of tanh(action), [..., A] unbounded each -> [...]: sum of log N(action; mean, std) - log(1 - tanh(action)^2).
+
+    Haarnoja et al. 2018 (arXiv:1812.05905, appendix C, eq. 26); log(1 - tanh^2 u) = 2 (log 2 - u - softplus(-2u)), which does
+    not overflow.
+    """
+    assert action.shape == mean.shape
+    density = -0.5 * ((action - mean) * torch.exp(-log_std)).square() - log_std - HALF_LOG_2_PI
+    slope = 2 * (math.log(2) - action - softplus(-2 * action))
+    return (density - slope).sum(-1)
+
+
+def entropy(log_std: Tensor) -> Tensor:
+    """Of the Gaussian before the tanh, [..., A] -> [...], in nats: the squashed one has no closed form."""
+    return (log_std + 0.5 + HALF_LOG_2_PI).sum(-1)
