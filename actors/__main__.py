@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from actors.actor import Actor, ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import EnvError
-from learner.config import DqnConfig
+from learner.config import AlgorithmConfig
 from replay.client import ReplayRefused
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say
@@ -21,14 +22,14 @@ from transport.messages import Assignment
 from transport.run_dir import RunDir
 
 
-def read_settings(run_dir: RunDir, index: int) -> ActorSettings:
-    """What actor `index` needs of a run's files. Raises SpecError."""
+def read_settings(run_dir: RunDir, index: int, other_env: str = "") -> ActorSettings:
+    """What actor `index` needs of a run's files; `other_env` (JSON) lies over the run's env section. Raises SpecError."""
     document = tomllib.loads(run_dir.config.read_text())
     return ActorSettings(
         index,
         document.get("seed", 0),
-        msgspec.convert(document["env"], EnvConfig),
-        msgspec.convert(document["algorithm"], DqnConfig),
+        msgspec.convert(document["env"] | json.loads(other_env or "{}"), EnvConfig),
+        msgspec.convert(document["algorithm"], AlgorithmConfig),
         msgspec.convert(document["actors"], ActorsConfig),
         read_spec(run_dir.spec.read_bytes()),
     )
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--actor", type=int, required=True, metavar="I", help="which actor of the run, from 0")
     parser.add_argument("--environments", type=int, metavar="N", help="environments of the whole run; default: as configured")
     parser.add_argument("--first-seed", type=int, metavar="S", help="seed of the first environment; default: the run's and I")
+    parser.add_argument("--level", type=int, default=0, metavar="L", help="level of the curriculum, where there is one")
     arguments = parser.parse_args()
     run_dir = RunDir(arguments.run_dir)
     try:
@@ -49,7 +51,8 @@ def main() -> int:
         torch.set_num_interop_threads(1)
         life = Lifetime(f"actor-{arguments.actor}", run_dir, describe)
         if arguments.environments is not None and arguments.first_seed is not None:
-            life.assignment = Assignment(settings.assignment.offset, arguments.environments, arguments.first_seed)
+            place = settings.assignment.offset, arguments.environments, arguments.first_seed
+            life.assignment = Assignment(*place, arguments.level)
         Actor(settings, run_dir, life).run()
     except (SpecError, EnvError, ReplayRefused) as error:
         say(f"actor-{arguments.actor}: {error}")

@@ -13,14 +13,13 @@ from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.exploration import epsilon_ladder
+from actors.recall import recall
 from actors.stack import Stack
-from learner.acting import Policy
-from learner.config import DqnConfig
-from learner.networks import build_network
-from learner.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
+from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
+from learner.policies import acting_policy, build_policy
 from learner.weights import WeightFollower
 from replay.client import ExperienceWriter
-from transport.experience import INITIAL_PRIORITY, Chunk, Columns, ExperienceSpec
+from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
 from transport.metrics import Metrics, Record
@@ -38,7 +37,7 @@ class ActorSettings:
     index: int
     seed: int
     env: EnvConfig
-    algorithm: DqnConfig
+    algorithm: AlgorithmConfig
     actors: ActorsConfig
     spec: ExperienceSpec
 
@@ -57,6 +56,8 @@ def describe(record: Record) -> str:
     episode = f"return {record['episode_return']:,.1f}" if "episode_return" in record else "return –"
     if get("episode_score") != get("episode_return"):  # the workload has a figure of its own
         episode += f" · score {get('episode_score', 0):,.0f}"
+    if get("levels"):
+        episode += f" · level {get('level', 0) + 1:.0f}/{get('levels', 0):.0f}"
     if get("broken_episodes"):
         episode += f" · cut for NaN {get('broken_episodes', 0):,.0f}"
     return (
@@ -76,13 +77,17 @@ class Actor:
         self._metrics: Metrics = life.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
         self._env = VectorEnv(settings.env, spec, streams, range(streams))
-        self._network = build_network(spec, settings.algorithm)
-        self._policy = Policy(self._network, settings.actors.precision)
+        self._network = build_policy(spec, settings.algorithm)
+        self._policy = acting_policy(self._network, settings.actors.precision)
+        # Untrained weights choose one action for ever; chance sees more of the environment. PPO's are chance already.
+        self._random_until = -1 if isinstance(settings.algorithm, PpoConfig) else UNTRAINED_VERSION
+        self._assignment: Assignment | None = None
         self._adopt(life.assignment or settings.assignment)
         self._stack = Stack(spec, streams)
-        # Q-values stay here; what replay is sent instead is computed when a chunk leaves, n rows later.
-        known = msgspec.structs.replace(spec, remembered=(TAKEN_VALUE, BEST_VALUE))
-        self._chunker = Chunker(known, streams, settings.actors.chunk_seconds, complete=self._with_priority, staggered=True)
+        known, complete = recall(spec, settings.algorithm, self._env)
+        # What is learned from once and in whole rollouts had better arrive together.
+        staggered = not isinstance(settings.algorithm, PpoConfig)
+        self._chunker = Chunker(known, streams, settings.actors.chunk_seconds, complete=complete, staggered=staggered)
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
         self._next_poll = 0.0
@@ -124,36 +129,39 @@ class Actor:
         return self._life.stopping
 
     def _adopt(self, assignment: Assignment) -> None:
-        """Explores as its place asks, at once; takes the seeds."""
+        """Explores as its place asks, at once; takes the seeds, and the level for the episodes to come."""
+        before, self._assignment = self._assignment, assignment
+        if self._env.levels:
+            self._env.set_level(assignment.level)
+            self._level_episodes = self._level_successes = 0
+        if before and msgspec.structs.replace(before, level=assignment.level) == assignment:
+            return
         streams, algorithm = self._settings.actors.envs_per_actor, self._settings.algorithm
-        self._assignment = assignment
         self._env.reseed(range(assignment.first_seed, assignment.first_seed + streams))
         self._policy.seed(assignment.first_seed)
-        offset, total = assignment.offset, assignment.environments
-        self._epsilon = epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power)
+        if isinstance(algorithm, DqnConfig):
+            offset, total = assignment.offset, assignment.environments
+            ladder = epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power)
+            self._policy.explore_with(ladder)
 
     def _step(self, observation: Columns) -> Columns:
         metrics, version = self._metrics, self._follower.version
         with metrics.phase("act"):
-            # Untrained weights choose one action for ever; chance sees more of the environment.
-            epsilon = self._epsilon if version > UNTRAINED_VERSION else 1.0
-            acted = self._policy.act(self._stack.stacked, epsilon)
-            remembered = {TAKEN_VALUE: acted.value, BEST_VALUE: acted.best_value}
+            acted = self._policy.act(self._stack.stacked, "random" if version <= self._random_until else "explore")
         with metrics.phase("env_step"):
-            step = self._env.step(acted.action)
+            step = self._env.step(bounded(self._settings.spec, acted.action))
         with metrics.phase("insert"):
             done, last = (step.reward, step.terminated, step.truncated), step.final_observation
-            self._outbox.extend(self._chunker.step(observation, acted.action, *done, last, version, remembered))
+            self._outbox.extend(self._chunker.step(observation, acted.action, *done, last, version, acted.remembered))
             self._stack.push(step.observation, step.terminated | step.truncated)
         metrics.count("steps", len(acted.action))
         metrics.count("episodes", len(step.episodes))
         self._recent.extend(step.episodes)
+        if self._env.levels:
+            at_level = [episode.success for episode in step.episodes if episode.level == self._assignment.level]
+            self._level_episodes += len(at_level)
+            self._level_successes += sum(map(bool, at_level))
         return step.observation
-
-    def _with_priority(self, columns: Columns) -> Columns:
-        """Sends how much there may be to learn from each item; without that, new items are all drawn as if the most."""
-        priority = initial_priority(self._settings.spec, columns, self._settings.algorithm)
-        return columns | {INITIAL_PRIORITY: priority}
 
     def _send(self) -> None:
         """Hands chunks to replay; waits for credit when there is none, which is how replay slows its actors."""
@@ -172,6 +180,11 @@ class Actor:
         metrics.gauge("policy_version", self._follower.version)
         metrics.gauge("lag", self._follower.lag)
         metrics.gauge("rejected_weights", self._follower.rejected)
+        if self._env.levels:
+            metrics.gauge("levels", self._env.levels)
+            metrics.gauge("level", self._assignment.level)
+            metrics.gauge("level_episodes", self._level_episodes)
+            metrics.gauge("level_successes", self._level_successes)
         metrics.gauge("environment_offset", self._assignment.offset)
         metrics.gauge("environments", self._assignment.environments)
         metrics.count("raw_bytes", writer.raw_bytes - metrics.value("raw_bytes"))

@@ -121,8 +121,8 @@ def rate(env: gymnasium.Env) -> float:
 def run(options: argparse.Namespace) -> list[Episode]:
     """Plays. Raises EnvError, CheckpointError, SpecError, OSError."""
     run_dir = RunDir(options.run_dir)
-    settings = read_settings(run_dir, index=0)
-    network, metadata = load_policy(run_dir, settings, options.best)
+    settings = read_settings(run_dir, 0, options.env)
+    policy, metadata = load_policy(run_dir, settings, options.best)
     recorder = None
     if options.video is not None:
         probe = make_env(settings.env)
@@ -134,10 +134,10 @@ def run(options: argparse.Namespace) -> list[Episode]:
 
     most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
     env = VectorEnv(settings.env, settings.spec, 1, seeds, random_starts=True, make=make, most_steps=most_steps)
-    generator = torch.Generator().manual_seed(options.seed)
+    policy.seed(options.seed)
     played: list[Episode] = []
     try:
-        for counted in play(env, settings.spec, network, options.episodes, 0.0, generator):
+        for counted in play(env, settings.spec, policy, options.episodes):
             played += counted
             for episode in counted:
                 success = "" if episode.success is None else ", success" if episode.success else ", no success"
@@ -160,6 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--best", action="store_true")
+    parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     try:

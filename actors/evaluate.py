@@ -12,7 +12,8 @@ import math
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from actors.__main__ import read_settings
 from actors.actor import ActorSettings
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.stack import Stack
 from learner.checkpoint import CheckpointError, load_into, read
-from learner.networks import QNetwork, build_network
-from transport.experience import ExperienceSpec, SpecError
+from learner.policies import Mode, Policy, acting_policy, build_policy
+from transport.experience import ExperienceSpec, SpecError, bounded
 from transport.run_dir import RunDir
 
 ENVIRONMENTS = 8
@@ -48,16 +51,13 @@ def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
     return msgspec.convert(tomllib.loads(run_dir.config.read_text()).get("evaluator", {}), EvaluatorConfig)
 
 
-def play(
-    env: VectorEnv, spec: ExperienceSpec, network: QNetwork, episodes: int, epsilon: float, generator: torch.Generator
-) -> Iterator[list[Episode]]:
+def play(env: VectorEnv, spec: ExperienceSpec, policy: Policy, episodes: int, mode: Mode = "greedy") -> Iterator[list[Episode]]:
     """Plays `episodes` episodes from fresh starts; yields after every vector step those that ended with it and count."""
     quota = [episodes // env.count + (k < episodes % env.count) for k in range(env.count)]
     stack = Stack(spec, env.count)
     stack.reset(env.reset())
     while any(quota):
-        stacked = {name: torch.from_numpy(rows) for name, rows in stack.stacked.items()}
-        step = env.step(network.act(stacked, epsilon, generator).action.numpy())
+        step = env.step(bounded(spec, policy.act(stack.stacked, mode).action))
         stack.push(step.observation, step.terminated | step.truncated)
         counted = []
         for episode in step.episodes:
@@ -67,16 +67,16 @@ def play(
         yield counted
 
 
-def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool) -> tuple[QNetwork, dict[str, str]]:
-    """The newest policy on disk, or the best, with what its file says of it. Raises CheckpointError."""
+def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool) -> tuple[Policy, dict[str, str]]:
+    """The newest policy on disk, or the best, ready to act, with what its file says of it. Raises CheckpointError."""
     path = run_dir.best if best else run_dir.latest
     if not path.exists():
         which = "evaluated no weights" if best else "written no weights"
         raise CheckpointError(f"run {run_dir.name} has {which} yet: let it run a little longer{'' if best else ', or stop it'}")
     weights, metadata = read(path)
-    network = build_network(settings.spec, settings.algorithm).eval()
+    network = build_policy(settings.spec, settings.algorithm)
     load_into(network, weights)
-    return network, metadata
+    return acting_policy(network), metadata
 
 
 def interval(successes: int, episodes: int) -> tuple[float, float]:
@@ -89,9 +89,11 @@ def interval(successes: int, episodes: int) -> tuple[float, float]:
 
 
 def summarise(played: list[Episode]) -> dict[str, Any]:
-    """The figures of INTERFACE's `headrace eval --json` that follow from episodes."""
+    """The figures of INTERFACE's `headrace eval --json` that follow from episodes; `by_tier` where they come in tiers."""
     rewards = np.array([episode.total_reward for episode in played])
     told = [episode.success for episode in played if episode.success is not None]
+    tiers = sorted({episode.group for episode in played if episode.group})
+    by_tier = {tier: _brief([episode for episode in played if episode.group == tier]) for tier in tiers}
     return {
         "episodes": len(played),
         "return_mean": float(rewards.mean()),
@@ -102,7 +104,14 @@ def summarise(played: list[Episode]) -> dict[str, Any]:
         "success_ci95": list(interval(sum(told), len(told))) if told else None,
         "score_mean": float(np.mean([episode.score for episode in played])),
         "score_median": float(np.median([episode.score for episode in played])),
+        **({"by_tier": by_tier} if by_tier else {}),
     }
+
+
+def _brief(played: list[Episode]) -> dict[str, Any]:
+    """The figures that tell one kind of episode from another."""
+    figures = summarise([episode._replace(group="") for episode in played])
+    return {name: figures[name] for name in ("episodes", "success_rate", "success_ci95", "score_mean", "return_mean")}
 
 
 def describe(figures: dict[str, Any]) -> str:
@@ -116,8 +125,23 @@ def describe(figures: dict[str, Any]) -> str:
     if figures["success_rate"] is not None:
         low, high = figures["success_ci95"]
         lines.append(f"  success  {figures['success_rate']:.0%} (95% interval {low:.0%} to {high:.0%})")
-    lines.append(f"  score    {figures['score_mean']:,.1f} on average, median {figures['score_median']:,.1f}")
+    lines.append(f"  score    {amount(figures['score_mean'])} on average, median {amount(figures['score_median'])}")
+    lines += [f"  {tier:<8} {_describe_brief(brief)}" for tier, brief in figures.get("by_tier", {}).items()]
+    lines += [f"  {size} m".ljust(10) + f" {_describe_brief(brief)}" for size, brief in figures.get("by_tolerance", {}).items()]
     return "\n".join(lines)
+
+
+def amount(score: float) -> str:
+    """A workload's own figure: thousands of pixels, or hundredths of a metre."""
+    return f"{score:,.1f}" if abs(score) >= 1 or score == 0 else f"{score:.4f}"
+
+
+def _describe_brief(brief: dict[str, Any]) -> str:
+    text = f"score {amount(brief['score_mean'])}, {brief['episodes']} episodes"
+    if brief["success_rate"] is None:
+        return text
+    low, high = brief["success_ci95"]
+    return f"success {brief['success_rate']:.1%} ({low:.1%} to {high:.1%}), {text}"
 
 
 def _policy(figures: dict[str, Any]) -> str:
@@ -125,46 +149,88 @@ def _policy(figures: dict[str, Any]) -> str:
     return "actions at random" if version is None else f"{figures['algorithm']}, policy v{version}"
 
 
+def check_same(settings: ActorSettings) -> None:
+    """Raises EnvError where the environment shows or wants something else than the policy was made for."""
+    env = make_env(settings.env)
+    try:
+        found = experience_spec(env, settings.env, settings.spec.n_step, "none")
+    finally:
+        env.close()
+    for ours, theirs in ((_seen(found), _seen(settings.spec)), (found.action, settings.spec.action)):
+        if ours != theirs:
+            raise EnvError(f"the policy was made for {theirs}, and {settings.env.id} as asked for has {ours}")
+
+
+def _seen(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(field.name, field.shape, field.dtype) for field in spec.fields]
+
+
+def measure(settings: ActorSettings, policy: Policy, mode: Mode, episodes: int, most_steps: int) -> list[Episode]:
+    """Plays and tells on stderr how far it is, every few seconds. Raises EnvError."""
+    env = environments(settings, min(ENVIRONMENTS, episodes), most_steps)
+    policy.seed(settings.seed + SEED_OFFSET)
+    policy.explore_with(np.full(env.count, STOCHASTIC_EPSILON, np.float32))
+    next_word = time.monotonic() + PROGRESS_SECONDS
+    played: list[Episode] = []
+    try:
+        for counted in play(env, settings.spec, policy, episodes, mode):
+            played += counted
+            if time.monotonic() >= next_word:
+                next_word = time.monotonic() + PROGRESS_SECONDS
+                print(f"{len(played)} of {episodes} episodes …", file=sys.stderr, flush=True)
+    finally:
+        env.close()
+    return played
+
+
+def by_tolerance(settings: ActorSettings, tolerances: list[float], play_with: Callable[[ActorSettings], list[Episode]]) -> Any:
+    """The brief figures at each tolerance, in metres as typed. Raises EnvError."""
+    briefs = {}
+    for tolerance in tolerances:
+        other = replace(settings, env=msgspec.structs.replace(settings.env, tolerance=tolerance))
+        briefs[f"{tolerance:g}"] = _brief(play_with(other))
+    return briefs
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Evaluates and prints; 2 when there is nothing that could be evaluated."""
     parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's weights on disk.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--stochastic", action="store_true")
-    parser.add_argument("--best", action="store_true")
-    parser.add_argument("--random", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    for switch in ("--stochastic", "--best", "--random", "--json"):
+        parser.add_argument(switch, action="store_true")
+    parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
+    parser.add_argument("--tolerances", type=float, nargs="*", default=[])
     options = parser.parse_args(arguments)
     run_dir = RunDir(options.run_dir)
     torch.set_num_threads(1)
-    next_word = time.monotonic() + PROGRESS_SECONDS
-    played: list[Episode] = []
     try:
-        settings = read_settings(run_dir, index=0)
+        settings = read_settings(run_dir, 0, options.env)
+        if options.env:
+            check_same(settings)
         if options.random:  # acts in the same environments from the same seeds
-            network, metadata = build_network(settings.spec, settings.algorithm), dict[str, str]()
+            policy, metadata = acting_policy(build_policy(settings.spec, settings.algorithm)), dict[str, str]()
         else:
-            network, metadata = load_policy(run_dir, settings, options.best)
-        env = environments(settings, min(ENVIRONMENTS, options.episodes), read_evaluator(run_dir).max_episode_steps)
-        generator = torch.Generator().manual_seed(settings.seed + SEED_OFFSET)
-        epsilon = 1.0 if options.random else STOCHASTIC_EPSILON if options.stochastic else 0.0
-        for counted in play(env, settings.spec, network, options.episodes, epsilon, generator):
-            played += counted
-            if time.monotonic() >= next_word:
-                next_word = time.monotonic() + PROGRESS_SECONDS
-                print(f"{len(played)} of {options.episodes} episodes …", file=sys.stderr, flush=True)
-        env.close()
+            policy, metadata = load_policy(run_dir, settings, options.best)
+        mode: Mode = "random" if options.random else "explore" if options.stochastic else "greedy"
+        most_steps = read_evaluator(run_dir).max_episode_steps
+
+        def play_with(chosen: ActorSettings) -> list[Episode]:
+            return measure(chosen, policy, mode, options.episodes, most_steps)
+
+        figures = {
+            "run": run_dir.name,
+            "env": settings.env.id,
+            "algorithm": "random" if options.random else metadata.get("algorithm", "dqn"),
+            "policy_version": None if options.random else int(metadata.get("policy_version", -1)),
+            "stochastic": options.stochastic or options.random,
+            **summarise(play_with(settings)),
+        }
+        if options.tolerances:
+            figures["by_tolerance"] = by_tolerance(settings, options.tolerances, play_with)
     except (CheckpointError, EnvError, SpecError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
-    about = {
-        "run": run_dir.name,
-        "env": settings.env.id,
-        "algorithm": "random" if options.random else metadata.get("algorithm", "dqn"),
-        "policy_version": None if options.random else int(metadata.get("policy_version", -1)),
-        "stochastic": options.stochastic or options.random,
-    }
-    figures = about | summarise(played)
     print(json.dumps(figures) if options.json else describe(figures))
     return 0
 

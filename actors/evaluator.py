@@ -24,7 +24,7 @@ from actors.envs.vector import Episode
 from actors.evaluate import SEED_OFFSET, environments, play, read_evaluator, summarise
 from learner import checkpoint
 from learner.checkpoint import CheckpointError
-from learner.networks import build_network
+from learner.policies import acting_policy, build_policy
 from learner.weights import WeightFollower
 from transport.experience import SpecError
 from transport.lifetime import Lifetime, say
@@ -96,7 +96,8 @@ class Evaluator:
         """Makes the environments. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._life = settings, config, run_dir, life
         self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config.max_episode_steps, OWN_SEEDS)
-        self._network = build_network(settings.spec, settings.algorithm).eval()
+        self._network = build_policy(settings.spec, settings.algorithm)
+        self._policy = acting_policy(self._network)
         self._throttle = Throttle(config.core_share)
         algorithm = str(settings.algorithm.__struct_config__.tag)
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": algorithm}
@@ -134,8 +135,8 @@ class Evaluator:
         played: list[Episode] = []
         self._throttle.begin()
         begun = next_word = time.monotonic()
-        generator = torch.Generator().manual_seed(self._settings.seed + OWN_SEEDS)
-        for counted in play(self._env, self._settings.spec, self._network, self._config.episodes, 0.0, generator):
+        self._policy.refresh()
+        for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
             with metrics.phase("rest"):

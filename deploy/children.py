@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 
-from deploy import runs
-from deploy.config import ConfigError, load_run_config, nearest
+from deploy import options, runs
+from deploy.config import FLAGS, ConfigError, Layer, load_run_config, nearest, read_toml, resolve
 from deploy.process import ROOT, check_actor_python, child_environment, python_command
 from transport.run_dir import RunDir
 
@@ -19,7 +20,19 @@ def evaluate(parsed: argparse.Namespace) -> int:
     if parsed.episodes < 1:
         raise ConfigError("--episodes must be at least 1")
     switches = [f"--{name}" for name in ("stochastic", "best", "random", "json") if getattr(parsed, name)]
-    return _child("actors.evaluate", str(run.path), "--episodes", str(parsed.episodes), *switches, python=_actor_python(run))
+    chosen = ("--episodes", str(parsed.episodes), *switches, *_other_env(parsed, run))
+    if parsed.tolerances:
+        chosen += ("--tolerances", *map(str, parsed.tolerances))
+    return _child("actors.evaluate", str(run.path), *chosen, python=_actor_python(run))
+
+
+def _other_env(parsed: argparse.Namespace, run: RunDir) -> list[str]:
+    """What was typed of --env.…, checked, for the child. Raises ConfigError."""
+    changed = options.given(parsed).get("env", {})
+    if not changed:
+        return []
+    resolve([Layer(str(run.config), read_toml(run.config)), Layer(FLAGS, {"env": changed})])
+    return ["--env", json.dumps(changed)]
 
 
 def _with_weights(parsed: argparse.Namespace) -> RunDir:
@@ -39,7 +52,7 @@ def demo(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--video: there is no folder {parsed.video.parent}")
     more = ["--best"] if parsed.best else []
     more += ["--video", str(parsed.video)] if parsed.video is not None else []
-    chosen = ("--episodes", str(parsed.episodes), "--seed", str(parsed.seed), *more)
+    chosen = ("--episodes", str(parsed.episodes), "--seed", str(parsed.seed), *more, *_other_env(parsed, run))
     return _child("actors.demo", str(run.path), *chosen, python=_actor_python(run))
 
 

@@ -8,26 +8,25 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli_w
 from msgspec import Meta, Struct
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
 from replay.config import ReplayConfig
 
 Tree = dict[str, Any]
 PRESETS = Path(__file__).parent / "presets"
 FLAGS = "command line"
-ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig}
-AlgorithmConfig = DqnConfig  # a union, once there is more than one
+ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}
 
 # What the weights of a stopped run were made for: changing one of these means another run. Emulators play the same game.
 FIXED_ON_RESUME = (
     *(f"env.{name}" for name in EnvConfig.__struct_fields__ if name not in ("preflight_seconds", "backend")),
-    *(f"algorithm.{name}" for name in ("name", "n_step", "dueling", "network", "hidden")),
+    *(f"algorithm.{name}" for name in ("name", "n_step", "dueling", "network", "hidden", "layers", "hindsight")),
 )
 
 
@@ -49,6 +48,10 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     actor_python: Annotated[
         str, Meta(description="interpreter of whatever makes an environment (actors, evaluator, pre-flight); empty: this one")
     ] = ""
+    verbosity: Annotated[
+        Literal["all", "events"],
+        Meta(description="what the terminal shows: all that the log has, or only starts, ends, evaluations and bottlenecks"),
+    ] = "all"
     log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size")] = 20_000_000
     metrics_bytes: Annotated[int, Meta(ge=10_000, description="a file of metrics is set aside at this size")] = 20_000_000
     files_kept: Annotated[int, Meta(ge=1, le=100, description="files set aside that are kept, of each log and of metrics")] = 1
@@ -60,7 +63,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and weights")] = 1
     total_steps: Annotated[int, Meta(ge=0, description="end the run after this many environment steps; 0: never")] = 0
     env: EnvConfig = EnvConfig()
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: AlgorithmConfig = DqnConfig()
     actors: ActorsConfig = ActorsConfig()
     replay: ReplayConfig = ReplayConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -84,7 +87,13 @@ class Preset:
     name: str
     about: str
     envs: tuple[str, ...]
+    preferred: bool  # where an algorithm is not asked for, among the presets of an environment
     layer: Layer
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm that it is for."""
+        return str(self.layer.values.get("algorithm", {}).get("name", ""))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -112,35 +121,46 @@ def presets() -> tuple[Preset, ...]:
 
 
 def read_preset(path: Path) -> Preset:
-    """Reads one; besides the keys of a run it holds `about`, `envs` (patterns) and the tables under `on_gpu`."""
+    """Reads one; besides the keys of a run it holds `about`, `envs` (patterns), `preferred` and the tables under `on_gpu`."""
     values = read_toml(path)
     about, envs, on_gpu = values.pop("about"), tuple(values.pop("envs")), values.pop("on_gpu", {})
-    return Preset(path.stem, about, envs, Layer(f"preset {path.stem}", values, on_gpu))
+    return Preset(path.stem, about, envs, values.pop("preferred", True), Layer(f"preset {path.stem}", values, on_gpu))
 
 
-def preset_for(env_id: str) -> Preset | None:
-    """The preset that fits an environment, if there is one."""
-    fits = (preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs))
-    return next(fits, None)
+def preset_for(env_id: str, algorithm: str | None = None) -> Preset | None:
+    """The preset that fits an environment, and the algorithm if one is asked for; None if there is none."""
+    fits = [preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs)]
+    return next((preset for preset in fits if (preset.preferred if algorithm is None else preset.algorithm == algorithm)), None)
 
 
 def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, wanted: str | None = None) -> list[Layer]:
-    """What a run is made of, weakest first: a stopped run's own config.toml or else the environment's preset, the preset that is
-    `wanted` by name, the file, the flags. Raises ConfigError."""
+    """What a run is made of, weakest first: a stopped run's own config.toml or else the presets of the algorithm and of the
+    environment, the preset that is `wanted` by name, the file, the flags. Raises ConfigError."""
     known = {preset.name: preset for preset in presets()}
     if wanted is not None and wanted not in known:
         raise ConfigError(f"--preset: no preset {wanted!r}; {nearest(wanted, known)}")
     above = [known[wanted].layer] if wanted is not None else []
     above += [Layer(str(file), read_toml(file))] if file else []
     above.append(Layer(FLAGS, flags))
+    asked = _last(above, "algorithm", "name")
     if stopped is not None:
-        return [Layer(str(stopped), read_toml(stopped)), *above]
-    env_id = EnvConfig().id
-    for layer in above:
-        section = layer.values.get("env", {})
-        env_id = section.get("id", env_id) if isinstance(section, dict) else env_id
-    preset = preset_for(str(env_id))
-    return [preset.layer, *above] if preset else above
+        below = Layer(str(stopped), read_toml(stopped))
+        before = _last([below], "algorithm", "name")
+        if asked not in (None, before):
+            raise ConfigError(f"this run was made with --algo {before}; use --fresh to start anew or --run for another run")
+        return [below, *above]
+    preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked)
+    algorithm = known.get(asked or (preset.algorithm if preset else ""))
+    return [*(found.layer for found in (algorithm, preset) if found), *above]
+
+
+def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
+    """What the strongest layer that says it says of a key; None when none does."""
+    for layer in reversed(stack):
+        table = layer.values.get(section, {})
+        if isinstance(table, dict) and key in table:
+            return table[key]
+    return None
 
 
 def merge(below: Tree, above: Tree) -> Tree:
@@ -212,18 +232,19 @@ def validate(config: RunConfig) -> list[str]:
     """Complaints about sections that do not fit one another; empty when all is well."""
     replay, learner, algorithm = config.replay, config.learner, config.algorithm
     chunk = config.env.chunk_length
+    rollouts = replay.selector == "fifo"
     checks = [
-        (learner.batch_size % learner.accumulation == 0,
+        (rollouts or learner.batch_size % learner.accumulation == 0,
          f"learner.accumulation ({learner.accumulation}) must divide learner.batch_size ({learner.batch_size})"),
-        (replay.min_size <= replay.capacity,
+        (rollouts or replay.min_size <= replay.capacity,
          f"replay.capacity ({replay.capacity}) must be at least replay.min_size ({replay.min_size})"),
-        (learner.batch_size <= replay.min_size,
+        (rollouts or learner.batch_size <= replay.min_size,
          f"replay.min_size ({replay.min_size}) must be at least learner.batch_size ({learner.batch_size})"),
         (replay.samples_per_insert_low < replay.samples_per_insert_high,
          f"replay.samples_per_insert_low ({replay.samples_per_insert_low:g}) must be below "
          f"replay.samples_per_insert_high ({replay.samples_per_insert_high:g})"),
-        (not (isinstance(algorithm, DqnConfig) and replay.selector == "fifo"),
-         "replay.selector fifo draws every item once, which DQN cannot use; take prioritised or uniform"),
+        (isinstance(algorithm, PpoConfig) == rollouts,
+         "replay.selector fifo, which serves whole chunks, each once, is what PPO needs and nothing else can use"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
     ]  # fmt: skip
     return [complaint for fine, complaint in checks if not fine]

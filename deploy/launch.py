@@ -34,6 +34,7 @@ from deploy.config import (
 from deploy.process import check_actor_python, child_environment, python_command
 from deploy.service import read_steps
 from deploy.status import Document, algorithm_name
+from learner.config import DqnConfig, PpoConfig, SacConfig
 from replay import capacity
 from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
 from transport.run_dir import RunDir, write_atomically
@@ -220,9 +221,20 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
 
 
 def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: bool) -> None:
-    if algorithm_name(config) == "dqn" and isinstance(spec.action, Continuous):
+    algorithm = config.algorithm
+    if isinstance(algorithm, DqnConfig) and isinstance(spec.action, Continuous):
+        number = len(spec.action.low)
         raise ConfigError(
-            f"--algo dqn needs a choice of actions, but {config.env.id} has continuous ones ({len(spec.action.low)})"
+            f"--algo dqn picks one of n actions, but those of {config.env.id} are {number} reals: --algo sac or ppo"
+        )
+    if isinstance(algorithm, SacConfig) and isinstance(spec.action, Categorical):
+        raise ConfigError(
+            f"--algo sac acts by reals, but {config.env.id} has {spec.action.n} actions to choose from: --algo dqn or ppo"
+        )
+    if isinstance(algorithm, PpoConfig) and config.learner.batch_size % spec.chunk_length:
+        raise ConfigError(
+            f"--learner.batch-size {config.learner.batch_size}: PPO learns from whole chunks of {spec.chunk_length} steps, so take a "
+            f"multiple of that, or another --env.chunk-length"
         )
     try:
         capacity.slots(spec, config.replay, config.learner.lent_items)

@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from transport.run_dir import RunDir, set_aside
 
 MERGED = "run"  # logs/run.log: what the terminal shows, with the time
 NAME_WIDTH = 8
 PENDING_LINES = 10_000
+Verbosity = Literal["all", "events"]
+EVENTS = ("supervisor", "evaluator", "bottleneck")  # what a quiet terminal shows
 SHOWN = {"evaluator": "eval"}  # what the merged log calls a process whose name is wider than that
 COLOURS = {"supervisor": 37, "replay": 35, "learner": 33, "eval": 34, "bottleneck": 31}
 ACTOR_COLOURS = (36, 32, 96, 92)
@@ -114,11 +116,14 @@ class LogFile:
 class Log:
     """The merged log of a run and the log of each process. Any thread may write."""
 
-    def __init__(self, run_dir: RunDir, limit_bytes: int, kept: int, terminal: Terminal | None) -> None:
-        """Without a terminal only the files are written."""
+    def __init__(
+        self, run_dir: RunDir, limit_bytes: int, kept: int, terminal: Terminal | None, verbosity: Verbosity = "all"
+    ) -> None:
+        """Without a terminal only the files are written, and they are given everything."""
         self._run_dir = run_dir
         self._limit_bytes, self._kept = limit_bytes, kept
         self._terminal = terminal
+        self._quiet = verbosity == "events"
         self._files: dict[str, LogFile] = {}
         self._lock = threading.Lock()
 
@@ -136,7 +141,7 @@ class Log:
             self._file(MERGED).line(stamp + head + text)
             if name != "bottleneck":
                 self._file(name).line(stamp + text)
-            if self._terminal is not None:
+            if self._terminal is not None and not (self._quiet and name not in EVENTS):
                 self._terminal.line((paint(SHOWN.get(name, name), head) if self._terminal.coloured else head) + text)
 
     def _file(self, name: str) -> LogFile:

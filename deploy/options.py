@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo
 
-from deploy.config import ConfigError, RunConfig, Tree, nearest
+from actors.config import EnvConfig
+from deploy.config import ALGORITHMS, ConfigError, RunConfig, Tree, nearest
 
+SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 SHORT = {
     "env.id": "--env",
     "algorithm.name": "--algo",
@@ -53,6 +55,14 @@ def switch(text: str) -> bool:
     return known[text.lower()]
 
 
+def lengths(text: str) -> list[float]:
+    """0.05,0.02."""
+    found = [float(part) for part in text.split(",")]
+    if not all(0 < length < 100 for length in found):
+        raise ValueError(text)
+    return found
+
+
 def _with_unit(text: str, units: dict[str, float]) -> float:
     lowered = text.lower()
     for unit in sorted(units, key=len, reverse=True):
@@ -88,6 +98,7 @@ NUMBER = argument(float, "a number")
 DURATION = argument(duration_seconds, "a duration (90s, 5m and 2h are)")
 BYTES = argument(number_of_bytes, "a number of bytes (4e9 and 4GB are)")
 SWITCH = argument(switch, "true or false")
+TOLERANCES = argument(lengths, "lengths in metres greater than 0, as in 0.05,0.02")
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -95,27 +106,62 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     general = parser.add_argument_group("run")
     for entry in msgspec.structs.fields(RunConfig):
         kind = _plain(entry.type)
-        if isinstance(kind, type) and issubclass(kind, Struct):
+        if entry.name == "algorithm":
+            _add_algorithms(parser)
+        elif isinstance(kind, type) and issubclass(kind, Struct):
             group = parser.add_argument_group(entry.name, (kind.__doc__ or "").split("\n")[0])
-            if entry.name == "algorithm":
-                group.add_argument("--algo", "--algorithm.name", dest="algorithm.name", default=None, metavar="NAME", help="dqn")
             for inner in msgspec.structs.fields(kind):
                 _add(group, f"{entry.name}.{inner.name}", inner)
         else:
             _add(general, entry.name, entry)
 
 
+def add_env_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--env.field` for what may be otherwise than it was in training."""
+    group = parser.add_argument_group("env", "another task than that of training, for the same policy; default: as in the run")
+    for inner in msgspec.structs.fields(EnvConfig):
+        if inner.name not in SEEN_BY_THE_NETWORK:
+            _add(group, f"env.{inner.name}", inner, "the run's")
+
+
+def _add_algorithms(parser: argparse.ArgumentParser) -> None:
+    """One group per algorithm; what several have is told where it comes first, with the default of each."""
+    about = "which algorithm; the options of each follow, and those that several have are told once"
+    group = parser.add_argument_group("algorithm", about)
+    text = f"{', '.join(ALGORITHMS)}; default: the preset's, else dqn"
+    group.add_argument("--algo", "--algorithm.name", dest="algorithm.name", default=None, metavar="NAME", help=text)
+    having: dict[str, list[tuple[str, FieldInfo]]] = {}
+    for name, kind in ALGORITHMS.items():
+        for field in msgspec.structs.fields(kind):
+            having.setdefault(field.name, []).append((name, field))
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for field_name, owners in having.items():
+        first = owners[0][0]
+        if first not in groups:
+            groups[first] = parser.add_argument_group(f"algorithm {first}", (ALGORITHMS[first].__doc__ or "").split("\n")[0])
+        defaults = {name: _shown(field.default) for name, field in owners}
+        one = len(set(defaults.values())) == 1
+        text = next(iter(defaults.values())) if one else ", ".join(f"{name} {value}" for name, value in defaults.items())
+        _add(groups[first], f"algorithm.{field_name}", owners[0][1], text, _choices(owners))
+
+
+def _choices(owners: list[tuple[str, FieldInfo]]) -> tuple[str, ...]:
+    """The values of a literal, those of all algorithms that have it."""
+    kinds = [_plain(field.type) for _, field in owners]
+    return tuple(dict.fromkeys(v for kind in kinds if typing.get_origin(kind) is typing.Literal for v in typing.get_args(kind)))
+
+
 def _plain(kind: Any) -> Any:
     return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
 
 
-def _add(group: argparse._ArgumentGroup, path: str, entry: FieldInfo) -> None:
+def _add(group: argparse._ArgumentGroup, path: str, entry: FieldInfo, default: str = "", choices: tuple[str, ...] = ()) -> None:
     kind = _plain(entry.type)
     about = next((meta.description for meta in typing.get_args(entry.type)[1:] if isinstance(meta, Meta)), None) or ""
-    text = f"{about} (default: {_shown(entry.default)})".replace("%", "%%")
+    text = f"{about} (default: {default or _shown(entry.default)})".replace("%", "%%")
     options: dict[str, Any] = {"dest": path, "default": None, "help": text}
     if typing.get_origin(kind) is typing.Literal:
-        options["choices"] = typing.get_args(kind)
+        options["choices"] = choices or typing.get_args(kind)
     elif kind is bool:
         options |= {"type": SWITCH, "metavar": "true|false", "nargs": "?", "const": True}
     elif path.endswith("_seconds"):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from transport.messages import Assignment
 
 
 class Seats:
     """A seat per actor. No seed is handed out twice, so that no two lives of actors see the same episodes."""
 
-    def __init__(self, actors: int, envs_per_actor: int, next_seed: int) -> None:
-        """`next_seed` is the first that is free."""
+    def __init__(self, actors: int, envs_per_actor: int, next_seed: int, level: int = 0) -> None:
+        """`next_seed` is the first that is free, `level` the curriculum's."""
         self._envs_per_actor = envs_per_actor
         self.next_seed = next_seed
+        self._level = level
         self.renew(actors)
 
     def renew(self, actors: int) -> None:
@@ -19,6 +22,12 @@ class Seats:
         self._environments = actors * self._envs_per_actor
         self._held = {index: self._seat(index) for index in range(actors)}
         self._told: set[int] = set()
+
+    def set_level(self, level: int) -> None:
+        """The curriculum's level from now on; places and seeds stay."""
+        self._level = level
+        self._held = {index: structs.replace(seat, level=level) for index, seat in self._held.items()}
+        self._told = set()
 
     def take(self, index: int) -> Assignment:
         """For an actor about to start, with other seeds than its life before had."""
@@ -36,4 +45,4 @@ class Seats:
 
     def _seat(self, index: int) -> Assignment:
         first, self.next_seed = self.next_seed, self.next_seed + self._envs_per_actor
-        return Assignment(index * self._envs_per_actor, self._environments, first)
+        return Assignment(index * self._envs_per_actor, self._environments, first, self._level)

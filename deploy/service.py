@@ -19,6 +19,7 @@ from actors.config import run_seed
 from deploy import process, runs
 from deploy.bottleneck import bottleneck
 from deploy.config import RunConfig, load_run_config, write_config
+from deploy.curriculum import Curriculum
 from deploy.logs import Log, Terminal
 from deploy.seats import Seats
 from deploy.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures
@@ -51,10 +52,11 @@ class Service:
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._steps_before = read_steps(run)
         next_seed = (runs.read_status(run) or {}).get("next_seed") or run_seed(config.seed)
-        self._seats = Seats(config.actors.count, config.actors.envs_per_actor, int(next_seed))
+        self._curriculum = Curriculum(run.curriculum)
+        self._seats = Seats(config.actors.count, config.actors.envs_per_actor, int(next_seed), self._curriculum.level)
         run.create()
         run.remove_sockets()
-        self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal)
+        self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
         self._control = Server(run.bind_address("supervisor"))
         run.write_endpoint("supervisor", self._control.address)
         self._peers: dict[str, bytes] = {}
@@ -144,6 +146,9 @@ class Service:
             if isinstance(message, Progress):
                 self._peers[message.name] = peer
                 self.supervisor.heard(message)
+                if message.record and (news := self._curriculum.heard(message.name, message.record)):
+                    self.say(news)
+                    self._seats.set_level(self._curriculum.level)
                 self._tell_seat(message.name)
             elif isinstance(message, Scale):
                 before = self._config.actors.count
@@ -186,7 +191,7 @@ class Service:
         self._peers.pop(plan.name, None)
         if plan.role == "actor":
             seat = self._seats.take(int(plan.name.partition("-")[2]))
-            place = ("--environments", str(seat.environments), "--first-seed", str(seat.first_seed))
+            place = ("--environments", str(seat.environments), "--first-seed", str(seat.first_seed), "--level", str(seat.level))
             plan = dataclasses.replace(plan, arguments=(*plan.arguments, *place))
         child = process.spawn(plan, self.log.line)
         self.say(f"starting {plan.name} (pid {child.pid})")
@@ -210,6 +215,8 @@ class Service:
         device = read_device(self._run)
         status = document(self._run, self._config, device, self.supervisor, self._gauge, uptime, self.steps, self._evaluation)
         status["next_seed"] = self._seats.next_seed
+        if self._curriculum.levels:
+            status["curriculum"] = self._curriculum.figures()
         try:
             write_atomically(self._run.status, json.dumps(status).encode())
         except OSError:  # a full disk must not end the run
@@ -227,6 +234,9 @@ class Service:
         self._charted_version = version
         actors = {int(name.partition("-")[2]): record for name, record in records.items() if name.startswith("actor-")}
         values = tags(actors, records.get("replay", {}), records.get("learner", {}), evaluation, self.steps)
+        if self._curriculum.levels:
+            told = self._curriculum.figures()
+            values |= {f"curriculum/{name}": float(value) for name, value in told.items() if value is not None}
         self._board.write(self.steps, values)
 
     def _verdict(self) -> str:

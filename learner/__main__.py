@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from learner.compiling import still_at_work
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import AlgorithmConfig, LearnerConfig
 from learner.train import Learner, LearnerSettings, describe
 from replay.client import ReplayRefused
 from transport.experience import read_spec
@@ -25,7 +25,7 @@ def read_settings(run_dir: RunDir) -> LearnerSettings:
     return LearnerSettings(
         document.get("seed", 0),
         document["env"]["id"],
-        msgspec.convert(document["algorithm"], DqnConfig),
+        msgspec.convert(document["algorithm"], AlgorithmConfig),
         msgspec.convert(document["learner"], LearnerConfig),
         read_spec(run_dir.spec.read_bytes()),
     )

@@ -134,6 +134,12 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
     threads: Annotated[int, Meta(ge=1, description="compute threads of the learner")] = 1
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3
+    memory_limit_bytes: Annotated[
+        int, Meta(ge=0, description="memory that updates may take; micro-batches are made small enough; 0: what is free")
+    ] = 0
+    weights: Annotated[
+        str, Meta(description="a new run begins with this policy: a file of `headrace export`, or a checkpoint")
+    ] = ""
 
     @property
     def lent_items(self) -> int:

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from learner.checkpoint import CheckpointError, load_into, read, write
-from learner.config import DqnConfig
-from learner.networks import QNetwork, build_network
+from learner.config import AlgorithmConfig
+from learner.policies import PolicyNetwork, build_policy
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.run_dir import RunDir
 
@@ -33,15 +33,15 @@ def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
     return metadata
 
 
-def load(path: Path) -> tuple[QNetwork, ExperienceSpec, dict[str, str]]:
+def load(path: Path) -> tuple[PolicyNetwork, ExperienceSpec, dict[str, str]]:
     """The network of an exported file, ready to act, the spec of what it sees, and the metadata. Raises CheckpointError."""
     weights, metadata = read(path)
     try:
         spec = read_spec(metadata["spec"].encode())
-        algorithm = msgspec.convert(json.loads(metadata["config"])["algorithm"], DqnConfig)
+        algorithm = msgspec.convert(json.loads(metadata["config"])["algorithm"], AlgorithmConfig)
     except (KeyError, ValueError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: a checkpoint, but not an exported one (`headrace export` makes those)") from error
-    network = build_network(spec, algorithm).eval()
+    network = build_policy(spec, algorithm).eval()
     load_into(network, weights)
     return network, spec, metadata
 

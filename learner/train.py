@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from learner import checkpoint, devices, resume
-from learner.algorithms.dqn import Dqn
+from learner.algorithms.make import make_algorithm
+from learner.algorithms.ppo import Ppo
 from learner.batches import to_device
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.compiling import CompileError, cache_in, compile_loss
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig
 from learner.optim import Optimiser
+from learner.rollouts import to_rollout
 from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from transport.experience import ExperienceSpec
@@ -25,6 +28,7 @@ from transport.run_dir import RunDir, write_atomically
 
 WAIT_SECONDS = 0.2
 CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
+Measured = dict[str, Tensor]  # of an epoch, 0-d each
 COUNTERS = ("updates", "items")  # go on counting after a restart
 
 
@@ -34,9 +38,10 @@ class LearnerSettings:
 
     seed: int
     env_id: str
-    algorithm: DqnConfig
+    algorithm: AlgorithmConfig
     learner: LearnerConfig
     spec: ExperienceSpec
+    max_policy_lag: int  # of rollouts, in versions
 
 
 def figure(value: float) -> str:
@@ -71,13 +76,14 @@ class Learner:
         self.device = devices.resolve(config.device)
         devices.set_up(self.device, config.threads)
         torch.manual_seed(settings.seed)
-        self.algorithm = Dqn(settings.spec, settings.algorithm, self.device)
+        self.algorithm = make_algorithm(settings.spec, settings.algorithm, self.device)
         self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device)
         self.epoch = 0
         self.version = self._announced() + 1  # a version that actors may have seen must not come again with other weights
         self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)
-        for name, power in (("epsilon_highest", 0.0), ("epsilon_lowest", settings.algorithm.epsilon_power)):
-            self._metrics.gauge(name, settings.algorithm.epsilon_base ** (1 + power))
+        if isinstance(settings.algorithm, DqnConfig):
+            for name, power in (("epsilon_highest", 0.0), ("epsilon_lowest", settings.algorithm.epsilon_power)):
+                self._metrics.gauge(name, settings.algorithm.epsilon_base ** (1 + power))
         self._continue()
         bind = run_dir.bind_address
         self._publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
@@ -91,33 +97,71 @@ class Learner:
         address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
         if address is None:
             return
-        slots = config.prefetch + 1  # the batch in use keeps its own
-        sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, slots)
+        rollouts = isinstance(self.algorithm, Ppo)
+        # The batch in use keeps its slot. Of rollouts the next is asked for when this one is learned from: asked for ahead, it
+        # would be older.
+        size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
+        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
         life.ready()
         if config.compile:
             self._compile(sampler)
         while not life.stopping:
-            for _ in range(config.updates_per_epoch):
-                sampled = self._wait_for_batch(sampler)
-                if sampled is None:
-                    break
-                with self._metrics.phase("copy"):
-                    batch = to_device(sampled, spec, self.device)
-                with self._metrics.phase("update"):
-                    measured, priorities = self.optimiser.update(self.algorithm, batch)
-                    new = priorities.cpu().numpy()  # the one wait for the device in this loop
-                self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"].mean()))
-                with self._metrics.phase("send"):
-                    sampler.update_priorities(sampled.arrays["key"], new)
-                    sampler.release(sampled)  # after the update: on a CPU the batch lies in the slot
-                self._metrics.count("updates")
-                self._metrics.count("items", config.batch_size)
-                life.beat()
-            else:
+            measured = self._learn_from_rollout(sampler, self.algorithm) if rollouts else self._learn_from_items(sampler)
+            if measured is not None:
                 self._end_epoch(measured)
         self._save()
         sampler.close()
         self._publisher.close()
+
+    def _learn_from_items(self, sampler: Sampler) -> Measured | None:
+        """An epoch of updates, each on a batch of its own. Gives the last one's metrics; None when the process is to stop."""
+        config, spec, life = self.settings.learner, self.settings.spec, self._life
+        for _ in range(config.updates_per_epoch):
+            sampled = self._wait_for_batch(sampler)
+            if sampled is None:
+                return None
+            with self._metrics.phase("copy"):
+                batch = to_device(sampled, spec, self.device)
+            with self._metrics.phase("update"):
+                measured, priorities = self.optimiser.update(self.algorithm, batch)
+                new = priorities.cpu().numpy()  # the one wait for the device in this loop
+            self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"].mean()))
+            with self._metrics.phase("send"):
+                sampler.update_priorities(sampled.arrays["key"], new)
+                sampler.release(sampled)  # after the update: on a CPU the batch lies in the slot
+            self._metrics.count("updates")
+            self._metrics.count("items", config.batch_size)
+            life.beat()
+        return measured
+
+    def _learn_from_rollout(self, sampler: Sampler, algorithm: Ppo) -> Measured | None:
+        """An epoch of PPO: some passes over one rollout batch. Gives the mean metrics; None when the process is to stop."""
+        sampled = self._wait_for_batch(sampler)
+        if sampled is None:
+            return None
+        with self._metrics.phase("copy"):
+            rollout = to_rollout(sampled.arrays, self.settings.spec, self.device)
+        with self._metrics.phase("update"):
+            items = algorithm.prepare(rollout, corrected=self.settings.max_policy_lag > 1)
+            self.optimiser.set_learning_rate_share(algorithm.learning_rate_share())
+            total: Measured = {}
+            updates = 0
+            for _ in range(self.settings.algorithm.passes):
+                kl = torch.zeros((), device=self.device)
+                for minibatch in algorithm.minibatches(items):
+                    measured, _ = self.optimiser.update(algorithm, minibatch)
+                    total = {name: value + total.get(name, 0.0) for name, value in measured.items()}
+                    kl = measured["kl"]
+                    updates += 1
+                    self._life.beat()
+                if algorithm.stop(kl):
+                    break
+            algorithm.observe(rollout)
+        self._metrics.mean("lag_mean", float(self.version - items.policy_version))
+        self._metrics.count("updates", updates)
+        self._metrics.count("items", items.count)
+        self._oldest(sampler, sampled)
+        return {name: value / updates for name, value in total.items()}
 
     def _compile(self, sampler: Sampler) -> None:
         """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
@@ -145,7 +189,7 @@ class Learner:
         self.optimiser.compiled_loss = compiled
         say(f"compiled the update in {time.monotonic() - begun:.0f} s")
 
-    def _end_epoch(self, measured: dict[str, Tensor]) -> None:
+    def _end_epoch(self, measured: Measured) -> None:
         """Counts the epoch; reads the last update's metrics; publishes, saves and tidies when it is time."""
         config = self.settings.learner
         self.epoch += 1
@@ -197,6 +241,17 @@ class Learner:
         except OSError as error:
             say(f"could not write a checkpoint ({error.strerror}); those before are kept and training goes on")
 
+    def _begin_with(self, path: Path) -> None:
+        """Takes a policy from elsewhere. Raises CheckpointError for one that was made for something else."""
+        weights, metadata = checkpoint.read(path)
+        if metadata.get("spec_digest") != self.settings.spec.digest:
+            raise CheckpointError(
+                f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"
+            )
+        whole = {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")}
+        checkpoint.load_into(self.algorithm.policy(), whole or weights)
+        say(f"begins with policy v{metadata.get('policy_version')} of {path}")
+
     def _counters(self) -> Record:
         return {name: self._metrics.value(name) for name in COUNTERS}
 
@@ -213,6 +268,8 @@ class Learner:
         if found is None:
             if self._run_dir.latest.exists():
                 raise CheckpointError(f"{self._run_dir.checkpoints} holds weights but no full checkpoint; start with --fresh")
+            if self.settings.learner.weights:
+                self._begin_with(Path(self.settings.learner.weights))
             return
         path, tensors, metadata = found
         if metadata.get("spec_digest") != self.settings.spec.digest:

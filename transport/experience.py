@@ -220,6 +220,11 @@ class Transition(NamedTuple):
     next_observation: object
 
 
+def bounded(spec: ExperienceSpec, action: np.ndarray) -> np.ndarray:
+    """What an environment is given of actions that rest: an index as it is, reals within their bounds."""
+    return action if isinstance(spec.action, Categorical) else spec.action.bounded(action)
+
+
 def read_spec(text: bytes) -> ExperienceSpec:
     """Reads a spec from JSON. Raises SpecError with the reason."""
     try:

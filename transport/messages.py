@@ -189,12 +189,13 @@ class Assignment(Message, frozen=True, tag="assignment"):
     """The supervisor tells an actor its place among the run's environments: how much each explores follows. No raw parts.
 
     The actor has the environments from `offset` on, of `environments` in all. They take the seeds from `first_seed` on, each
-    at the start of its next episode.
+    at the start of its next episode. `level` is that of the run's curriculum, where the environment has one.
     """
 
     offset: Count
     environments: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     first_seed: Count
+    level: Count = 0
 
 
 class Scale(Message, frozen=True, tag="scale"):

@@ -117,6 +117,11 @@ class RunDir:
         return self.checkpoints / "announced"
 
     @property
+    def curriculum(self) -> Path:
+        """The level that the run's tasks have reached, where they have levels."""
+        return self.checkpoints / "curriculum.json"
+
+    @property
     def segments(self) -> Path:
         """The acknowledged chunks that replay holds, and what it knows of them."""
         return self.path / "replay"

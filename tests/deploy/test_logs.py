@@ -37,6 +37,16 @@ def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: Run
     assert [line[20:] for line in run.log("actor-3").read_text().splitlines()] == ["412 steps/s"]
 
 
+def test_a_quiet_terminal_shows_events_and_the_files_have_it_all(run: RunDir) -> None:
+    stream = io.StringIO()
+    log = Log(run, 1_000_000, 1, Terminal(stream), "events")
+    log.line("actor-3", "412 steps/s")
+    log.line("evaluator", "v42")
+    log.close()
+    assert stream.getvalue() == "eval     | v42\n"
+    assert [line[20:] for line in run.log("run").read_text().splitlines()] == ["actor-3  | 412 steps/s", "eval     | v42"]
+
+
 def test_names_are_coloured_only_for_a_person(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)

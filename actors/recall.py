@@ -1,0 +1,29 @@
+"""What an algorithm wants to know of each row beside what happened: remembered in the actor, made up when a chunk leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.envs.vector import VectorEnv
+from learner.config import AlgorithmConfig, DqnConfig
+from learner.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
+from transport.experience import INITIAL_PRIORITY, Columns, ExperienceSpec
+
+Complete = Callable[[Columns], Columns]
+
+
+def recall(spec: ExperienceSpec, algorithm: AlgorithmConfig, env: VectorEnv) -> tuple[ExperienceSpec, Complete]:
+    """The spec of rows as the actor keeps them, and what turns the columns [M, rows, …] of M chunks into those of `spec`.
+
+    For DQN: Q-values stay here; what replay is sent instead, how much there may be to learn from each item, is computed n rows
+    later. Without it, new items would all be drawn as if the most.
+    """
+    if not isinstance(algorithm, DqnConfig):
+        return spec, lambda columns: columns
+
+    def with_priority(columns: Columns) -> Columns:
+        return columns | {INITIAL_PRIORITY: initial_priority(spec, columns, algorithm)}
+
+    return msgspec.structs.replace(spec, remembered=(TAKEN_VALUE, BEST_VALUE)), with_priority

@@ -1,0 +1,57 @@
+import pytest
+import torch
+from torch import nn
+
+from learner.fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory
+
+
+def test_what_a_backward_pass_keeps_is_counted_per_item() -> None:
+    layers = nn.Sequential(nn.Linear(100, 50, bias=False), nn.Tanh())
+    rows = torch.zeros(8, 100)
+    found = bytes_per_item(lambda: layers(rows).sum(), list(layers.parameters()), 8)
+    assert found == 2 * 4 * (100 + 50)  # the input of the product and the output of tanh, twice
+
+
+def test_it_grows_with_the_network_not_with_its_parameters() -> None:
+    rows = torch.zeros(8, 100)
+
+    def of(width: int, depth: int) -> float:
+        layers = nn.Sequential(*(layer for _ in range(depth) for layer in (nn.LazyLinear(width), nn.ReLU())))
+        layers(rows)
+        return bytes_per_item(lambda: layers(rows).sum(), list(layers.parameters()), 8)
+
+    assert of(50, 8) > 2 * of(50, 2)
+    assert of(500, 2) < 10 * of(50, 2)  # parameters would be 50 times as many
+
+
+@pytest.mark.parametrize(
+    ("free", "parts"),
+    [(10**9, 1), (1_000_000, 1), (999_999, 2), (300_000, 4), (1, 1_000)],
+)
+def test_a_batch_is_split_until_it_fits(free: int, parts: int) -> None:
+    assert fitting_parts(1_000, 1, 800.0, free) == parts
+
+
+def test_what_was_asked_for_is_never_joined() -> None:
+    assert fitting_parts(1_000, 8, 1.0, 10**12) == 8
+
+
+def test_a_limit_counts_where_it_is_below_what_is_free() -> None:
+    cpu = torch.device("cpu")
+    assert free_bytes(cpu, 1_000) == 1_000
+    assert 1_000 < free_bytes(cpu, 0) < 10**15
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+            True,
+        ),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_an_error_of_memory_is_told_from_others(error: RuntimeError, is_memory: bool) -> None:
+    assert is_out_of_memory(error) is is_memory
