@@ -22,15 +22,18 @@ IDLE_SECONDS = 0.1
 def describe(record: Record) -> str:
     """The throughput line."""
     get = record.get
+    rejected = f" · duplicates {get('duplicates', 0):.0f} · rejected {get('rejected', 0) + get('malformed', 0):.0f}"
+    held = f" · actors held {get('insert_hold_fraction', 0):.0%} · learner held {get('sample_hold_fraction', 0):.0%}"
+    moved = f"in {get('inserted_steps_per_second', 0):,.0f} steps/s · out {get('sampled_items_per_second', 0):,.0f} items/s"
+    if "dropped_chunks" in record:  # rollouts
+        waiting = f" · waiting chunks {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}"
+        return f"{moved}{waiting} · dropped {record['dropped_chunks']:,.0f}{rejected}{held}"
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
     return (
-        f"in {get('inserted_steps_per_second', 0):,.0f} steps/s · out {get('sampled_items_per_second', 0):,.0f} items/s"
-        f" · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
+        f"{moved} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
         f" · samples/insert {get('samples_per_insert', 0):.1f} (band {get('band_low', 0):g}-{get('band_high', 0):g})"
-        f" · duplicates {get('duplicates', 0):.0f} · rejected {get('rejected', 0) + get('malformed', 0):.0f}"
-        f" · queue {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}"
-        f" · actors held {get('insert_hold_fraction', 0):.0%} · learner held {get('sample_hold_fraction', 0):.0%}{log}{lost}"
+        f"{rejected} · queue {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}{held}{log}{lost}"
     )
 
 
@@ -60,7 +63,7 @@ def main() -> int:
         say(f"replay: {error}")
         return 2
     run_dir.write_endpoint("replay", server.address)
-    say(f"holds {server.table.capacity:,} items at most, in {server.table.capacity_bytes / 1e6:,.1f} MB")
+    say(server.source.summary)
     life.measure = server.measure
     life.ready()
     while not life.stopping:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replay.config import ReplayConfig
-from replay.storage import batch_layout, resting_columns
+from replay.storage import batch_layout, resting_columns, rollout_layout
 from transport.experience import ExperienceSpec
 
 PROCESS_BYTES = 120_000_000  # interpreter, libraries, buffers of sockets, copies of priorities on their way to the disk
@@ -16,15 +16,23 @@ def slot_bytes(spec: ExperienceSpec) -> int:
     return rows * sum(column.row_bytes for column in resting_columns(spec)) + spec.chunk_length * (1 + TREE_BYTES_PER_ITEM)
 
 
-def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent_items: int) -> int:
-    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent_items` items."""
-    return PROCESS_BYTES + config.receive_bytes + batch_layout(spec, lent_items).slot_bytes
+def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent: int) -> int:
+    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent` items, or chunks (fifo)."""
+    layout = rollout_layout(spec, lent) if config.selector == "fifo" else batch_layout(spec, lent)
+    return PROCESS_BYTES + config.receive_bytes + layout.slot_bytes
 
 
-def slots(spec: ExperienceSpec, config: ReplayConfig, lent_items: int = 0) -> int:
-    """Chunks that can be held, one slot being kept vacant. Raises ValueError, with one line, when they are too few."""
+def slots(spec: ExperienceSpec, config: ReplayConfig, lent: int = 0) -> int:
+    """Chunks that can be held, one slot being kept vacant; fifo holds none. Raises ValueError, with one line, if too few."""
     length, size = spec.chunk_length, slot_bytes(spec)
-    overhead = overhead_bytes(spec, config, lent_items)
+    overhead = overhead_bytes(spec, config, lent)
+    if config.selector == "fifo":
+        if overhead > config.budget_bytes:
+            raise ValueError(
+                f"replay.budget_bytes {config.budget_bytes:,} leaves no room for {overhead:,} bytes of chunks that wait, "
+                "rollouts and the process: raise it, or lower replay.receive_bytes"
+            )
+        return 0
     found = min(max(config.capacity // length, 1), (config.budget_bytes - overhead) // size - 1)
     if found < 1:
         raise ValueError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.storage import batch_layout
+from replay.storage import batch_layout, rollout_layout
 from transport.channel import Client
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
@@ -43,7 +43,6 @@ class _Unacknowledged:
     sequence: int
     message: Insert
     parts: list[bytes]
-    bytes: int
     steps: int
 
 
@@ -61,7 +60,6 @@ class ExperienceWriter:
         self._unacknowledged: deque[_Unacknowledged] = deque()
         self._next_sequence = 0
         self._next_to_send = 0
-        self._outstanding_bytes = 0
         self._credit_bytes = 0
         self._server: tuple[int, int] | None = None  # (incarnation, connection) of the last welcome
         self._welcomed = False  # while a greeting is unanswered nothing is sent, or it might arrive before what was lost
@@ -77,7 +75,9 @@ class ExperienceWriter:
         """Whether a chunk may be inserted now. With nothing under way one chunk always may, however small the credit."""
         if self._server is None:
             return False
-        return not self._unacknowledged or self._outstanding_bytes < self._credit_bytes
+        # Credit is counted as replay holds a waiting chunk, unpacked: counted as sent, ten times the steps would be under way. A
+        # short chunk counts as a whole one, so that credit is a number of chunks.
+        return not self._unacknowledged or self.outstanding * self._spec.chunk_bytes < self._credit_bytes
 
     @property
     def outstanding(self) -> int:
@@ -87,17 +87,14 @@ class ExperienceWriter:
     def insert(self, chunk: Chunk) -> None:
         """Packs and sends a chunk."""
         parts = pack_chunk(self._spec, chunk)
-        # Credit is counted as replay holds a waiting chunk, unpacked: counted as sent, ten times the steps would be under way.
-        size = self._spec.rows(chunk.length) * self._spec.row_bytes
         message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts))
         if not self._unacknowledged:
             self._heard = time.monotonic()  # silence counts from here
         history = self._spec.history
         steps = int(np.count_nonzero(chunk.columns["valid"][history : history + chunk.length]))
-        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, size, steps))
+        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, steps))
         self._next_sequence += 1
-        self._outstanding_bytes += size
-        self.raw_bytes += size
+        self.raw_bytes += self._spec.rows(chunk.length) * self._spec.row_bytes
         self.sent_bytes += sum(map(len, parts))
         self._send()
 
@@ -156,13 +153,15 @@ class ExperienceWriter:
     def _acknowledge(self, next_sequence: int) -> None:
         while self._unacknowledged and self._unacknowledged[0].sequence < next_sequence:
             entry = self._unacknowledged.popleft()
-            self._outstanding_bytes -= entry.bytes
             self.acknowledged_steps += entry.steps
 
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """A batch in a slot, until it is released. `arrays` are those of `batch_layout`; `population` is what it was drawn from."""
+    """A batch in a slot, until it is released. `population` is what it was drawn from.
+
+    `arrays` are those of `batch_layout`, or of `rollout_layout`.
+    """
 
     slot: int
     generation: int
@@ -171,16 +170,33 @@ class SampledBatch:
 
 
 class Sampler:
-    """Keeps every free slot requested, so that batches are ready before they are needed."""
+    """Keeps every free slot requested, so that batches are ready before they are needed.
+
+    Rollouts in which an item was acted under an older policy_version than `oldest_version` are dropped; set it before a slot is
+    released. A batch of rollouts is collected when the one before has been drawn, so one slot is enough.
+    """
 
     def __init__(
-        self, address: str, name: str, incarnation: int, spec: ExperienceSpec, batch_size: int, slots: int, shared: bool = True
+        self,
+        address: str,
+        name: str,
+        incarnation: int,
+        spec: ExperienceSpec,
+        batch_size: int,
+        slots: int,
+        shared: bool = True,
+        rollouts: bool = False,
     ) -> None:
-        """`shared` False makes batches travel as raw parts, as they do between hosts. Raises SlabError."""
+        """`batch_size` counts items, or whole chunks where `rollouts` are wanted (replay.selector is fifo).
+
+        `shared` False makes batches travel as raw parts, as they do between hosts. Raises SlabError.
+        """
+        self.oldest_version = -1
         self._client = Client(address)
-        self._slab = Slab.create(batch_layout(spec, batch_size), slots)
+        layout = rollout_layout(spec, batch_size) if rollouts else batch_layout(spec, batch_size)
+        self._slab = Slab.create(layout, slots)
         slab_name = self._slab.name if shared else ""
-        self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name)
+        self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name, rollouts)
         self._generation = 0
         self._requested: dict[int, int] = {}  # slot -> generation
         self._free = set(range(slots))
@@ -225,7 +241,7 @@ class Sampler:
             slot = self._free.pop()
             self._generation += 1
             self._requested[slot] = self._generation
-            self._client.send(SampleRequest(slot, self._generation))
+            self._client.send(SampleRequest(slot, self._generation, self.oldest_version))
 
     def _receive(self, timeout_seconds: float) -> None:
         while (arrival := self._client.receive(timeout_seconds)) is not None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from replay.storage import batch_layout
-from replay.table import Table
+from replay.source import Source
 from transport.channel import Server, cut
 from transport.experience import ExperienceSpec
 from transport.messages import (
@@ -55,9 +54,9 @@ class Learner:
 class Serving:
     """Fills the slots that the learner lends. There is one learner; a new one takes the place of the old."""
 
-    def __init__(self, spec: ExperienceSpec, table: Table, server: Server, metrics: Metrics, incarnation: int) -> None:
+    def __init__(self, spec: ExperienceSpec, source: Source, server: Server, metrics: Metrics, incarnation: int) -> None:
         """`incarnation`: the replay server's."""
-        self._spec, self._table, self._server, self._metrics, self._incarnation = spec, table, server, metrics, incarnation
+        self._spec, self._source, self._server, self._metrics, self._incarnation = spec, source, server, metrics, incarnation
         self._learner: Learner | None = None
 
     @property
@@ -68,13 +67,15 @@ class Serving:
     def on_hello(self, peer: bytes, hello: SamplerHello) -> None:
         """A learner greets: a new one, or the one that is there."""
         reason = mismatch(self._spec, hello)
+        if not reason and (refusal := self._source.refusal(hello.rollouts)):
+            reason = f"{hello.name} {refusal}"
         if reason:
             self._server.send(peer, Refused(reason))
             return
         known = self._learner
         if known is None or known.incarnation != hello.incarnation or known.peer != peer:
             self.drop()
-            layout = batch_layout(self._spec, hello.batch_size)
+            layout = self._source.layout(hello.batch_size)
             slab = None
             if hello.slab:
                 try:
@@ -83,9 +84,9 @@ class Serving:
                     pass  # another host, or another user's: the raw parts reach it all the same
             scratch = np.zeros(layout.slot_bytes, np.uint8)
             self._learner = Learner(hello.incarnation, peer, layout, slab, hello.slots, scratch)
-            self._table.limiter.batches = hello.batch_size * hello.slots  # room for what it has asked for
-            self._table.limiter.connect_learner()
+            self._source.connect(hello.batch_size, hello.slots)
         assert self._learner is not None
+        self._learner.requests.clear()  # once welcome it asks again for whatever it has not got
         self._server.send(peer, SamplerWelcome(self._incarnation, shared=self._learner.slab is not None))
 
     def drop(self) -> None:
@@ -93,8 +94,7 @@ class Serving:
         if self._learner and self._learner.slab:
             self._learner.slab.close()
         self._learner = None
-        self._table.limiter.batches = 0
-        self._table.limiter.disconnect_learner()
+        self._source.disconnect()
 
     def on_request(self, peer: bytes, message: SampleRequest) -> None:
         """The learner lends a slot."""
@@ -114,21 +114,21 @@ class Serving:
             self._metrics.count("rejected")
             return
         keys, priorities = np.frombuffer(parts[0], "<i8"), np.frombuffer(parts[1], "<f4")
-        taken = self._table.update_priorities(keys, priorities)
+        taken = self._source.update_priorities(keys, priorities)
         self._metrics.count("stale_priorities", message.count - taken)
 
     def serve(self) -> None:
-        """Fills the slots that are lent, as the limiter allows."""
+        """Fills the slots that are lent, as far as there is something to fill them with."""
         while self._learner and self._learner.requests:
             learner = self._learner
-            arrays = learner.arrays(learner.requests[-1].slot)
-            if not self._table.can_sample(len(arrays["key"])):
+            request = learner.requests[-1]  # the slot lent last is still in the processor's cache
+            items = self._source.draw(request, learner.arrays(request.slot))
+            if items is None:
                 return
-            request = learner.requests.pop()  # the slot lent last is still in the processor's cache
-            self._table.sample(arrays)
-            self._metrics.count("sampled_items", len(arrays["key"]))
+            learner.requests.pop()
+            self._metrics.count("sampled_items", items)
             parts = () if learner.slab else cut(learner.scratch.data)
-            if not self._server.send(learner.peer, Sample(request.slot, request.generation, self._table.size), parts):
+            if not self._server.send(learner.peer, Sample(request.slot, request.generation, self._source.population), parts):
                 self.drop()
 
     def reassure(self) -> None:

@@ -37,7 +37,6 @@ def write_state(path: Path, state: TableState) -> None:
         "next_chunk": state.next_chunk,
         "inserted_items": state.inserted_items,
         "sampled_items": state.sampled_items,
-        "kind": selector.kind,
         "exponent": selector.exponent,
         "highest": selector.highest,
         "random": selector.random,
@@ -58,7 +57,7 @@ def read_state(path: Path) -> TableState | None:
             raise ValueError("arrays of another kind")
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError("a priority that is no number")
-        names = ("kind", "exponent", "highest", "random")
+        names = ("exponent", "highest", "random")
         selector = SelectorState(values=values, **{name: numbers[name] for name in names})
         inserted, sampled = int(numbers["inserted_items"]), int(numbers["sampled_items"])
         return TableState(int(numbers["next_chunk"]), chunk_keys, inserted, sampled, selector, numbers["counters"])

@@ -34,6 +34,26 @@ def batch_layout(spec: ExperienceSpec, batch_size: int) -> Layout:
     )
 
 
+def rollout_layout(spec: ExperienceSpec, chunks: int) -> Layout:
+    """The arrays of a batch of B whole chunks, as they lie in a slab slot.
+
+    Every resting column is [B, spec.rows(L), *shape] as it rests, the observation's fields under "observation/NAME", the others
+    under their names. The first spec.history rows come before the first item; `length` [B] items follow, of which those with
+    `valid` 0 hold an episode's last observation; then the n_step rows after them, to bootstrap from. Whatever lies behind, in a
+    chunk shorter than L, is zero. `key` [B] counts chunks as they are drawn.
+    """
+    rows = spec.rows(spec.chunk_length)
+    columns = (
+        (rollout_array(spec, column.name), (chunks, rows, *column.shape), column.dtype) for column in resting_columns(spec)
+    )
+    return Layout((*columns, ("length", (chunks,), "<i8"), ("key", (chunks,), "<i8")))
+
+
+def rollout_array(spec: ExperienceSpec, column: str) -> str:
+    """What a column is called in a batch of rollouts."""
+    return f"observation/{column}" if any(column == field.name for field in spec.fields) else column
+
+
 def steps_to_boundary(terminated: np.ndarray, valid: np.ndarray, length: int, n_step: int) -> np.ndarray:
     """m of each item: [length] uint8 from terminated, valid [length + n_step] (rows from the first item on).
 

@@ -8,7 +8,7 @@ from replay.capacity import slot_bytes
 from replay.capacity import slots as slots_that_fit
 from replay.config import ReplayConfig
 from replay.limiter import Limiter
-from replay.selectors import Fifo, make_selector
+from replay.selectors import make_selector
 from replay.state import TableState
 from replay.storage import Storage
 from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Columns, ExperienceSpec
@@ -122,11 +122,9 @@ class Table:
             self.size -= int(self._items[slot])
             self._chunk_keys[slot] = -1
 
-    def can_sample(self, count: int) -> bool:
-        """Whether the limiter lets a batch of `count` out, and there are items to draw."""
-        available = self._selector.available()
-        needed = count if isinstance(self._selector, Fifo) else 1
-        return available >= needed and self.limiter.can_sample(self.size)
+    def can_sample(self) -> bool:
+        """Whether the limiter lets a batch out, and there are items to draw."""
+        return self.size > 0 and self.limiter.can_sample(self.size)
 
     def sample(self, out: dict[str, np.ndarray]) -> None:
         """Draws a batch into arrays of `batch_layout`."""
@@ -199,5 +197,4 @@ class Table:
         slots = np.arange(self._storage.slots)
         assert (self._chunk_keys[held] % self._storage.slots == slots[held]).all()
         assert ((self._chunk_keys[held] >= self.oldest_key) & (self._chunk_keys[held] < self._next_chunk)).all()
-        if not isinstance(self._selector, Fifo):
-            assert self._selector.available() == self.size
+        assert self._selector.available() == self.size

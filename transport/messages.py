@@ -70,7 +70,10 @@ class Insert(Message, frozen=True, tag="insert"):
 
 
 class Ack(Message, frozen=True, tag="ack"):
-    """Every chunk below `next_sequence` is in the segment log and in replay, or was refused and counted. No raw parts."""
+    """Every chunk below `next_sequence` is in the segment log and in replay, or (rollouts) drawn, or was refused and counted.
+
+    No raw parts.
+    """
 
     next_sequence: Count
 
@@ -103,7 +106,10 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 class SamplerHello(Message, frozen=True, tag="sampler_hello"):
-    """A learner greets. `slab` is where its shared memory can be opened ("" when it shares no host). No raw parts."""
+    """A learner greets. `slab` is where its shared memory can be opened ("" when it shares no host). No raw parts.
+
+    `batch_size` counts items, or whole chunks where `rollouts` are wanted.
+    """
 
     name: Name
     incarnation: Incarnation
@@ -112,6 +118,7 @@ class SamplerHello(Message, frozen=True, tag="sampler_hello"):
     batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
     slots: Annotated[int, Meta(ge=1, le=64)]
     slab: Text
+    rollouts: bool = False
 
 
 class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
@@ -122,16 +129,20 @@ class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
 
 
 class SampleRequest(Message, frozen=True, tag="sample_request"):
-    """Lends `slot` to replay until it answers with the same `generation`. No raw parts."""
+    """Lends `slot` to replay until it answers with the same `generation`. No raw parts.
+
+    Rollouts in which an item was acted under an older policy_version than `oldest_version` are dropped.
+    """
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
+    oldest_version: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
 
 
 class Sample(Message, frozen=True, tag="sample"):
     """A batch is in `slot`. Raw parts: none when shared, else the slot's bytes cut to the frame limit.
 
-    `population` is the number of items it was drawn from.
+    `population` is the number of items it was drawn from; 0 for rollouts.
     """
 
     slot: Annotated[int, Meta(ge=0, le=64)]

@@ -25,9 +25,9 @@ from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.journal import Journal
-from replay.storage import batch_layout
 from replay.table import Table
 from tests.flow.counting_env import ACTIONS, REWARD_BASE, code, ends_by_termination, episode_length, mix, reward_of
+from tests.replay.examples import every_item
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
@@ -252,14 +252,10 @@ class Checker:
 
 
 def check_log(run_dir: RunDir, spec: ExperienceSpec, checker: Checker) -> Table:
-    """Checks every item that a run has on disk, drawn once, oldest first."""
-    config = ReplayConfig(min_size=1, capacity=400_000, selector="fifo")
+    """Checks every item that a run has on disk, once, oldest first."""
+    config = ReplayConfig(min_size=1, capacity=400_000)
     table = Table(spec, config, seed=0)
     journal = Journal(run_dir.segments, table, config, lambda: True)
-    layout = batch_layout(spec, 1)
-    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
-    for _ in range(table.size):
-        table.sample(arrays)
-        checker.check(SampledBatch(0, 0, table.size, arrays))
+    checker.check(SampledBatch(0, 0, table.size, every_item(table)))
     journal.close(journal.counters)
     return table

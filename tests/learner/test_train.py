@@ -268,7 +268,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
 
 def test_a_learner_that_waits_for_experience_stops_when_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = bench.learner(updates=1_000_000)
-    monkeypatch.setattr(bench.server.table, "can_sample", lambda count: False)
+    monkeypatch.setattr(bench.server.table, "can_sample", lambda: False)
     timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGTERM))
     timer.start()
     learner.run()

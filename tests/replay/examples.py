@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from actors.chunker import Chunker
+from replay.storage import batch_layout
+from replay.table import Table
 from transport.experience import Categorical, Chunk, ExperienceSpec, Field
 
 
@@ -41,3 +43,17 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
         )
     chunks.extend(chunker.drain({"position": np.array([position], np.float32)}, steps))
     return chunks
+
+
+def every_item(table: Table) -> dict[str, np.ndarray]:
+    """All items that a table holds, as one batch, oldest first."""
+    length = table.spec.chunk_length
+    slots = np.argsort(table._chunk_keys)[(table._chunk_keys < 0).sum() :]
+    leaves = (slots[:, None] * length + np.arange(length)).reshape(-1)
+    leaves = leaves[table._storage.drawable(leaves)]
+    layout = batch_layout(table.spec, len(leaves))
+    out = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    table._storage.gather(leaves, out)
+    out["probability"][:] = 1
+    out["key"][:] = table._chunk_keys[leaves // length] * length + leaves % length
+    return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.selectors import Fifo, Prioritised, make_selector
+from replay.selectors import Prioritised, make_selector
 
 
 def unknown(count: int) -> np.ndarray:
@@ -53,17 +53,3 @@ def test_uniform_ignores_priorities() -> None:
     leaves, probability = selector.sample(800)
     assert probability == pytest.approx(1 / 8)
     assert np.bincount(leaves).tolist() == [100] * 8  # equal strata
-
-
-def test_fifo_gives_each_item_once_in_order_and_skips_what_cannot_be_drawn() -> None:
-    selector = Fifo(12)
-    selector.insert(0, np.array([True, False, True, True]), np.arange(4) * 1.0)
-    selector.insert(4, np.array([False] * 4), unknown(4))
-    selector.insert(8, np.ones(4, bool), unknown(4))
-    assert selector.available() == 7
-    assert selector.sample(2)[0].tolist() == [0, 2]
-    assert selector.sample(3)[0].tolist() == [3, 8, 9]
-    selector.evict(8, 4)
-    assert selector.available() == 0
-    selector.insert(0, np.ones(4, bool), unknown(4))
-    assert selector.sample(4)[0].tolist() == [0, 1, 2, 3]

@@ -10,7 +10,7 @@ from replay.capacity import overhead_bytes
 from replay.config import ReplayConfig
 from replay.storage import batch_layout, steps_to_boundary
 from replay.table import RejectedChunk, Table, check_values
-from tests.replay.examples import make_spec, stream_chunks
+from tests.replay.examples import every_item, make_spec, stream_chunks
 from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec
 
 CONFIG = ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, samples_per_insert_high=1e9, samples_per_insert_low=0)
@@ -25,10 +25,10 @@ def draw(spec: ExperienceSpec, table: Table, count: int) -> dict[str, np.ndarray
 
 
 def all_items(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[float, dict[str, np.ndarray]]:
-    """Every item of a stream by the position of its observation, through a fifo table."""
-    table = Table(spec, ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, selector="fifo"), seed=0)
+    """Every item of a stream by the position of its observation, through a table."""
+    table = Table(spec, CONFIG, seed=0)
     total = sum(table.insert(chunk) for chunk in chunks)
-    batch = draw(spec, table, total)
+    batch = every_item(table)
     items = [{name: array[b] for name, array in batch.items()} for b in range(total)]
     return {float(item["observation/position"][item["observation_index"][-1]]): item for item in items}
 
@@ -144,8 +144,7 @@ def test_items_begin_with_the_priorities_that_were_sent_raised_to_the_exponent()
         position = chunk.columns["position"][spec.history : spec.history + chunk.length]
         expected = np.where(drawable, np.sqrt(position + 1.0), 0.0)
         assert values[: chunk.length] == pytest.approx(expected) and not any(values[chunk.length :])
-    for selector in ("uniform", "fifo"):
-        assert all(set(values) <= {0.0, 1.0} for values in leaf_values(spec, *chunks, selector=selector))
+    assert all(set(values) <= {0.0, 1.0} for values in leaf_values(spec, *chunks, selector="uniform"))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0])
@@ -186,13 +185,6 @@ def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
         Table(spec, msgspec.structs.replace(small, min_size=90_000), seed=0)
     with pytest.raises(ValueError, match="receive_bytes"):
         Table(spec, msgspec.structs.replace(small, receive_bytes=2_000_000), seed=0)
-
-
-def test_fifo_waits_until_a_whole_batch_is_there() -> None:
-    spec = make_spec(length=4)
-    table = Table(spec, ReplayConfig(capacity=1000, min_size=1, selector="fifo", samples_per_insert_high=1e9), seed=0)
-    table.insert(stream_chunks(spec, {}, 20)[0])
-    assert table.can_sample(4) and not table.can_sample(5)
 
 
 def test_a_million_frames_fit_the_memory_they_are_promised() -> None:

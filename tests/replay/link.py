@@ -1,0 +1,60 @@
+"""A replay server and its clients over a real socket, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from replay.client import ExperienceWriter, Sampler
+from replay.config import ReplayConfig
+from replay.server import ReplayServer
+from tests.flow.fleet import wait_until
+from transport.experience import ExperienceSpec
+from transport.lifetime import new_incarnation
+from transport.metrics import Metrics
+
+
+class Link:
+    """A server that turns whenever somebody waits; everything is closed at the end."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig) -> None:
+        self.spec, self.config = spec, config
+        self.address = f"ipc://{folder}/replay"
+        self.opened: list[ExperienceWriter | Sampler] = []
+        self.server: ReplayServer | None = None
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for end in self.opened:
+            end.close()
+        if self.server:
+            self.server.close()
+
+    def serve(self, config: ReplayConfig | None = None, folder: Path | None = None) -> ReplayServer:
+        if self.server:
+            self.server.close()
+        self.metrics = Metrics()
+        self.server = ReplayServer(self.spec, config or self.config, 0, new_incarnation(), self.address, self.metrics, folder)
+        return self.server
+
+    def writer(self, name: str = "actor-0", spec: ExperienceSpec | None = None, streams: int = 1) -> ExperienceWriter:
+        writer = ExperienceWriter(self.address, name, new_incarnation(), spec or self.spec, streams)
+        self.opened.append(writer)
+        return writer
+
+    def sampler(self, shared: bool = True, slots: int = 2, batch_size: int = 8, rollouts: bool = False) -> Sampler:
+        sampler = Sampler(self.address, "learner", new_incarnation(), self.spec, batch_size, slots, shared, rollouts)
+        self.opened.append(sampler)
+        return sampler
+
+    def until(self, true: Callable[[], object], *writers: ExperienceWriter, seconds: float = 10) -> None:
+        def turned() -> bool:
+            if self.server:
+                self.server.turn(0.001)
+            for writer in writers:
+                writer.poll()
+            return bool(true())
+
+        wait_until(turned, seconds, "the link")
