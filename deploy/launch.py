@@ -237,7 +237,7 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
             f"multiple of that, or another --env.chunk-length"
         )
     try:
-        capacity.slots(spec, config.replay, config.learner.lent_items)
+        capacity.slots(spec, config.replay, _lent(config, spec))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if stopped and run.spec.exists() and read_spec(run.spec.read_bytes()).digest != spec.digest:
@@ -258,14 +258,19 @@ def describe_spec(spec: ExperienceSpec) -> str:
     return f"{' + '.join(parts)}{stack} -> {number} {kind}action{'' if number == 1 else 's'}"
 
 
+def _lent(config: RunConfig, spec: ExperienceSpec) -> int:
+    return config.learner.lent(spec.chunk_length, config.replay.selector == "fifo")
+
+
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """What this machine clearly has too little of; each with the setting that would help."""
-    lent = config.learner.lent_items
+    lent = _lent(config, spec)
     ring = capacity.slots(spec, config.replay, lent) * capacity.slot_bytes(spec)
     wanted = ring + capacity.overhead_bytes(spec, config.replay, lent)
     memory = psutil.virtual_memory().available
     folder, disk = _disk(run)
-    batch = config.learner.batch_size * (spec.history + 1 + spec.n_step) * spec.row_bytes * (config.learner.prefetch + 1)
+    rollouts = config.replay.selector == "fifo"
+    batch = lent * (spec.rows(spec.chunk_length) if rollouts else spec.history + 1 + spec.n_step) * spec.row_bytes
     shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
     checks = [
         (wanted <= memory,
@@ -284,7 +289,7 @@ def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> st
     """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
     if not config.replay.durable:
         return ""
-    rows = capacity.slots(spec, config.replay, config.learner.lent_items) * spec.rows(spec.chunk_length)
+    rows = capacity.slots(spec, config.replay, _lent(config, spec)) * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
     folder, disk = _disk(run)
     held = sum(path.stat().st_size for path in run.segments.glob("*.segment"))

@@ -28,6 +28,7 @@ def read_settings(run_dir: RunDir) -> LearnerSettings:
         msgspec.convert(document["algorithm"], AlgorithmConfig),
         msgspec.convert(document["learner"], LearnerConfig),
         read_spec(run_dir.spec.read_bytes()),
+        document["replay"]["max_policy_lag"],
     )
 
 

@@ -141,7 +141,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(description="a new run begins with this policy: a file of `headrace export`, or a checkpoint")
     ] = ""
 
-    @property
-    def lent_items(self) -> int:
-        """Items in the shared memory that replay fills."""
-        return self.batch_size * (self.prefetch + 1)  # the batch in use keeps its slot
+    def lent(self, chunk_length: int, rollouts: bool) -> int:
+        """Items in the shared memory that replay fills, or whole chunks where `rollouts` are wanted."""
+        # The batch in use keeps its slot; rollouts are not asked for ahead, they would be older.
+        return self.batch_size // chunk_length if rollouts else self.batch_size * (self.prefetch + 1)

@@ -98,28 +98,28 @@ class Learner:
         if address is None:
             return
         rollouts = isinstance(self.algorithm, Ppo)
-        # The batch in use keeps its slot. Of rollouts the next is asked for when this one is learned from: asked for ahead, it
-        # would be older.
+        # The batch in use keeps its slot. The next rollouts are not asked for ahead: they would be older.
         size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
         sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
         life.ready()
         if config.compile:
             self._compile(sampler)
         while not life.stopping:
-            measured = self._learn_from_rollout(sampler, self.algorithm) if rollouts else self._learn_from_items(sampler)
-            if measured is not None:
-                self._end_epoch(measured)
+            if isinstance(self.algorithm, Ppo):
+                self._learn_from_rollout(sampler, self.algorithm)
+            else:
+                self._learn_from_items(sampler)
         self._save()
         sampler.close()
         self._publisher.close()
 
-    def _learn_from_items(self, sampler: Sampler) -> Measured | None:
-        """An epoch of updates, each on a batch of its own. Gives the last one's metrics; None when the process is to stop."""
+    def _learn_from_items(self, sampler: Sampler) -> None:
+        """An epoch of updates, each on a batch of its own."""
         config, spec, life = self.settings.learner, self.settings.spec, self._life
         for _ in range(config.updates_per_epoch):
             sampled = self._wait_for_batch(sampler)
             if sampled is None:
-                return None
+                return
             with self._metrics.phase("copy"):
                 batch = to_device(sampled, spec, self.device)
             with self._metrics.phase("update"):
@@ -132,13 +132,13 @@ class Learner:
             self._metrics.count("updates")
             self._metrics.count("items", config.batch_size)
             life.beat()
-        return measured
+        self._end_epoch(measured)
 
-    def _learn_from_rollout(self, sampler: Sampler, algorithm: Ppo) -> Measured | None:
-        """An epoch of PPO: some passes over one rollout batch. Gives the mean metrics; None when the process is to stop."""
+    def _learn_from_rollout(self, sampler: Sampler, algorithm: Ppo) -> None:
+        """An epoch of PPO: some passes over one rollout batch. The next is asked for when the new weights are out."""
         sampled = self._wait_for_batch(sampler)
         if sampled is None:
-            return None
+            return
         with self._metrics.phase("copy"):
             rollout = to_rollout(sampled.arrays, self.settings.spec, self.device)
         with self._metrics.phase("update"):
@@ -160,8 +160,9 @@ class Learner:
         self._metrics.mean("lag_mean", float(self.version - items.policy_version))
         self._metrics.count("updates", updates)
         self._metrics.count("items", items.count)
-        self._oldest(sampler, sampled)
-        return {name: value / updates for name, value in total.items()}
+        self._end_epoch({name: value / updates for name, value in total.items()})
+        sampler.oldest_version = self.version - self.settings.max_policy_lag
+        sampler.release(sampled)
 
     def _compile(self, sampler: Sampler) -> None:
         """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
