@@ -15,6 +15,7 @@ from actors.envs.vector import Episode, VectorEnv
 from actors.exploration import epsilon_ladder
 from actors.recall import recall
 from actors.stack import Stack
+from learner.acting import QPolicy
 from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
 from learner.policies import acting_policy, build_policy
 from learner.weights import WeightFollower
@@ -142,6 +143,7 @@ class Actor:
         if isinstance(algorithm, DqnConfig):
             offset, total = assignment.offset, assignment.environments
             ladder = epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power)
+            assert isinstance(self._policy, QPolicy)
             self._policy.explore_with(ladder)
 
     def _step(self, observation: Columns) -> Columns:

@@ -29,8 +29,9 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.stack import Stack
+from learner.acting import Mode, Policy, QPolicy
 from learner.checkpoint import CheckpointError, load_into, read
-from learner.policies import Mode, Policy, acting_policy, build_policy
+from learner.policies import acting_policy, build_policy
 from transport.experience import ExperienceSpec, SpecError, bounded
 from transport.run_dir import RunDir
 
@@ -169,7 +170,8 @@ def measure(settings: ActorSettings, policy: Policy, mode: Mode, episodes: int, 
     """Plays and tells on stderr how far it is, every few seconds. Raises EnvError."""
     env = environments(settings, min(ENVIRONMENTS, episodes), most_steps)
     policy.seed(settings.seed + SEED_OFFSET)
-    policy.explore_with(np.full(env.count, STOCHASTIC_EPSILON, np.float32))
+    if isinstance(policy, QPolicy):
+        policy.explore_with(STOCHASTIC_EPSILON)
     next_word = time.monotonic() + PROGRESS_SECONDS
     played: list[Episode] = []
     try:

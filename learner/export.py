@@ -13,10 +13,11 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+from torch import nn
 
 from learner.checkpoint import CheckpointError, load_into, read, write
 from learner.config import AlgorithmConfig
-from learner.policies import PolicyNetwork, build_policy
+from learner.policies import build_policy
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.run_dir import RunDir
 
@@ -33,7 +34,7 @@ def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
     return metadata
 
 
-def load(path: Path) -> tuple[PolicyNetwork, ExperienceSpec, dict[str, str]]:
+def load(path: Path) -> tuple[nn.Module, ExperienceSpec, dict[str, str]]:
     """The network of an exported file, ready to act, the spec of what it sees, and the metadata. Raises CheckpointError."""
     weights, metadata = read(path)
     try:

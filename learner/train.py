@@ -29,6 +29,7 @@ from transport.run_dir import RunDir, write_atomically
 WAIT_SECONDS = 0.2
 CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
 Measured = dict[str, Tensor]  # of an epoch, 0-d each
+NEWEST = ("skipped_updates",)  # of an epoch's updates the last one's figure counts, not the mean
 COUNTERS = ("updates", "items")  # go on counting after a restart
 
 
@@ -142,25 +143,24 @@ class Learner:
         with self._metrics.phase("copy"):
             rollout = to_rollout(sampled.arrays, self.settings.spec, self.device)
         with self._metrics.phase("update"):
-            items = algorithm.prepare(rollout, corrected=self.settings.max_policy_lag > 1)
+            items, told = algorithm.prepare(rollout, vtrace=self.settings.max_policy_lag > 1)
             self.optimiser.set_learning_rate_share(algorithm.learning_rate_share())
-            total: Measured = {}
-            updates = 0
-            for _ in range(self.settings.algorithm.passes):
-                kl = torch.zeros((), device=self.device)
+            updates, total = 0, dict[str, Tensor]()
+            for _ in range(algorithm.config.passes):
                 for minibatch in algorithm.minibatches(items):
                     measured, _ = self.optimiser.update(algorithm, minibatch)
-                    total = {name: value + total.get(name, 0.0) for name, value in measured.items()}
-                    kl = measured["kl"]
+                    total = {name: total[name] + value if total else value for name, value in measured.items()}
                     updates += 1
                     self._life.beat()
-                if algorithm.stop(kl):
+                if algorithm.config.max_kl and algorithm.stop(float(measured["kl"])):  # waits for the device
                     break
-            algorithm.observe(rollout)
-        self._metrics.mean("lag_mean", float(self.version - items.policy_version))
+            algorithm.finish(items)
+        acted = sampled.arrays["valid"] != 0
+        self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"][acted].mean()))
         self._metrics.count("updates", updates)
         self._metrics.count("items", items.count)
-        self._end_epoch({name: value / updates for name, value in total.items()})
+        newest = {name: measured[name] for name in NEWEST}
+        self._end_epoch({name: value / updates for name, value in total.items()} | told | newest)
         sampler.oldest_version = self.version - self.settings.max_policy_lag
         sampler.release(sampled)
 
