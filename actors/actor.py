@@ -82,8 +82,8 @@ class Actor:
         self._policy = acting_policy(self._network, settings.actors.precision)
         # Untrained weights choose one action for ever; chance sees more of the environment. PPO's are chance already.
         self._random_until = -1 if isinstance(settings.algorithm, PpoConfig) else UNTRAINED_VERSION
-        self._assignment: Assignment | None = None
-        self._adopt(life.assignment or settings.assignment)
+        self._assignment = life.assignment or settings.assignment
+        self._take_place()
         self._stack = Stack(spec, streams)
         known, complete = recall(spec, settings.algorithm, self._env)
         # What is learned from once and in whole rollouts had better arrive together.
@@ -117,7 +117,7 @@ class Actor:
                 self._next_poll = time.monotonic() + POLL_SECONDS
                 self._writer.poll()
                 self._follow()
-                if life.assignment not in (None, self._assignment):
+                if life.assignment is not None and life.assignment != self._assignment:
                     self._adopt(life.assignment)
         self._drain(observation)
 
@@ -130,21 +130,30 @@ class Actor:
         return self._life.stopping
 
     def _adopt(self, assignment: Assignment) -> None:
-        """Explores as its place asks, at once; takes the seeds, and the level for the episodes to come."""
+        """Takes another place, or another level of the curriculum: of the latter, the environments go on as they are."""
         before, self._assignment = self._assignment, assignment
-        if self._env.levels:
-            self._env.set_level(assignment.level)
-            self._level_episodes = self._level_successes = 0
-        if before and msgspec.structs.replace(before, level=assignment.level) == assignment:
-            return
-        streams, algorithm = self._settings.actors.envs_per_actor, self._settings.algorithm
-        self._env.reseed(range(assignment.first_seed, assignment.first_seed + streams))
-        self._policy.seed(assignment.first_seed)
+        if msgspec.structs.replace(before, level=assignment.level) != assignment:
+            self._take_place()
+        else:
+            self._take_level()
+
+    def _take_place(self) -> None:
+        """Explores as its place asks, at once; the seeds are for the episodes to come."""
+        streams, algorithm, place = self._settings.actors.envs_per_actor, self._settings.algorithm, self._assignment
+        self._env.reseed(range(place.first_seed, place.first_seed + streams))
+        self._policy.seed(place.first_seed)
         if isinstance(algorithm, DqnConfig):
-            offset, total = assignment.offset, assignment.environments
-            ladder = epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power)
+            ladder = epsilon_ladder(place.offset, streams, place.environments, algorithm.epsilon_base, algorithm.epsilon_power)
             assert isinstance(self._policy, QPolicy)
             self._policy.explore_with(ladder)
+        self._take_level()
+
+    def _take_level(self) -> None:
+        """For the episodes to come, where the environments have levels."""
+        self._level_episodes = self._level_successes = 0
+        if self._env.levels:
+            self._level = min(self._assignment.level, self._env.levels - 1)
+            self._env.set_level(self._level)
 
     def _step(self, observation: Columns) -> Columns:
         metrics, version = self._metrics, self._follower.version
@@ -160,7 +169,7 @@ class Actor:
         metrics.count("episodes", len(step.episodes))
         self._recent.extend(step.episodes)
         if self._env.levels:
-            at_level = [episode.success for episode in step.episodes if episode.level == self._assignment.level]
+            at_level = [episode.success for episode in step.episodes if episode.level == self._level]
             self._level_episodes += len(at_level)
             self._level_successes += sum(map(bool, at_level))
         return step.observation
@@ -184,7 +193,7 @@ class Actor:
         metrics.gauge("rejected_weights", self._follower.rejected)
         if self._env.levels:
             metrics.gauge("levels", self._env.levels)
-            metrics.gauge("level", self._assignment.level)
+            metrics.gauge("level", self._level)
             metrics.gauge("level_episodes", self._level_episodes)
             metrics.gauge("level_successes", self._level_successes)
         metrics.gauge("environment_offset", self._assignment.offset)

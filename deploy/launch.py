@@ -233,8 +233,8 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
         )
     if isinstance(algorithm, PpoConfig) and config.learner.batch_size % spec.chunk_length:
         raise ConfigError(
-            f"--learner.batch-size {config.learner.batch_size}: PPO learns from whole chunks of {spec.chunk_length} steps, so take a "
-            f"multiple of that, or another --env.chunk-length"
+            f"--learner.batch-size {config.learner.batch_size}: PPO learns from whole chunks of {spec.chunk_length} steps, so "
+            "take a multiple of that, or another --env.chunk-length"
         )
     try:
         capacity.slots(spec, config.replay, _lent(config, spec))

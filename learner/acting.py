@@ -52,7 +52,7 @@ class Policy(Protocol):
 
 
 class QPolicy:
-    """Acts by Q-values: greedily, or at random with a probability of each environment's own. Remembers TAKEN_VALUE, BEST_VALUE."""
+    """Acts by Q-values: greedily, or at random with a probability of each row's own. Remembers TAKEN_VALUE and BEST_VALUE."""
 
     def __init__(self, network: QNetwork, requested: str = "float32") -> None:
         """Takes the network whose weights are followed; puts it into evaluation mode. Does not explore until it is told to.

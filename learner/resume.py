@@ -28,7 +28,7 @@ def gather(algorithm: Algorithm, optimiser: Optimiser, counters: Record, metadat
     tensors["random/cpu"] = torch.get_rng_state()
     if optimiser.device.type == "cuda":
         tensors["random/cuda"] = torch.cuda.get_rng_state(optimiser.device)
-    return tensors, metadata | {"updates": str(algorithm.updates), "counters": json.dumps(counters)}
+    return tensors, metadata | {"progress": json.dumps(algorithm.counters()), "counters": json.dumps(counters)}
 
 
 def restore(algorithm: Algorithm, optimiser: Optimiser, weights: Weights, metadata: dict[str, str]) -> Record:
@@ -38,7 +38,7 @@ def restore(algorithm: Algorithm, optimiser: Optimiser, weights: Weights, metada
     state = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "optimiser").items()}
     try:
         optimiser.load_state(state)
-        algorithm.updates = int(metadata["updates"])
+        algorithm.load_counters(json.loads(metadata.get("progress") or f'{{"updates": {metadata["updates"]}}}'))
         counters = json.loads(metadata["counters"])
         random = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "random").items()}
         torch.set_rng_state(random["cpu"])

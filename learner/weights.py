@@ -19,7 +19,7 @@ from transport.messages import Announce, FetchWeights, Weights
 
 ANNOUNCE_SECONDS = 1.0
 FETCH_AGAIN_SECONDS = 2.0
-TURN_SECONDS = 0.05
+TURN_SECONDS = 0.005
 PAYLOADS_PER_READER = 2  # who asks and never reads must not fill the learner's memory
 
 

@@ -95,7 +95,7 @@ class Rollouts:
             self._metrics.count("rejected")
             return None
         versions = self._versions(chunk)
-        if len(versions) and versions.min() < oldest_version:
+        if len(versions) and versions.max() < oldest_version:
             self._metrics.count("dropped_chunks")
             return None
         rows = spec.rows(chunk.length)

@@ -73,6 +73,12 @@ class Algorithm(Protocol[TakenT]):
     def policy(self) -> nn.Module:
         """The network whose weights actors run; the same object all along."""
 
+    def counters(self) -> dict[str, int]:
+        """What a resume needs beside modules()."""
+
+    def load_counters(self, counters: dict[str, int]) -> None:
+        """Takes up what counters() gave. Raises KeyError if something is missing."""
+
     def modules(self) -> dict[str, nn.Module]:
         """Everything with weights by name, that of policy() as "policy": what a checkpoint must hold."""
 

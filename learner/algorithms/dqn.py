@@ -39,6 +39,14 @@ class Dqn:
         """The online network: its act() is what actors run."""
         return self.network
 
+    def counters(self) -> dict[str, int]:
+        """Updates decide when the target follows."""
+        return {"updates": self.updates}
+
+    def load_counters(self, counters: dict[str, int]) -> None:
+        """Takes up what counters() gave. Raises KeyError if something is missing."""
+        self.updates = counters["updates"]
+
     def modules(self) -> dict[str, Module]:
         """The online network and the target."""
         return {"policy": self.network, "target": self.target}

@@ -86,7 +86,7 @@ class Ppo:
         log_ratio = (log_prob - rollout.log_prob[:, here]).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio = log_ratio.exp()
         time_major = [column.T for column in (config.reward_scale * reward, discount, value[:, :-1], value[:, 1:], cut, ratio)]
-        return_, advantage = self._targets(*time_major, vtrace)  # [B, L]
+        return_, advantage = self._targets(*time_major, correct=vtrace)  # [B, L]
 
         which = item.flatten().nonzero().squeeze(1)  # [N]; the one wait for the device
         old = log_prob if vtrace else rollout.log_prob[:, here]
