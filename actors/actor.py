@@ -28,6 +28,7 @@ from transport.run_dir import RunDir
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
+WEIGHTS_WAIT_SECONDS = 1.0
 POLL_SECONDS = 0.005  # between two looks at the sockets: far less than weights or credit take to come, far more than they cost
 
 
@@ -81,14 +82,15 @@ class Actor:
         self._network = build_policy(spec, settings.algorithm)
         self._policy = acting_policy(self._network, settings.actors.precision)
         # Untrained weights choose one action for ever; chance sees more of the environment. PPO's are chance already.
-        self._random_until = -1 if isinstance(settings.algorithm, PpoConfig) else UNTRAINED_VERSION
+        self._rollouts = isinstance(settings.algorithm, PpoConfig)
+        self._random_until = -1 if self._rollouts else UNTRAINED_VERSION
         self._assignment = life.assignment or settings.assignment
         self._take_place()
         self._stack = Stack(spec, streams)
         known, complete = recall(spec, settings.algorithm, self._env)
         # What is learned from once and in whole rollouts had better arrive together.
-        staggered = not isinstance(settings.algorithm, PpoConfig)
-        self._chunker = Chunker(known, streams, settings.actors.chunk_seconds, complete=complete, staggered=staggered)
+        chunk_seconds = settings.actors.chunk_seconds
+        self._chunker = Chunker(known, streams, chunk_seconds, complete=complete, staggered=not self._rollouts)
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
         self._next_poll = 0.0
@@ -175,16 +177,34 @@ class Actor:
         return step.observation
 
     def _send(self) -> None:
-        """Hands chunks to replay; waits for credit when there is none, which is how replay slows its actors."""
-        while self._outbox and not self._life.stopping:
+        """Hands chunks to replay; waits for credit when there is none, which is how replay slows its actors.
+
+        Who learns from rollouts waits before it acts, not when it has: what it collected meanwhile would be too old. And it goes
+        on under the weights that the credit came with.
+        """
+        waited = False
+        while not self._life.stopping:
             with self._metrics.phase("insert"):
                 while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
-            if self._outbox:
-                with self._metrics.phase("wait_credit"):
-                    self._writer.poll(CREDIT_WAIT_SECONDS)
-                self._follow()
-                self._life.beat()
+            if not self._outbox and (self._writer.has_credit or not self._rollouts):
+                break
+            waited = True
+            with self._metrics.phase("wait_credit"):
+                self._writer.poll(CREDIT_WAIT_SECONDS)
+            self._follow()
+            self._life.beat()
+        if waited and self._rollouts:
+            with self._metrics.phase("wait_weights"):
+                self._wait_for_weights()
+
+    def _wait_for_weights(self) -> None:
+        """Until those that replay speaks of are here; not for ever, they may be broken, or newer ones on their way."""
+        deadline = time.monotonic() + WEIGHTS_WAIT_SECONDS
+        while self._follower.expect(self._writer.policy_version) and time.monotonic() < deadline and not self._life.stopping:
+            self._follower.wait(CREDIT_WAIT_SECONDS)
+            self._follow()
+            self._life.beat()
 
     def _measure(self) -> None:
         metrics, writer = self._metrics, self._writer

@@ -87,6 +87,17 @@ class WeightFollower:
         """Versions that the module is behind the newest announced."""
         return max(self.newest - self.version, 0)
 
+    def expect(self, version: int) -> bool:
+        """Asks for weights that are known to be out though not announced here yet. True while there are none so new."""
+        if self.version >= version:
+            return False
+        self._ask()
+        return True
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Until something has come, at most so long."""
+        wait([self._client, self._listener], timeout_seconds)
+
     def poll(self) -> bool:
         """Adopts newer weights if they have arrived; asks for them if they were announced. True when the module changed."""
         announce = self._listener.newest()

@@ -68,6 +68,7 @@ class ExperienceWriter:
         self.raw_bytes = 0
         self.sent_bytes = 0
         self.acknowledged_steps = 0
+        self.policy_version = -1  # that replay would have actors act under; -1 when any will do
         self._greet()
 
     @property
@@ -109,6 +110,7 @@ class ExperienceWriter:
             self._heard = time.monotonic()
             if isinstance(message, Ack):
                 self._acknowledge(message.next_sequence)
+                self.policy_version = message.policy_version
             elif isinstance(message, WriterWelcome):
                 self._welcome(message)
             elif isinstance(message, Greet):
@@ -172,7 +174,7 @@ class SampledBatch:
 class Sampler:
     """Keeps every free slot requested, so that batches are ready before they are needed.
 
-    Rollouts in which an item was acted under an older policy_version than `oldest_version` are dropped; set it before a slot is
+    Rollouts whose newest item was acted under an older policy_version than `oldest_version` are dropped; set it before a slot is
     released. A batch of rollouts is collected when the one before has been drawn, so one slot is enough.
     """
 

@@ -63,6 +63,11 @@ class Items:
         self.table.limiter.disconnect_learner()
 
     @property
+    def policy_version(self) -> int:
+        """Any will do."""
+        return -1
+
+    @property
     def holds(self) -> bool:
         """As the limiter says."""
         return not self.table.can_insert()

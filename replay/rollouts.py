@@ -36,6 +36,7 @@ class Rollouts:
         self._filled = 0  # the first so many of `pending` lie in it
         self._items = 0  # items in these
         self._next_key = 0
+        self._newest = -1  # policy_version
         self._batch = 0  # chunks of a batch; 0 while no learner has been there
         self._streams = 1  # of all writers
 
@@ -55,6 +56,11 @@ class Rollouts:
         """Chunks wait for the next learner; it gets those, too, that lay in a slot of this one."""
 
     @property
+    def policy_version(self) -> int:
+        """The newest when the learner last asked: what is acted under older weights may be too old when it is drawn."""
+        return self._newest
+
+    @property
     def holds(self) -> bool:
         """Until a batch is asked for and complete."""
         return True
@@ -66,6 +72,8 @@ class Rollouts:
         """Unpacks what has come into the slot, dropping what is too old; the batch is drawn when it is complete."""
         if request is not self._request:
             self._request, self._filled, self._items = request, 0, 0
+            if request.oldest_version >= 0:
+                self._newest = request.oldest_version + self._config.max_policy_lag
         chunks = len(arrays["key"])
         while self._filled < min(chunks, len(self.pending)):
             items = self._unpack(self.pending[self._filled], arrays, request.oldest_version)

@@ -33,6 +33,10 @@ class Source(Protocol):
         """There is none."""
 
     @property
+    def policy_version(self) -> int:
+        """Under which weights actors should go on; -1 when any will do."""
+
+    @property
     def holds(self) -> bool:
         """Whether what is pending has to wait."""
 

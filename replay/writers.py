@@ -51,7 +51,7 @@ class Writers:
         self.share_credit_soon()  # the shares of the others are smaller now
         writer.credit_bytes = self._source.credit_bytes(writer)
         self._server.send(peer, WriterWelcome(self._incarnation, writer.connection, writer.received, writer.credit_bytes))
-        self._server.send(peer, Ack(writer.inserted))  # the one that it waits for may have been lost
+        self._server.send(peer, Ack(writer.inserted, self._source.policy_version))  # the one that it waits for may have been lost
 
     def on_goodbye(self, peer: bytes) -> None:
         """An actor has no more to send."""
@@ -68,7 +68,7 @@ class Writers:
             return
         if message.sequence < writer.received:
             self._metrics.count("duplicates")
-            self._server.send(peer, Ack(writer.inserted))
+            self._server.send(peer, Ack(writer.inserted, self._source.policy_version))
             return
         if message.sequence > writer.received:
             # Messages were lost on the way: take nothing more until the writer has greeted and begun again where they are.
@@ -91,7 +91,7 @@ class Writers:
                 if credit != writer.credit_bytes:
                     self._tell_credit(writer, credit)
                 writer.acknowledged = writer.inserted
-                self._server.send(writer.peer, Ack(writer.inserted))
+                self._server.send(writer.peer, Ack(writer.inserted, self._source.policy_version))
 
     def share_credit_soon(self) -> None:
         """Something has changed that credit depends on."""

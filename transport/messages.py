@@ -70,12 +70,14 @@ class Insert(Message, frozen=True, tag="insert"):
 
 
 class Ack(Message, frozen=True, tag="ack"):
-    """Every chunk below `next_sequence` is in the segment log and in replay, or (rollouts) drawn, or was refused and counted.
+    """Every chunk below `next_sequence` is in the segment log and in replay, or drawn, or was refused and counted. No raw parts.
 
-    No raw parts.
+    `policy_version`: what is collected from now on had better be acted under these weights, which the learner has announced; -1
+    when it does not matter.
     """
 
     next_sequence: Count
+    policy_version: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
 
 
 class Hold(Message, frozen=True, tag="hold"):
@@ -131,7 +133,7 @@ class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
 class SampleRequest(Message, frozen=True, tag="sample_request"):
     """Lends `slot` to replay until it answers with the same `generation`. No raw parts.
 
-    Rollouts in which an item was acted under an older policy_version than `oldest_version` are dropped.
+    Rollouts whose newest item was acted under an older policy_version than `oldest_version` are dropped.
     """
 
     slot: Annotated[int, Meta(ge=0, le=64)]
