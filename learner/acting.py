@@ -8,6 +8,7 @@ are adopted are acted on at once. Large convolutions run in bfloat16 where the p
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
@@ -52,7 +53,8 @@ class Policy(Protocol):
 
 
 class QPolicy:
-    """Acts by Q-values: greedily, or at random with a probability of each row's own. Remembers TAKEN_VALUE and BEST_VALUE."""
+    """Acts by Q-values: greedily, or at random with a probability of each environment's own. Remembers TAKEN_VALUE and
+    BEST_VALUE."""
 
     def __init__(self, network: QNetwork, requested: str = "float32") -> None:
         """Takes the network whose weights are followed; puts it into evaluation mode. Does not explore until it is told to.
@@ -146,7 +148,7 @@ class StochasticPolicy:
         """One of n actions [K], and its log-probability [K]."""
         count, n = logits.shape
         if mode == "random":
-            return self._random.integers(n, size=count), np.full(count, -np.log(n))
+            return self._random.integers(n, size=(count,)), np.full(count, -math.log(n))
         shifted = logits - logits.max(1, keepdims=True)
         cumulative = np.exp(shifted).cumsum(1)  # [K, n]; the last is the sum
         if mode == "greedy":
@@ -161,18 +163,18 @@ class StochasticPolicy:
         assert self._log_std is not None
         if mode == "random":
             uniform = self._random.uniform(-NEAR_ONE, NEAR_ONE, mean.shape)
-            return np.arctanh(uniform).astype(np.float32), np.full(len(mean), -np.log(2 * NEAR_ONE) * mean.shape[1])
+            return np.arctanh(uniform).astype(np.float32), np.full(len(mean), -math.log(2 * NEAR_ONE) * mean.shape[1])
         log_std = self._log_std.clip(LEAST_LOG_STD, GREATEST_LOG_STD)
         action = mean
         if mode == "explore":
             action = mean + np.exp(log_std) * self._random.standard_normal(mean.shape, np.float32)  # what rests is float32
         exact = action.astype(np.float64)
         density = -0.5 * ((exact - mean) * np.exp(-log_std)) ** 2 - log_std - HALF_LOG_2_PI
-        slope = 2 * (np.log(2) - exact - np.logaddexp(0, -2 * exact))
+        slope = 2 * (math.log(2) - exact - np.logaddexp(0, -2 * exact))
         return action, (density - slope).sum(1)
 
 
-def _copy_weights(network: NetworkT, copy_: NetworkT) -> None:
+def _copy_weights(network: nn.Module, copy_: nn.Module) -> None:
     """Makes a copy in another precision follow the network; the network itself needs nothing."""
     if copy_ is not network:
         with torch.no_grad():
@@ -182,7 +184,7 @@ def _copy_weights(network: NetworkT, copy_: NetworkT) -> None:
 
 def _halved(network: NetworkT) -> NetworkT:
     """A copy in bfloat16, but for the heads: Q-values of actions lie closer to each other than bfloat16 can tell."""
-    half = copy.deepcopy(network)
+    half: NetworkT = copy.deepcopy(network)
     for module in [*half.torsos.modules(), *half.trunk.modules()]:
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             module.to(torch.bfloat16)

@@ -34,7 +34,7 @@ class Items(NamedTuple):
     """N items of a rollout, or of a minibatch of it. The observations stay rows; they are stacked where they are needed."""
 
     rows: dict[str, Tensor]  # {name: [R, *shape]} as stored, all rows of the rollout
-    index: Tensor  # [N, stack] int64 into rows: the stack of each item's observation, oldest first
+    observation_index: Tensor  # [N, stack] int64 into rows: the stack of each item's observation, oldest first
     action: Tensor  # [N] int64, or [N, A] float32
     log_prob: Tensor  # [N] under the policy that the ratio is taken to
     value: Tensor  # [N] before the first update
@@ -42,9 +42,9 @@ class Items(NamedTuple):
     return_: Tensor  # [N] what values are to become
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """N."""
-        return len(self.index)
+        return len(self.observation_index)
 
     def part(self, start: int, stop: int) -> Items:
         """Items start … stop-1: views, no copies."""
@@ -56,7 +56,7 @@ class Items(NamedTuple):
 
     def stacked(self) -> dict[str, Tensor]:
         """{name: [N, stack, *shape]} as stored, what the policy saw: a copy, so best of a few items at a time."""
-        return stack_rows(self.rows, self.index)
+        return stack_rows(self.rows, self.observation_index)
 
 
 def stack_rows(rows: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:

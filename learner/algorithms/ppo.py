@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,16 @@ from transport.experience import ExperienceSpec
 PORTION_BYTES = 64 << 20  # of observations as float32 that are valued at a time
 PORTION_ROWS = 8_192
 GREATEST_LOG_RATIO = 20.0  # beyond, a ratio says nothing but may overflow
+
+
+class Steps(NamedTuple):
+    """What gae and vtrace begin with, here [B, L]."""
+
+    reward: Tensor
+    discount: Tensor
+    value: Tensor
+    next_value: Tensor
+    cut: Tensor
 
 
 class Ppo:
@@ -85,8 +96,8 @@ class Ppo:
         cut = terminated | rollout.truncated[:, here] | ~following
         log_ratio = (log_prob - rollout.log_prob[:, here]).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio = log_ratio.exp()
-        time_major = [column.T for column in (config.reward_scale * reward, discount, value[:, :-1], value[:, 1:], cut, ratio)]
-        return_, advantage = self._targets(*time_major, correct=vtrace)  # [B, L]
+        steps = Steps(config.reward_scale * reward, discount, value[:, :-1], value[:, 1:], cut)
+        return_, advantage = self._targets(steps, ratio if vtrace else None)  # [B, L]
 
         which = item.flatten().nonzero().squeeze(1)  # [N]; the one wait for the device
         old = log_prob if vtrace else rollout.log_prob[:, here]
@@ -96,15 +107,14 @@ class Ppo:
         unexplained = (items.return_ - items.value).var(correction=0) / items.return_.var(correction=0)
         return items, {"explained_variance": 1 - unexplained, "ratio_first": ratio_first}
 
-    def _targets(
-        self, reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, ratio: Tensor, correct: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Returns and advantages: [L, B] each in, [B, L] out."""
-        if correct:
-            return_, advantage = vtrace(reward, discount, value, next_value, cut, ratio, self.config.trace)
+    def _targets(self, steps: Steps, ratio: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns and advantages [B, L]; corrected by the ratio [B, L] if there is one."""
+        time_major, trace = Steps(*(column.T for column in steps)), self.config.trace
+        if ratio is None:
+            advantage = gae(*time_major, trace)
+            return_ = advantage + time_major.value
         else:
-            advantage = gae(reward, discount, value, next_value, cut, self.config.trace)
-            return_ = advantage + value
+            return_, advantage = vtrace(*time_major, ratio.T, trace)
         return return_.T, advantage.T
 
     def _look(self, rows: dict[str, Tensor], index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,8 +131,8 @@ class Ppo:
 
         Advantages are normalised over each minibatch, before the optimiser splits it.
         """
-        order = torch.randperm(items.count, generator=generator).to(items.index.device)
-        for which in order.tensor_split(min(self.config.minibatches, items.count)):
+        order = torch.randperm(items.size, generator=generator).to(items.advantage.device)
+        for which in order.tensor_split(min(self.config.minibatches, items.size)):
             part = items.take(which)
             if self.config.normalise_advantage:
                 deviation, mean = torch.std_mean(part.advantage, correction=0)
@@ -173,9 +183,9 @@ class Ppo:
 
     def finish(self, items: Items) -> None:
         """Ends a rollout after its last pass: its observations go into the running statistics, its items are counted."""
-        newest = items.index[:, -1]  # each item's own row, once: chunks share the rows of their history
+        newest = items.observation_index[:, -1]  # each item's own row, once: chunks share the rows of their history
         self.network.observe(items.rows, newest)
-        self.steps += items.count
+        self.steps += items.size
 
     def learning_rate_share(self) -> float:
         """The share of the learning rate that the schedule leaves now."""
