@@ -11,7 +11,8 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Which environment, and how an agent sees it. 0 means: what suits the environment."""
 
     id: Annotated[
-        str, Meta(description="mario, mario:1-2, snake, snake:8, ALE/Pong-v5, a Gymnasium id or package.module:factory")
+        str,
+        Meta(description="mario, mario:1-2, robot, snake, snake:8, ALE/Pong-v5, a Gymnasium id or package.module:factory"),
     ] = "mario"
     stack: Annotated[int, Meta(ge=0, le=16, description="observations stacked; 0: 4 for images, 1 otherwise")] = 0
     skip: Annotated[
@@ -19,9 +20,24 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0
     actions: Annotated[str, Meta(description="action set, where the workload has several (mario: right, simple, complex)")] = ""
     backend: Annotated[
-        Literal["", "nes_py", "retro", "auto"],
-        Meta(description="emulator (mario): nes_py, retro (four times as fast), auto: retro where installed; empty: nes_py"),
+        Literal["", "nes_py", "retro", "auto", "pybullet", "kinematic"],
+        Meta(
+            description="what simulates: mario has nes_py, retro (four times as fast), auto (retro where installed), "
+            "empty: nes_py; robot has pybullet, kinematic (no physics, many times as fast), empty: pybullet"
+        ),
     ] = ""
+    urdf: Annotated[str, Meta(description="file of an arm of six revolute joints (robot); empty: FANUC LR Mate 200iD")] = ""
+    arm: Annotated[str, Meta(description="digest of the arm that a run began with (robot); headrace up writes it")] = ""
+    reward: Annotated[Literal["dense", "sparse"], Meta(description="how reaching is paid (robot)")] = "dense"
+    tolerance: Annotated[
+        float, Meta(gt=0, lt=1, description="how near to its target the flange must come, in metres (robot)")
+    ] = 0.02
+    tier: Annotated[Literal["all", "easy", "medium", "hard"], Meta(description="targets by their distance from home (robot)")] = (
+        "all"
+    )
+    curriculum: Annotated[
+        bool, Meta(description="begin with near targets and 10 cm, and go on to the task as success allows (robot)")
+    ] = False
     max_episode_steps: Annotated[
         int, Meta(ge=0, description="truncate an episode after this many steps; 0: the environment's own")
     ] = 0

@@ -21,7 +21,8 @@ class Outcome(NamedTuple):
 
     observation[name]: [K, *shape] at rest dtype, the last one where an episode ended. reward: [K] float32. terminated,
     truncated: [K] bool, never both. score, success: [K] of whatever the workload says, None where it says nothing; both are
-    read where an episode ended.
+    read where an episode ended. So are group, the name of what an episode is reported with ("" for none), and level, that of the
+    curriculum which it was at (-1 for none); either is empty where a workload has no such thing.
     """
 
     observation: dict[str, np.ndarray]
@@ -30,6 +31,8 @@ class Outcome(NamedTuple):
     truncated: np.ndarray
     score: Sequence[Any] | np.ndarray
     success: Sequence[Any] | np.ndarray
+    group: Sequence[str] = ()
+    level: Sequence[int] | np.ndarray = ()
 
 
 class Simulators(Protocol):
@@ -77,14 +80,17 @@ class Separate:
         count = len(self._envs)
         observation, reward = self._empty(count), np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-        score, success = [], []
+        score, success, group, level = [], [], [], []
         for k, env in enumerate(self._envs):
             seen, gain, terminal, cut, info = env.step(to_env_action(self._action_space, actions[k]))
             self._write("step", k, seen, observation)
             reward[k], terminated[k], truncated[k] = gain, terminal, bool(cut) and not terminal
             score.append(info.get("score"))
             success.append(info.get("is_success"))
-        return Outcome(observation, reward, terminated, truncated, score, success)
+            told = info.get("group", ""), info.get("level", -1)  # which may mean something else in somebody else's environment
+            group.append(told[0] if isinstance(told[0], str) else "")
+            level.append(told[1] if type(told[1]) is int else -1)
+        return Outcome(observation, reward, terminated, truncated, score, success, group, level)
 
     def close(self) -> None:
         """Closes every environment."""

@@ -25,6 +25,8 @@ class Episode(NamedTuple):
     length: int
     score: float
     success: bool | None  # None: the environment does not say
+    group: str = ""  # what it is reported with, as a tier of targets
+    level: int = -1  # of the curriculum that it was at; -1: the full task
 
 
 class VectorStep(NamedTuple):
@@ -60,8 +62,9 @@ class VectorEnv:
 
         Episodes are truncated after `most_steps` steps (0: never), whatever the environment says.
 
-        `random_starts`: an environment that starts the same way every time (it has `max_noops`) idles for up to that many
-        frames first, by a generator of its own; the others are random enough.
+        `random_starts` is for evaluation: an environment that starts the same way every time (it has `max_noops`) idles for up
+        to that many frames first, by a generator of its own; one that keeps something for evaluation (it has `evaluation()`) is
+        told to use it; the others are random enough.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
@@ -71,10 +74,13 @@ class VectorEnv:
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         start = np.random.default_rng(list(seeds)) if random_starts else None
         env = make(config)
-        together = getattr(env.unwrapped, "simulators", None)  # a workload that steps many as one
-        self._simulators: Simulators = (
-            together(count) if together else Separate([env, *(make(config) for _ in range(count - 1))], spec.fields, start)
-        )
+        # A workload that steps many as one, unless a wrapper is to see each step.
+        together = getattr(env, "simulators", None) if env.unwrapped is env else None
+        envs = [env] if together else [env, *(make(config) for _ in range(count - 1))]
+        for one in envs:
+            if random_starts and (evaluation := getattr(one.unwrapped, "evaluation", None)):
+                evaluation()
+        self._simulators: Simulators = together(count) if together else Separate(envs, spec.fields, start)
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
         self._length = np.zeros(count, np.int64)
@@ -95,7 +101,7 @@ class VectorEnv:
         Where an observation or reward is not finite, which happens to simulators of physics, the episode is truncated at the
         observation before, with a reward of 0, and counted as `broken`.
         """
-        seen, reward, terminated, truncated, score, success = self._simulators.step(actions)
+        seen, reward, terminated, truncated, score, success, group, level = self._simulators.step(actions)
         broken = self._not_finite(seen, reward)
         if broken.any():
             self.broken += int(broken.sum())
@@ -111,12 +117,24 @@ class VectorEnv:
         self._last = seen
         if not len(ended):
             return VectorStep(seen, reward, terminated, truncated, seen, [])
-        episodes = [self._episode(k, score[k], success[k]) for k in ended.tolist()]
+        told = [(group[k] if len(group) else "", int(level[k]) if len(level) else -1) for k in ended.tolist()]
+        episodes = [self._episode(k, score[k], success[k], *more) for k, more in zip(ended.tolist(), told, strict=True)]
         final = {name: np.empty_like(rows) for name, rows in seen.items()}
         for name, rows in self._start(ended).items():
             final[name][ended] = seen[name][ended]
             seen[name][ended] = rows
         return VectorStep(seen, reward, terminated, truncated, final, episodes)
+
+    @property
+    def levels(self) -> int:
+        """How many levels the environments' curriculum has; 0: none."""
+        return int(getattr(self._simulators, "levels", 0))
+
+    def set_level(self, level: int) -> None:
+        """The curriculum's level of episodes that start from now on. Raises ValueError for one that there is not."""
+        if not 0 <= level < self.levels:
+            raise ValueError(f"level {level} of {self.levels}")
+        self._simulators.set_level(level)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Closes every environment."""
@@ -142,9 +160,9 @@ class VectorEnv:
                 broken = broken | ~fine.reshape(len(broken), -1).all(1)
         return broken
 
-    def _episode(self, k: int, score: Any, success: Any) -> Episode:
+    def _episode(self, k: int, score: Any, success: Any, group: str, level: int) -> Episode:
         total = float(self._total_reward[k])
         # An environment of somebody else's may mean something by the same keys that is not one number or not one truth.
         own = isinstance(score, int | float | np.number) and not np.isnan(score)
         told = None if success is None else bool(np.all(success))
-        return Episode(k, total, int(self._length[k]), float(score) if own else total, told)
+        return Episode(k, total, int(self._length[k]), float(score) if own else total, told, group, level)
