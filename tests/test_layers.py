@@ -27,7 +27,7 @@ OWNERS = {
     "gym": ("actors/envs/console.py",),
     "stable_retro": ("actors/envs/retro_console.py",),
     "ale_py": ("actors/envs/atari.py",),
-    "pybullet": ("actors/envs/arm.py",),
+    "pybullet": ("actors/envs/robot/bullet.py",),
     "tensorboard": ("deploy/tensorboard.py",),
     "imageio_ffmpeg": ("actors/demo.py",),
     "ray": ("deploy/ray_cluster.py",),

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import warnings
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from actors.config import EnvConfig
@@ -26,12 +27,25 @@ EXTRAS = {
     "Box2D": "gymnasium[box2d]",
     "mujoco": "gymnasium[mujoco]",
 }
+# The robot's names in Gymnasium's registry, and its form of each.
+ROBOTS = {"headrace/FanucReach-v0": "", "headrace/FanucReachFlat-v0": "flat"}
+
+# Who has an option that not every environment has, and what they may say of who simulates.
+OWNERS = {
+    "actions": ("mario",),
+    "backend": ("mario", "robot"),
+    "skip": ("mario", "ALE/…"),
+    **dict.fromkeys(("urdf", "arm", "reward", "tolerance", "tier", "curriculum"), ("robot",)),
+}
+BACKENDS = {"mario": ("nes_py", "retro", "auto"), "robot": ("pybullet", "kinematic")}
 
 
 def known_envs() -> dict[str, str]:
     """The short names of this project's own workloads, each with a line about it."""
     return {
         "mario": "Super Mario Bros. 1-1, 84x84 grey; mario:WORLD-STAGE for another level (worlds 1-8, stages 1-4)",
+        "robot": "FANUC LR Mate 200iD, reaches any target of its workspace; robot:flat for one vector in place of goals; "
+        "--env.urdf for another arm, --env.tier, --env.tolerance, --env.reward, --env.backend",
         "snake": "Snake, 10x10, seen from its head; snake:8 for another size, "
         "snake:dim=10,starting_blocks=3,dist_to_border=3 for all there is",
     }
@@ -44,15 +58,13 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env
     unknown, lacks a package or cannot be made.
     """
     name, _, rest = config.id.partition(":")
+    _refuse_foreign_options(config, name)
     if name == "mario":
         from actors.envs.mario import MarioEnv
 
         return MarioEnv(rest, config.actions, config.skip, config.max_episode_steps, config.backend)
-    atari = config.id.startswith("ALE/")
-    if config.actions or config.backend or (config.skip and not atari):
-        option = "actions" if config.actions else "backend" if config.backend else "skip"
-        owners = "mario and ALE/…" if option == "skip" else "mario"
-        raise EnvError(f"env.{option}: only {owners} have it; {config.id} does not")
+    if name in ("robot", *ROBOTS):
+        return _robot(config, ROBOTS.get(name, rest), render_mode)
     if name == "snake":
         from actors.envs.snake import SnakeEnv, parse_rules
 
@@ -63,6 +75,42 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env
             return _from_module(config, render_mode) if rest else _from_registry(config, render_mode)
     except ImportError as error:
         raise EnvError(_missing_package(config.id, error, (error.name or "").lower())) from error
+
+
+def _refuse_foreign_options(config: EnvConfig, name: str) -> None:
+    """Raises EnvError for an option that is set and that this environment does not have."""
+    kind = "robot" if name in ROBOTS else "ALE/…" if name.startswith("ALE/") else name
+    usual = EnvConfig()
+    for option, owners in OWNERS.items():
+        if getattr(config, option) != getattr(usual, option) and kind not in owners:
+            raise EnvError(f"env.{option}: only {' and '.join(owners)} have it; {config.id} does not")
+    if config.backend and config.backend not in BACKENDS[kind]:
+        raise EnvError(f"env.backend: {config.id} has {', '.join(BACKENDS[kind])}, not {config.backend}")
+
+
+def _robot(config: EnvConfig, form: str, render_mode: str | None) -> gymnasium.Env:
+    """The arm, if it is still the one that a run began with."""
+    from actors.envs.robot.env import ReachEnv
+
+    if form not in ("", "flat"):
+        raise EnvError(f"{config.id}: the robot has two forms, robot (goals) and robot:flat (one vector)")
+    options = {"reward": config.reward, "tolerance": config.tolerance, "tier": config.tier, "curriculum": config.curriculum}
+    backend, steps, mode = config.backend or "pybullet", config.max_episode_steps, render_mode or "rgb_array"
+    if backend == "pybullet":
+        _need("pybullet", config.id)
+    env = ReachEnv(config.urdf, form == "flat", backend=backend, max_steps=steps, render_mode=mode, **options)
+    if config.arm not in ("", env.arm.digest):
+        raise EnvError(
+            f"{env.arm.path} has changed since the run began, and its policy is for the arm as it was "
+            f"(digest {config.arm[:8]}, now {env.arm.digest[:8]}): bring the old file back, or start anew with --fresh"
+        )
+    return env
+
+
+def _need(package: str, env_id: str) -> None:
+    """Raises EnvError for a package that is not installed, before anything depends on it."""
+    if find_spec(package) is None:
+        raise EnvError(f"{env_id} needs {package}, which is not installed: pip install '{EXTRAS[package]}'")
 
 
 def _from_module(config: EnvConfig, render_mode: str | None) -> gymnasium.Env:

@@ -1,0 +1,170 @@
+"""K arms in one PyBullet world: motors, masses, contacts. The only file that imports pybullet.
+
+A process has one client of this kind, loaded once: loading again leaks. Every call names its client, or it would go to the
+process's first. Positions come from our own kinematics, since getLinkState is slow and a step late.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from actors.envs.errors import EnvError
+from actors.envs.robot.kinematics import Kinematics
+from actors.envs.robot.motion import STEP_SECONDS, Motion
+
+SUBSTEPS = 10  # 240 per second: with longer ones contacts become soft
+SOLVER_ITERATIONS = 10  # one multibody each, no loops: more change nothing that can be seen
+APART = 3.0  # arms stand this many times their reach from each other
+PICTURE = (480, 640)  # height, width
+TARGET_RADIUS = 0.02
+
+
+class BulletArms:
+    """Velocity motors of the datasheet's effort."""
+
+    def __init__(self, kinematics: Kinematics, count: int, window: bool = False) -> None:
+        """Loads `count` arms. `window` opens one and keeps real time. Raises EnvError for a file that PyBullet cannot read."""
+        import pybullet
+
+        self._bullet: Any = pybullet
+        self._kinematics, self._count, self._window = kinematics, count, window
+        self.client = pybullet.connect(pybullet.GUI if window else pybullet.DIRECT)
+        if self.client < 0:
+            raise EnvError("PyBullet could not open a window: is there a display?")
+        self._marker: int | None = None
+        self._due = time.monotonic()
+        try:
+            self._load()
+        except pybullet.error as error:
+            self.close()
+            raise EnvError(f"{kinematics.arm.path}: PyBullet cannot load it: {error}") from error
+
+    def _load(self) -> None:
+        bullet, client, arm = self._bullet, self.client, self._kinematics.arm
+        bullet.configureDebugVisualizer(bullet.COV_ENABLE_RENDERING, 0, physicsClientId=client)
+        bullet.setGravity(0, 0, -9.81, physicsClientId=client)
+        bullet.setPhysicsEngineParameter(
+            fixedTimeStep=STEP_SECONDS,
+            numSubSteps=SUBSTEPS,
+            numSolverIterations=SOLVER_ITERATIONS,
+            enableFileCaching=1,
+            physicsClientId=client,
+        )
+        floor = bullet.createCollisionShape(bullet.GEOM_PLANE, physicsClientId=client)
+        self._floor = bullet.createMultiBody(0, floor, physicsClientId=client)
+        flags = (
+            bullet.URDF_USE_INERTIA_FROM_FILE
+            | bullet.URDF_USE_SELF_COLLISION
+            | bullet.URDF_USE_SELF_COLLISION_EXCLUDE_PARENT
+            | bullet.URDF_ENABLE_CACHED_GRAPHICS_SHAPES
+        )
+        reach = float(np.abs(arm.offset).sum() + np.abs(arm.tip).sum())
+        across = math.ceil(math.sqrt(self._count))
+        self._bodies = []
+        for k in range(self._count):
+            place = (APART * reach * (k % across), APART * reach * (k // across), 0)
+            body = bullet.loadURDF(str(arm.path), place, useFixedBase=True, flags=flags, physicsClientId=client)
+            self._bodies.append(body)
+        self._name_joints()
+        for body in self._bodies:
+            self._allow_contacts(body)
+        self._effort = arm.effort.tolist()
+        bullet.configureDebugVisualizer(bullet.COV_ENABLE_RENDERING, 1, physicsClientId=client)
+
+    def _name_joints(self) -> None:
+        """Which of PyBullet's joints are ours; and which of ours each of its links turns with."""
+        bullet, first, arm = self._bullet, self._bodies[0], self._kinematics.arm
+        count = bullet.getNumJoints(first, physicsClientId=self.client)
+        told = [bullet.getJointInfo(first, joint, physicsClientId=self.client) for joint in range(count)]
+        index = {entry[1].decode(): entry[0] for entry in told}
+        self._joints = [index[name] for name in arm.joints]
+        self._number = {-1: 0}  # link of PyBullet, which bears the number of the joint into it -> link of ours
+        for entry in told:
+            own = self._joints.index(entry[0]) + 1 if entry[0] in self._joints else None
+            self._number[entry[0]] = self._number[entry[16]] if own is None else own
+
+    def _allow_contacts(self, body: int) -> None:
+        """The same parts may touch one another, and the floor, as in our kinematics; nothing loses speed to air."""
+        bullet, client = self._bullet, self.client
+        pairs, floor = set(self._kinematics.pairs), self._kinematics.floor_links
+        for a, of_a in self._number.items():
+            if of_a not in floor:
+                bullet.setCollisionFilterPair(self._floor, body, -1, a, 0, physicsClientId=client)
+            for b, of_b in self._number.items():
+                if a < b and (min(of_a, of_b), max(of_a, of_b)) not in pairs:
+                    bullet.setCollisionFilterPair(body, body, a, b, 0, physicsClientId=client)
+            bullet.changeDynamics(body, a, linearDamping=0, angularDamping=0, physicsClientId=client)
+
+    def place(self, where: np.ndarray, q: np.ndarray) -> np.ndarray:
+        """Puts arms `where` [M] at q [M, 6], at rest, their motors too: those would remember. Gives the flanges [M, 3]."""
+        for k, angles in zip(where.tolist(), q.tolist(), strict=True):
+            for joint, angle in zip(self._joints, angles, strict=True):
+                self._bullet.resetJointState(self._bodies[k], joint, angle, 0.0, physicsClientId=self.client)
+            self._drive(k, [0.0] * len(self._joints))
+        return self._kinematics.flange(q)
+
+    def move(self, velocity: np.ndarray) -> Motion:
+        """Drives the joints at velocity [K, 6] rad/s for a step."""
+        for k, speeds in enumerate(velocity.tolist()):
+            self._drive(k, speeds)
+        self._bullet.stepSimulation(physicsClientId=self.client)
+        read, client = self._bullet.getJointStates, self.client
+        states = [[entry[:2] for entry in read(body, self._joints, physicsClientId=client)] for body in self._bodies]
+        told = np.array(states)  # [K, 6, (position, velocity)]
+        q = np.ascontiguousarray(told[:, :, 0])
+        if self._window:
+            self._keep_time()
+        return Motion(q, told[:, :, 1], self._kinematics.flange(q))
+
+    def _drive(self, k: int, speeds: list[float]) -> None:
+        self._bullet.setJointMotorControlArray(
+            self._bodies[k],
+            self._joints,
+            self._bullet.VELOCITY_CONTROL,
+            targetVelocities=speeds,
+            forces=self._effort,
+            physicsClientId=self.client,
+        )
+
+    def _keep_time(self) -> None:
+        """Waits until the step is over by the clock on the wall, for whoever watches."""
+        self._due = max(self._due + STEP_SECONDS, time.monotonic() - STEP_SECONDS)
+        time.sleep(max(self._due - time.monotonic(), 0.0))
+
+    def show_target(self, target: np.ndarray) -> None:
+        """Puts a ball where the first arm is to go, in a window."""
+        if self._window:
+            self._put_ball(target)
+
+    def _put_ball(self, target: np.ndarray) -> None:
+        """It can be seen, not touched."""
+        bullet, client = self._bullet, self.client
+        if self._marker is None:
+            ball = bullet.createVisualShape(
+                bullet.GEOM_SPHERE, TARGET_RADIUS, rgbaColor=(0.9, 0.1, 0.1, 1), physicsClientId=client
+            )
+            self._marker = bullet.createMultiBody(0, -1, ball, target.tolist(), physicsClientId=client)
+        bullet.resetBasePositionAndOrientation(self._marker, target.tolist(), (0, 0, 0, 1), physicsClientId=client)
+
+    def picture(self, target: np.ndarray) -> np.ndarray:
+        """[H, W, 3] RGB uint8: the first arm and its target, drawn without a graphics card."""
+        bullet, client = self._bullet, self.client
+        self._put_ball(target)
+        reach = float(np.abs(self._kinematics.arm.offset).sum() + np.abs(self._kinematics.arm.tip).sum())
+        height, width = PICTURE
+        view = bullet.computeViewMatrixFromYawPitchRoll((0, 0, 0.3 * reach), 1.7 * reach, 50, -25, 0, 2, physicsClientId=client)
+        lens = bullet.computeProjectionMatrixFOV(50, width / height, 0.1, 10 * reach, physicsClientId=client)
+        drawn = bullet.getCameraImage(
+            width, height, view, lens, renderer=bullet.ER_TINY_RENDERER, shadow=0, physicsClientId=client
+        )
+        return np.ascontiguousarray(np.reshape(drawn[2], (height, width, 4))[:, :, :3].astype(np.uint8))
+
+    def close(self) -> None:
+        """Disconnects; a second time does nothing."""
+        if self.client >= 0:
+            self._bullet.disconnect(physicsClientId=self.client)
+            self.client = -1

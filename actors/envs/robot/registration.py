@@ -1,0 +1,11 @@
+"""Registers the robot with Gymnasium. `import actors.envs.robot.registration`, then `gymnasium.make("headrace/FanucReach-v0")`;
+or, in one, `gymnasium.make("actors.envs.robot.registration:headrace/FanucReach-v0")`."""
+
+from __future__ import annotations
+
+import gymnasium
+
+IDS = {"headrace/FanucReach-v0": "robot", "headrace/FanucReachFlat-v0": "robot:flat"}
+
+for _id, _name in IDS.items():  # the time limit is the environment's own
+    gymnasium.register(_id, "actors.envs.robot.env:ReachEnv", kwargs={"flat": _name == "robot:flat"})
