@@ -168,7 +168,7 @@ class Learner:
         acted = sampled.arrays["valid"] != 0
         self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"][acted].mean()))
         self._metrics.count("updates", updates)
-        self._metrics.count("items", items.count)
+        self._metrics.count("items", items.size)
         newest = {name: measured[name] for name in NEWEST}
         self._end_epoch({name: value / updates for name, value in total.items()} | told | newest)
         sampler.oldest_version = self.version - self.settings.max_policy_lag
