@@ -18,8 +18,9 @@ def slot_bytes(spec: ExperienceSpec) -> int:
 
 def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent: int) -> int:
     """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent` items, or chunks (fifo)."""
-    layout = rollout_layout(spec, lent) if config.selector == "fifo" else batch_layout(spec, lent)
-    return PROCESS_BYTES + config.receive_bytes + layout.slot_bytes
+    if config.selector == "fifo":  # what waits for a batch may take more than the receive budget
+        return PROCESS_BYTES + max(config.receive_bytes, lent * spec.chunk_bytes) + rollout_layout(spec, lent).slot_bytes
+    return PROCESS_BYTES + config.receive_bytes + batch_layout(spec, lent).slot_bytes
 
 
 def slots(spec: ExperienceSpec, config: ReplayConfig, lent: int = 0) -> int:

@@ -39,6 +39,7 @@ class Rollouts:
         self._newest = -1  # policy_version
         self._batch = 0  # chunks of a batch; 0 while no learner has been there
         self._streams = 1  # of all writers
+        self._shares: dict[Writer, int] = {}  # chunks of a batch that each should bring: together exactly the batch
 
     def refusal(self, rollouts: bool) -> str:
         """Rollouts only."""
@@ -49,7 +50,7 @@ class Rollouts:
         return rollout_layout(self._spec, batch_size)
 
     def connect(self, batch_size: int, slots: int) -> None:
-        """Credit follows the batch."""
+        """From the next division on, credit follows the batch."""
         self._batch = batch_size
 
     def disconnect(self) -> None:
@@ -138,16 +139,22 @@ class Rollouts:
         return 0
 
     def writers_changed(self, present: list[Writer]) -> None:
-        """The batch is shared by streams."""
+        """Divides the batch by streams, without a remainder: what is collected beyond a batch would be old in the next."""
         self._streams = max(sum(writer.streams for writer in present), 1)
+        streams = divided = 0
+        self._shares = {}
+        for writer in present:
+            streams += writer.streams
+            self._shares[writer] = self._batch * streams // self._streams - divided
+            divided += self._shares[writer]
 
     def credit_chunks(self, writer: Writer) -> int:
-        """Its share of a batch, rounded up (so that all shares together make a batch), or a chunk per stream where that is more.
+        """`max_policy_lag` times its share of a batch, or times a chunk per stream where that is more.
 
-        A chunk per stream must fit the receive budget; the share must not be less, or both sides would wait for ever. What was
-        dropped but cannot be acknowledged yet, because an older chunk of the same writer still waits, comes on top.
+        The receive budget limits it, but never to less than the share, or both sides would wait for ever. What was dropped but
+        cannot be acknowledged yet, because an older chunk of the same writer still waits, comes on top.
         """
-        share = -(-self._batch * writer.streams // self._streams)
+        share = self._shares.get(writer, 0)
         room = self._config.receive_bytes * writer.streams // (self._streams * self._spec.chunk_bytes)
         dropped = writer.received - writer.inserted - writer.waiting
         return max(share, min(self._config.max_policy_lag * max(share, writer.streams), room), 1) + dropped
@@ -172,7 +179,10 @@ class Rollouts:
         """Nothing goes to the disk."""
 
     def measure(self) -> None:
-        """What waits; the server measures its number."""
+        """What waits for a batch, beside how much a batch is."""
+        self._metrics.gauge("items", sum(chunk.message.length for chunk in self.pending))
+        self._metrics.gauge("capacity", self._batch * self._spec.chunk_length)
+        self._metrics.gauge("samples_per_insert", 1.0)
         self._metrics.gauge("bytes", sum(sum(map(len, chunk.parts)) for chunk in self.pending))
 
     @property

@@ -25,10 +25,11 @@ from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.journal import Journal
+from replay.storage import resting_columns, rollout_array
 from replay.table import Table
 from tests.flow.counting_env import ACTIONS, REWARD_BASE, code, ends_by_termination, episode_length, mix, reward_of
 from tests.replay.examples import every_item
-from transport.experience import ExperienceSpec
+from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
@@ -114,12 +115,12 @@ class Fleet:
         """One actor."""
         self.start(f"actor-{index}", "actors", str(self.run_dir.path), "--actor", str(index))
 
-    def sampler(self, batch_size: int, shared: bool = True) -> Sampler:
+    def sampler(self, batch_size: int, shared: bool = True, rollouts: bool = False) -> Sampler:
         """A learner's connection; waits until replay is bound."""
         wait_until(lambda: self.run_dir.endpoint("replay") is not None, 30, "replay bound")
         address = self.run_dir.endpoint("replay")
         assert address is not None
-        sampler = Sampler(address, "learner", new_incarnation(), self.spec, batch_size, 3, shared=shared)
+        sampler = Sampler(address, "learner", new_incarnation(), self.spec, batch_size, 3, shared, rollouts)
         self.samplers.append(sampler)
         return sampler
 
@@ -166,6 +167,7 @@ class Checker:
 
     def __init__(self, spec: ExperienceSpec, known_policy: bool = True) -> None:
         """Nothing seen yet. A known policy takes the action version mod ACTIONS."""
+        self.spec = spec
         self.stack, self.n_step = spec.stack, spec.n_step
         self.image = spec.fields[0].dtype == "|u1"
         self.known_policy = known_policy
@@ -180,6 +182,18 @@ class Checker:
         assert (arrays["probability"] > 0).all() and batch.population > 0
         for b in range(len(arrays["key"])):
             self._item({name: array[b] for name, array in arrays.items()})
+
+    def check_rollouts(self, batch: SampledBatch) -> None:
+        """Every item of whole chunks, by way of a table."""
+        for b, length in enumerate(batch.arrays["length"].tolist()):
+            rows = slice(0, self.spec.rows(length))
+            columns = {
+                column.name: batch.arrays[rollout_array(self.spec, column.name)][b][rows] for column in resting_columns(self.spec)
+            }
+            table = Table(self.spec, ReplayConfig(min_size=1, capacity=self.spec.chunk_length), seed=0)
+            table.skip_to(int(batch.arrays["key"][b]))
+            if table.insert(Chunk(0, length, columns)):
+                self.check(SampledBatch(0, 0, table.size, every_item(table)))
 
     def _decode(self, row: np.ndarray) -> tuple[int, int, int, int]:
         flat = row.reshape(-1)

@@ -23,8 +23,7 @@ ENVS = 2
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     env = EnvConfig(id="tests.flow.counting_env:vector", stack=2, chunk_length=16)
-    # Inserts are held to samples, so that nothing is evicted before it was drawn.
-    replay = ReplayConfig(selector="fifo", min_size=1, samples_per_insert_low=1.0, samples_per_insert_high=2.0, capacity=400_000)
+    replay = ReplayConfig(selector="fifo", min_size=1)
     made = Fleet(tmp_path / "run", env, ActorsConfig(count=2, envs_per_actor=ENVS), replay, 3)
     yield made
     made.close()
@@ -60,14 +59,14 @@ def test_scaling_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
     fleet.start("host", "tests.flow.scale_host", str(fleet.run_dir.path))
     wait_until(lambda: fleet.run_dir.endpoint("supervisor") is not None, 60, "supervisor bound")
     fleet.serve_weights()
-    sampler, checker = fleet.sampler(batch_size=1), Checker(fleet.spec)
+    sampler, checker = fleet.sampler(batch_size=1, rollouts=True), Checker(fleet.spec)
 
     def take() -> None:
-        for _ in range(200):
+        for _ in range(20):
             batch = sampler.next(0.02)
             if batch is None:
                 return
-            checker.check(batch)
+            checker.check_rollouts(batch)
             sampler.release(batch)
 
     def load(until: Callable[[], bool], what: str) -> None:
@@ -88,7 +87,7 @@ def test_scaling_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
     load(lambda: {8, 9, 10, 11} <= {name[0] for name in checker.seen}, "items of the joiners")
     assert scale(fleet, 1) == Scaling(4, 1)
     load(lambda: ready_actors(fleet) == names(1), "one actor")
-    load(lambda: last_record(fleet, "replay").get("queue_limit") == 8, "credit without the leavers")
+    load(lambda: last_record(fleet, "replay").get("queue_limit") == ENVS, "credit without the leavers")
     # Seeds are handed out in blocks: 0-3 to two actors, 4-11 to four, 12-13 to the one that is left.
     leavers = [2, 3, *range(6, 12)]
     load(lambda: {12, 13} <= {name[0] for name in checker.seen}, "items under the new seeds")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from replay.client import ExperienceWriter, SampledBatch, Sampler
+from replay.__main__ import describe
+from replay.arrivals import Writer
+from replay.client import ExperienceWriter, ReplayRefused, SampledBatch, Sampler
 from replay.config import ReplayConfig
+from replay.rollouts import Rollouts
 from replay.storage import resting_columns, rollout_array
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+from transport.messages import Insert
+from transport.metrics import Metrics
 
 SPEC = make_spec(length=4, stack=3, n_step=1, remembered=("log_prob",))
 CHUNKS = stream_chunks(SPEC, {9: "truncated", 17: "terminated"}, 161)
@@ -75,5 +82,284 @@ def test_rollouts_are_the_chunks_byte_for_byte_in_order_and_once(link: Link, sha
     link.serve()
     feeder, sampler = Feeder(link.writer(), CHUNKS), link.sampler(shared, slots=1, batch_size=3, rollouts=True)
     found = [rollout for _ in range(len(CHUNKS) // 3) for rollout in take(link, sampler, feeder)]
-    assert all(same(rollout, chunk) for rollout, chunk in zip(found, CHUNKS, strict=False))
+    assert all_same(found, CHUNKS[: len(found)])
     assert link.metrics.value("duplicates") == link.metrics.value("dropped_chunks") == 0
+
+
+def all_same(rollouts: list[dict[str, np.ndarray]], chunks: list[Chunk]) -> bool:
+    return len(rollouts) == len(chunks) and all(map(same, rollouts, chunks))
+
+
+def test_short_chunks_end_in_zeros_and_keep_the_row_to_bootstrap_from(link: Link) -> None:
+    link.serve()
+    short = stream_chunks(SPEC, {}, 6)  # 4 items, then 2 and the row that ends the stream
+    feeder, sampler = Feeder(link.writer(streams=3), [CHUNKS[0], *short]), link.sampler(slots=1, batch_size=3, rollouts=True)
+    found: list[SampledBatch] = []
+
+    def turn() -> bool:
+        feeder.feed()
+        found.extend(batch for batch in [sampler.next(0)] if batch)
+        return bool(found)
+
+    link.until(turn, feeder.writer)
+    arrays = found[0].arrays
+    assert arrays["length"].tolist() == [4, 4, 2] and arrays["key"].tolist() == [0, 1, 2]
+    assert arrays["observation/position"][2].tolist() == [2, 3, 4, 5, 6, 0, 0]  # history, items, the overhang, nothing
+    assert arrays["valid"][2].tolist() == [1, 1, 1, 1, 0, 0, 0]
+    assert np.isnan(arrays["log_prob"][2][4])
+    assert drawn(found[0])  # zeros behind
+
+
+def test_pictures_and_every_other_column_arrive_as_they_left(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for codec in ("none", "lz4", "zstd"):
+        fields = (Field("picture", (6, 5), "|u1", 1 / 255, codec=codec), Field("angle", (3,), "<f4"), Field("code", (), "<i8"))  # type: ignore[arg-type]
+        spec = ExperienceSpec(fields, Categorical(3), 8, 2, 3, ("log_prob", "value"))
+        chunks = [random_chunk(spec, length, generator) for length in generator.integers(1, 9, 24).tolist()]
+        with Link(tmp_path, spec, FIFO) as link:
+            link.serve()
+            feeder = Feeder(link.writer(streams=4), chunks)
+            sampler = link.sampler(slots=2, batch_size=4, rollouts=True)
+            found = [rollout for _ in range(6) for rollout in take(link, sampler, feeder, spec=spec)]
+            assert all_same(found, chunks)
+            valid = sum(int(chunk.columns["valid"][1 : 1 + chunk.length].sum()) for chunk in chunks)
+            link.until(lambda feeder=feeder: not feeder.writer.outstanding, feeder.writer)
+            assert link.metrics.value("sampled_items") == link.metrics.value("inserted_steps") == valid
+
+
+def random_chunk(spec: ExperienceSpec, length: int, generator: np.random.Generator) -> Chunk:
+    """Any bytes that a chunk may have."""
+    rows = spec.rows(length)
+    columns = {
+        column.name: generator.integers(0, 2, (rows, *column.shape)).astype(column.dtype)
+        if column.dtype.startswith("<i") or column.name in ("valid", "terminated", "truncated")
+        else (generator.random((rows, *column.shape)) * 255).astype(column.dtype)
+        for column in spec.columns
+    }
+    return Chunk(0, length, columns)
+
+
+def test_a_chunk_is_acknowledged_when_its_batch_is_drawn_and_not_before(link: Link) -> None:
+    server = link.serve()
+    writer = link.writer(streams=4)
+    link.until(lambda: writer.has_credit, writer)
+    for chunk in CHUNKS[:3]:
+        writer.insert(chunk)
+    link.until(lambda: len(server.source.pending) == 3, writer)
+    sampler = link.sampler(slots=1, batch_size=4, rollouts=True)
+    link.until(lambda: (sampler.next(0), server._serving.awaited)[1], writer)
+    settle(link, writer)
+    assert writer.outstanding == 3 and sampler.next(0) is None, "three of four are no batch"
+    writer.insert(CHUNKS[3])
+    link.until(lambda: not writer.outstanding, writer)
+    batch = sampler.next(5)
+    assert batch is not None and all_same(drawn(batch), CHUNKS[:4])
+    assert writer.acknowledged_steps == link.metrics.value("sampled_items")
+
+
+def settle(link: Link, *writers: ExperienceWriter) -> None:
+    """Until everything that is on its way has come: a greeting that is answered came after it."""
+    for writer in writers:
+        writer._greet()
+    link.until(lambda: all(writer._welcomed for writer in writers), *writers)
+
+
+def test_the_second_chunk_of_one_stream_is_not_sent_before_the_first_is_drawn(link: Link) -> None:
+    server = link.serve()
+    sampler = link.sampler(slots=1, batch_size=2, rollouts=True)
+    one, other = Feeder(link.writer("actor-0"), CHUNKS), Feeder(link.writer("actor-1"), CHUNKS)
+    both = (one, other)
+    for drawn_batches in range(1, 6):
+        batch = []
+
+        def turn(batch: list[SampledBatch] = batch) -> bool:
+            for feeder in both:
+                feeder.feed()
+            batch.extend(found for found in [sampler.next(0)] if found)
+            return bool(batch)
+
+        link.until(turn, one.writer, other.writer)
+        # While the learner trains (its slot is not lent), each collects and sends the next chunk and no more.
+        link.until(lambda: (one.feed(), other.feed(), len(server.source.pending) == 2)[2], one.writer, other.writer)
+        settle(link, one.writer, other.writer)
+        one.feed()
+        other.feed()
+        assert one.sent == other.sent == drawn_batches + 1
+        assert not one.writer.has_credit and not other.writer.has_credit
+        sampler.release(batch[0])
+
+
+def test_without_a_learner_actors_wait_and_nothing_is_lost(link: Link) -> None:
+    server = link.serve()
+    feeder = Feeder(link.writer(streams=2), CHUNKS)
+    link.until(lambda: (feeder.feed(), len(server.source.pending) == 2)[1], feeder.writer)
+    settle(link, feeder.writer)
+    feeder.feed()
+    assert feeder.sent == 2 and not feeder.writer.has_credit
+    assert all_same(take(link, link.sampler(slots=1, batch_size=2, rollouts=True), feeder), CHUNKS[:2])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_credit_together_is_never_less_than_a_batch_and_exactly_one_where_every_stream_has_a_chunk_in_it(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    for _ in range(300):
+        lag, batch = int(generator.integers(1, 4)), int(generator.integers(1, 200))
+        config = ReplayConfig(selector="fifo", max_policy_lag=lag, receive_bytes=int(generator.choice([1_000_000, 256_000_000])))
+        rollouts = Rollouts(SPEC, config, Metrics(), 0)
+        writers = [Writer(f"actor-{n}", n, int(generator.integers(1, 20)), b"", 0, 0) for n in range(generator.integers(1, 12))]
+        rollouts.connect(batch, 1)
+        rollouts.writers_changed(writers)
+        credit, streams = sum(map(rollouts.credit_chunks, writers)), sum(writer.streams for writer in writers)
+        assert credit >= batch
+        if batch >= streams:
+            assert credit == lag * batch
+        else:
+            assert credit <= lag * streams + len(writers)
+
+
+def test_the_least_receive_budget_does_not_stop_a_run() -> None:
+    wide = make_spec(length=65_536)
+    rollouts = Rollouts(wide, ReplayConfig(selector="fifo", receive_bytes=1_000_000), Metrics(), 0)
+    writers = [Writer(f"actor-{n}", n, 3, b"", 0, 0) for n in range(5)]
+    rollouts.connect(4, 1)
+    rollouts.writers_changed(writers)
+    assert sum(map(rollouts.credit_chunks, writers)) >= 4 and min(map(rollouts.credit_chunks, writers)) >= 1
+
+
+def marked(mark: int) -> list[Chunk]:
+    """CHUNKS that are told from those of others."""
+    return [replace(chunk, columns=chunk.columns | {"reward": chunk.columns["reward"] + 1e4 * mark}) for chunk in CHUNKS]
+
+
+def test_actors_that_are_killed_return_or_join_never_leave_both_sides_waiting(link: Link) -> None:
+    link.serve()
+    sampler = link.sampler(slots=1, batch_size=7, rollouts=True)
+    feeders = [Feeder(link.writer(f"actor-{n}", streams=n + 1), marked(n)) for n in range(3)]
+    found = take(link, sampler, *feeders)
+    killed = feeders.pop()  # half of all streams
+    killed.writer._client.close()
+    link.opened.remove(killed.writer)
+    for _ in range(3):
+        found += take(link, sampler, *feeders)
+    feeders.append(Feeder(link.writer("actor-2", streams=3), marked(4)))  # another life of the same
+    feeders.append(Feeder(link.writer("actor-3", streams=5), marked(5)))
+    for _ in range(3):
+        found += take(link, sampler, *feeders)
+    assert len(found) == 49 and link.metrics.value("gaps") == link.metrics.value("duplicates") == 0
+    for feeder in feeders:  # what was drawn of each: once, in order, from the first on
+        mine = [rollout for rollout in found if any(same(rollout, chunk) for chunk in feeder.chunks)]
+        assert mine and all_same(mine, feeder.chunks[: len(mine)])
+    lost = [rollout for rollout in found if any(same(rollout, chunk) for chunk in killed.chunks)]
+    assert all_same(lost, killed.chunks[: len(lost)])
+
+
+def test_a_new_replay_server_gets_again_what_was_not_drawn(link: Link) -> None:
+    server = link.serve()
+    sampler = link.sampler(slots=1, batch_size=2, rollouts=True)
+    feeder = Feeder(link.writer(streams=2), CHUNKS)
+    found = take(link, sampler, feeder)
+    for _ in range(3):
+        link.until(lambda: (feeder.feed(), not feeder.writer.has_credit)[1], feeder.writer)
+        server = link.serve()  # whatever waited in the one before is gone
+        found += take(link, sampler, feeder)
+        found += take(link, sampler, feeder)
+    assert all_same(found, CHUNKS[: len(found)]) and server is link.server
+
+
+def test_a_new_learner_gets_what_lay_in_the_slot_of_the_old(link: Link) -> None:
+    server = link.serve()
+    feeder = Feeder(link.writer(streams=3), CHUNKS[:2])
+    old = link.sampler(slots=1, batch_size=3, rollouts=True)
+    link.until(lambda: (feeder.feed(), old.next(0), server.source._filled == 2)[2], feeder.writer)  # type: ignore[attr-defined]
+    old.close()
+    link.opened.remove(old)
+    feeder.chunks = CHUNKS
+    assert all_same(take(link, link.sampler(slots=1, batch_size=3, rollouts=True), feeder), CHUNKS[:3])
+
+
+def test_a_learner_that_greets_again_is_served_under_its_new_requests(link: Link) -> None:
+    server = link.serve()
+    sampler, feeder = link.sampler(slots=1, batch_size=2, rollouts=True), Feeder(link.writer(streams=2), CHUNKS)
+    link.until(lambda: (sampler.next(0), server._serving.awaited)[1], feeder.writer)
+    sampler._server = None  # as after a long silence
+    sampler._greet()
+    link.until(lambda: (sampler.next(0), sampler._server is not None)[1], feeder.writer)
+    assert all_same(take(link, sampler, feeder), CHUNKS[:2])
+
+
+def test_what_is_too_old_is_dropped_acknowledged_and_counted(link: Link) -> None:
+    def oldest(chunk: Chunk) -> int:
+        items = slice(SPEC.history, SPEC.history + chunk.length)
+        return int(chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0].min())
+
+    link.serve()
+    sampler, feeder = link.sampler(slots=1, batch_size=2, rollouts=True), Feeder(link.writer(streams=2), CHUNKS)
+    sampler.oldest_version = 12  # versions are steps here
+    since = [next(n for n, chunk in enumerate(CHUNKS) if oldest(chunk) >= version) for version in (12, 100)]
+    assert 0 < since[0] and since[0] + 4 < since[1]
+    assert all_same(take(link, sampler, feeder), CHUNKS[since[0] :][:2])
+    assert link.metrics.value("dropped_chunks") == since[0]
+    sampler.oldest_version = 100  # from the next request on
+    assert all_same(take(link, sampler, feeder), CHUNKS[since[0] + 2 :][:2])
+    assert all_same(take(link, sampler, feeder), CHUNKS[since[1] :][:2])
+    assert link.metrics.value("dropped_chunks") == since[1] - 4
+    link.until(lambda: feeder.writer.outstanding <= 2, feeder.writer)
+
+
+def test_one_that_is_dropped_behind_one_that_waits_gives_its_credit_back(link: Link) -> None:
+    """Acknowledgements are cumulative: the older chunk is not drawn yet, so the newer one cannot be acknowledged."""
+    server = link.serve()
+    sampler, writer = link.sampler(slots=1, batch_size=2, rollouts=True), link.writer(streams=2)
+    link.until(lambda: writer.has_credit, writer)
+    send = writer._client.send
+
+    def damaging(message: object, parts: object = ()) -> bool:
+        if isinstance(message, Insert) and message.sequence in (1, 2):
+            parts = [bytes([part[0] ^ 1]) + part[1:] for part in parts]  # type: ignore[attr-defined]
+        return send(message, parts)  # type: ignore[arg-type]
+
+    writer._client.send = damaging  # type: ignore[method-assign,assignment]
+    feeder = Feeder(writer, CHUNKS[:4])
+    assert all_same(take(link, sampler, feeder), [CHUNKS[0], CHUNKS[3]])
+    link.until(lambda: not writer.outstanding, writer)
+    assert link.metrics.value("rejected") == 2 and not server.source.pending
+    link.until(lambda: writer._credit_bytes == SPEC.chunk_bytes + 1, writer)
+
+
+@pytest.mark.parametrize(("config", "rollouts", "advice"), [(FIFO, False, "to prioritised"), (ReplayConfig(), True, "to fifo")])
+def test_a_learner_of_the_other_kind_is_refused_with_one_line(
+    link: Link, config: ReplayConfig, rollouts: bool, advice: str
+) -> None:
+    link.serve(config)
+    sampler = link.sampler(rollouts=rollouts)
+    with pytest.raises(ReplayRefused, match=f"replay.selector is .*set replay.selector {advice}") as refusal:
+        link.until(lambda: sampler.next(0) is not None)
+    assert "\n" not in str(refusal.value)
+
+
+def test_nothing_is_logged(link: Link, tmp_path: Path) -> None:
+    link.serve(folder=tmp_path / "log")
+    take(link, link.sampler(slots=1, batch_size=2, rollouts=True), Feeder(link.writer(streams=2), CHUNKS))
+    assert not (tmp_path / "log").exists()
+
+
+def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
+    server = link.serve()
+    sampler = link.sampler(slots=1, batch_size=4, rollouts=True)
+    feeder = Feeder(link.writer(streams=4), CHUNKS[:7])
+    take(link, sampler, feeder)
+    link.until(lambda: (feeder.feed(), len(server.source.pending) == 3)[1], feeder.writer)
+    server.measure()
+    line = describe(link.metrics.record() | {"dropped_chunks": 1_234.0})
+    assert re.fullmatch(
+        r"in [\d,]+ steps/s · out [\d,]+ items/s · waiting chunks 3/4 · dropped 1,234 · duplicates 0 · rejected 0"
+        r" · actors held \d+% · learner held \d+%",
+        line,
+    )
+
+
+def test_memory_that_cannot_hold_a_batch_is_refused_in_one_line() -> None:
+    config = ReplayConfig(selector="fifo", budget_bytes=130_000_000, receive_bytes=1_000_000)
+    Rollouts(SPEC, config, Metrics(), lent_chunks=10)
+    with pytest.raises(ValueError, match=r"^replay.budget_bytes 130,000,000 .* raise it, or lower replay.receive_bytes$"):
+        Rollouts(SPEC, config, Metrics(), lent_chunks=1_000_000)
