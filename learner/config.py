@@ -56,6 +56,10 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
         bool, Meta(description="vectors are scaled by their running mean and deviation, which travel with the weights")
     ] = True
     max_kl: Annotated[float, Meta(ge=0, description="no further pass once the policy has moved this far; 0: all passes")] = 0.0
+    target_kl: Annotated[
+        float,
+        Meta(ge=0, description="the learning rate follows, so that each rollout moves the policy about this far; 0: it does not"),
+    ] = 0.0
     anneal_steps: Annotated[
         int, Meta(ge=0, description="steps over which learning rate and entropy coefficient fall to their ends; 0: they stay")
     ] = 0

@@ -68,6 +68,11 @@ class Optimiser:
         algorithm.after_update()
         return totals, torch.cat(priorities)
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update."""
+        return float(self._adam.param_groups[0]["lr"])
+
     def set_learning_rate_share(self, share: float) -> None:
         """From the next update on, steps are of this share of the configured learning rate."""
         for group in self._adam.param_groups:

@@ -164,12 +164,14 @@ class Learner:
                     self._life.beat()
                 if algorithm.config.max_kl and algorithm.stop(float(measured["kl"])):  # waits for the device
                     break
+            if algorithm.config.target_kl:
+                algorithm.adapt(float(measured["kl"]))
             algorithm.finish(items)
         acted = sampled.arrays["valid"] != 0
         self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"][acted].mean()))
         self._metrics.count("updates", updates)
         self._metrics.count("items", items.size)
-        newest = {name: measured[name] for name in NEWEST}
+        newest = {name: measured[name] for name in NEWEST} | {"learning_rate": torch.tensor(self.optimiser.learning_rate)}
         self._end_epoch({name: value / updates for name, value in total.items()} | told | newest)
         sampler.oldest_version = self.version - self.settings.max_policy_lag
         sampler.release(sampled)

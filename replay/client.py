@@ -174,7 +174,7 @@ class SampledBatch:
 class Sampler:
     """Keeps every free slot requested, so that batches are ready before they are needed.
 
-    Rollouts in which an item was acted under an older policy_version than `oldest_version` are dropped; set it before a slot is
+    Rollouts whose newest item was acted under an older policy_version than `oldest_version` are dropped; set it before a slot is
     released. Actors collect the next batch of rollouts as soon as one has been drawn: each slot beyond the first puts them one
     batch further ahead.
     """

@@ -73,10 +73,10 @@ class Algorithm(Protocol[TakenT]):
     def policy(self) -> nn.Module:
         """The network whose weights actors run; the same object all along."""
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         """What a resume needs beside modules()."""
 
-    def load_counters(self, counters: dict[str, int]) -> None:
+    def load_counters(self, counters: dict[str, float]) -> None:
         """Takes up what counters() gave. Raises KeyError if something is missing."""
 
     def modules(self) -> dict[str, nn.Module]:

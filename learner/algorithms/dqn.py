@@ -39,13 +39,13 @@ class Dqn:
         """The online network: its act() is what actors run."""
         return self.network
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         """Updates decide when the target follows."""
         return {"updates": self.updates}
 
-    def load_counters(self, counters: dict[str, int]) -> None:
+    def load_counters(self, counters: dict[str, float]) -> None:
         """Takes up what counters() gave. Raises KeyError if something is missing."""
-        self.updates = counters["updates"]
+        self.updates = int(counters["updates"])
 
     def modules(self) -> dict[str, Module]:
         """The online network and the target."""

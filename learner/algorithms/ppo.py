@@ -19,6 +19,7 @@ from transport.experience import ExperienceSpec
 
 PORTION_BYTES = 64 << 20  # of observations as float32 that are valued at a time
 PORTION_ROWS = 8_192
+ADAPTATION, SMALLEST_RATE, GREATEST_RATE = 1.3, 0.01, 10.0
 GREATEST_LOG_RATIO = 20.0  # beyond, a ratio says nothing but may overflow
 
 
@@ -44,6 +45,7 @@ class Ppo:
         memory_format = torch.channels_last if capabilities(device).channels_last else torch.contiguous_format
         self.network: ActorCritic = build_actor_critic(spec, config).to(device, memory_format=memory_format)  # type: ignore[call-overload]
         self.updates = 0
+        self.rate = 1.0  # by which the learning rate has been adapted
         self.steps = 0  # learned from so far, those before a resume included
         stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes as float32
         self._portion = max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
@@ -60,13 +62,13 @@ class Ppo:
         """The network, running statistics included."""
         return {"policy": self.network}
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         """What a resume needs beside modules(): the schedules go by it."""
-        return {"updates": self.updates, "steps": self.steps}
+        return {"updates": self.updates, "steps": self.steps, "rate": self.rate}
 
-    def load_counters(self, counters: dict[str, int]) -> None:
+    def load_counters(self, counters: dict[str, float]) -> None:
         """Takes up what counters() gave. Raises KeyError if something is missing."""
-        self.updates, self.steps = counters["updates"], counters["steps"]
+        self.updates, self.steps, self.rate = int(counters["updates"]), int(counters["steps"]), counters["rate"]
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout, vtrace: bool) -> tuple[Items, dict[str, Tensor]]:
@@ -187,9 +189,17 @@ class Ppo:
         self.network.observe(items.rows, newest)
         self.steps += items.size
 
+    def adapt(self, kl: float) -> None:
+        """Takes larger steps from now on if a rollout has moved the policy by less than half of target_kl, smaller ones if by more
+        than twice that."""
+        if kl > 2 * self.config.target_kl:
+            self.rate = max(self.rate / ADAPTATION, SMALLEST_RATE)
+        elif kl < self.config.target_kl / 2:
+            self.rate = min(self.rate * ADAPTATION, GREATEST_RATE)
+
     def learning_rate_share(self) -> float:
-        """The share of the learning rate that the schedule leaves now."""
-        return self._annealed(self.config.learning_rate_end)
+        """The share of the learning rate that schedule and adaptation leave now."""
+        return self.rate * self._annealed(self.config.learning_rate_end)
 
     def entropy_coefficient(self) -> float:
         """What the schedule makes of it now."""
