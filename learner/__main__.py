@@ -14,6 +14,7 @@ from learner.compiling import still_at_work
 from learner.config import AlgorithmConfig, LearnerConfig
 from learner.train import Learner, LearnerSettings, describe
 from replay.client import ReplayRefused
+from replay.config import ReplayConfig
 from transport.experience import read_spec
 from transport.lifetime import Lifetime, say
 from transport.run_dir import RunDir, write_atomically
@@ -28,7 +29,7 @@ def read_settings(run_dir: RunDir) -> LearnerSettings:
         msgspec.convert(document["algorithm"], AlgorithmConfig),
         msgspec.convert(document["learner"], LearnerConfig),
         read_spec(run_dir.spec.read_bytes()),
-        document["replay"]["max_policy_lag"],
+        msgspec.convert(document.get("replay", {}), ReplayConfig).max_policy_lag,
     )
 
 
@@ -45,7 +46,7 @@ def main() -> int:
         how = f"on {device} in {precision}"
         say(f"{settings.learner.batch_size} items per update {how}, {parameters:,} parameters")
         learner.run()
-    except (ValueError, OSError, ReplayRefused) as error:
+    except (ValueError, OSError, MemoryError, ReplayRefused) as error:
         say(f"learner: {error}")
         return 2
     life.close()

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from learner.algorithms.base import Algorithm, BatchT
 from learner.compiling import Loss
 from learner.config import LearnerConfig
-from learner.devices import capabilities, precision
+from learner.devices import capabilities, clear_cache, precision
+from learner.fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
 from learner.networks import large_convolutions
+from transport.lifetime import say
 
+MEASURED_ITEMS = 8  # by which the memory of a batch is foreseen
 SCALER_STATE = ("scale", "_growth_tracker")  # what changes; the rest is configuration
 
 
@@ -40,17 +43,38 @@ class Optimiser:
         )
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
         self._skipped = torch.zeros((), device=device)
+        self.parts = config.accumulation  # micro-batches of a batch; more when memory is short
+        self._fitted = False
+        if config.memory_limit_bytes:
+            limit_memory(device, config.memory_limit_bytes)
 
     def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> tuple[dict[str, Tensor], Tensor]:
-        """Learns from one batch of N items, in config.accumulation parts of which the last may be smaller.
+        """Learns from one batch of N items, in as many parts as it takes to fit into memory, the last maybe smaller.
 
         Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping and skipped_updates so far;
-        and priorities [N].
+        and priorities [N]. Raises MemoryError when a single item does not fit.
         """
-        loss_of = self.compiled_loss or algorithm.loss
         weight = algorithm.importance(batch)  # over the whole batch, before it is split
+        if not self._fitted:
+            self._fit(algorithm, batch, weight)
+        while True:
+            try:
+                totals, priorities = self._differentiate(algorithm, batch, weight)
+                break
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._split_further(len(weight))  # here, where the error no longer holds what was computed
+        totals["gradient_norm"] = self._step()
+        totals["skipped_updates"] = self._skipped.clone()
+        algorithm.after_update()
+        return totals, priorities
+
+    def _differentiate(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Adds up the gradients of all parts; their mean metrics and all priorities."""
+        loss_of = self.compiled_loss or algorithm.loss
         items = len(weight)
-        size = -(-items // self.config.accumulation)
+        size = -(-items // self.parts)
         totals: dict[str, Tensor] = {}
         priorities = []
         for start in range(0, items, size):
@@ -63,10 +87,30 @@ class Optimiser:
             priorities.append(priority)
             for name, value in metrics.items():
                 totals[name] = totals[name] + value * share if name in totals else value * share
-        totals["gradient_norm"] = self._step()
-        totals["skipped_updates"] = self._skipped.clone()
-        algorithm.after_update()
         return totals, torch.cat(priorities)
+
+    def _fit(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> None:
+        """Foresees how many parts it takes, by what a few items keep for the backward pass."""
+        self._fitted = True
+        some = min(MEASURED_ITEMS, len(weight))
+        kept = [(buffer, buffer.clone()) for module in algorithm.modules().values() for buffer in module.buffers()]
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), self.autocast():
+            each = bytes_per_item(lambda: algorithm.loss(batch.part(0, some), weight[:some])[0], self._parameters, some)
+        for buffer, before in kept:  # running statistics, which this must not move
+            buffer.copy_(before)
+        parts = fitting_parts(len(weight), self.parts, each, free_bytes(self.device, self.config.memory_limit_bytes))
+        if parts != self.parts:
+            say(f"an item takes {each / 1e6:.2f} MB: micro-batches of {-(-len(weight) // parts):,}, accumulated over {parts}")
+        self.parts = parts
+
+    def _split_further(self, items: int) -> None:
+        """After an allocation failed: forgets the gradient, gives memory back, halves the micro-batch."""
+        self._adam.zero_grad(set_to_none=True)
+        clear_cache(self.device)
+        if self.parts >= items:
+            raise MemoryError("out of memory with a single item: a smaller network or observation is needed")
+        self.parts = min(2 * self.parts, items)
+        say(f"out of memory: micro-batches are halved to {-(-items // self.parts):,}, accumulated over {self.parts}")
 
     @property
     def learning_rate(self) -> float:

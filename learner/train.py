@@ -65,7 +65,8 @@ def describe(record: Record) -> str:
         f"epsilon ladder {get('epsilon_highest', 0):.2f}-{get('epsilon_lowest', 0):.4f}" if "epsilon_highest" in record else ""
     )
     parts = (
-        f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s · {get('items_per_second', 0):,.0f} items/s",
+        f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s",
+        f"{get('items_per_second', 0):,.0f} items/s",
         f"loss {figure(get('loss', 0))}",
         *shown,
         f"policy v{get('policy_version', 0):.0f}",

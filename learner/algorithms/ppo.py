@@ -190,8 +190,8 @@ class Ppo:
         self.steps += items.size
 
     def adapt(self, kl: float) -> None:
-        """Takes larger steps from now on if a rollout has moved the policy by less than half of target_kl, smaller ones if by more
-        than twice that."""
+        """Takes larger steps from now on if a rollout has moved the policy by less than half of target_kl, and smaller ones if it
+        was more than twice that."""
         if kl > 2 * self.config.target_kl:
             self.rate = max(self.rate / ADAPTATION, SMALLEST_RATE)
         elif kl < self.config.target_kl / 2:

@@ -23,6 +23,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
 from actors.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
 from learner import checkpoint
+from learner.acting import QPolicy
 from learner.config import DqnConfig
 from learner.networks import QNetwork, build_network
 from transport.run_dir import RunDir
@@ -110,8 +111,10 @@ def write_weights(run: RunDir, right: float = 1.0) -> None:
 
 def play_all(settings: ActorSettings, network: QNetwork, episodes: int, epsilon: float) -> list[Episode]:
     env = environments(settings, min(ENVIRONMENTS, episodes), most_steps=1_000)
-    generator = torch.Generator().manual_seed(3)
-    return [episode for ended in play(env, settings.spec, network, episodes, epsilon, generator) for episode in ended]
+    policy = QPolicy(network)
+    policy.explore_with(epsilon)
+    policy.seed(3)
+    return [episode for ended in play(env, settings.spec, policy, episodes, "explore") for episode in ended]
 
 
 def test_every_environment_plays_its_share_so_that_short_episodes_do_not_count_more() -> None:

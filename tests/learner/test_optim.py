@@ -131,3 +131,62 @@ def test_bfloat16_learns_the_same_direction_in_float32_parameters() -> None:
 def test_a_batch_that_cannot_be_split_evenly_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"batch_size 10 must be a multiple of learner\.accumulation 4"):
         Optimiser(make_dqn().parameters(), LearnerConfig(batch_size=10, accumulation=4), CPU)
+
+
+def test_an_allocation_that_fails_halves_the_micro_batch_and_changes_nothing_that_is_learned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch, config = make_batch(SPEC, 24), LearnerConfig(batch_size=24)
+    expected, _, whole = parameters_after(config, batch)
+    dqn = make_dqn()
+    loss_of, sizes = dqn.loss, []
+
+    def starved(part: Batch, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        sizes.append(len(weight))
+        if len(weight) > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return loss_of(part, weight)
+
+    monkeypatch.setattr(dqn, "loss", starved)
+    optimiser = Optimiser(dqn.parameters(), config, CPU)
+    _, priorities = optimiser.update(dqn, batch)
+    assert sizes == [8, 24, 12, 6, 6, 6, 6]  # the first to foresee, then what failed, then what fits
+    assert optimiser.parts == 4
+    torch.testing.assert_close(priorities, whole, rtol=1e-4, atol=1e-5)
+    for one, other in zip(dqn.parameters(), expected, strict=True):
+        torch.testing.assert_close(one.detach(), other, rtol=1e-4, atol=1e-5)
+    assert "out of memory: micro-batches are halved to 6, accumulated over 4" in capsys.readouterr().out
+    optimiser.update(dqn, batch)
+    assert sizes[7:] == [6, 6, 6, 6], "it is remembered"
+
+
+def test_what_does_not_fit_even_item_by_item_is_said_and_other_errors_are_not_taken_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dqn, batch = make_dqn(), make_batch(SPEC, 8)
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8), CPU)
+    optimiser.update(dqn, batch)
+
+    def failing(message: str) -> None:
+        def loss(part: Batch, weight: torch.Tensor) -> None:
+            raise RuntimeError(message)
+
+        monkeypatch.setattr(dqn, "loss", loss)
+
+    failing("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+    with pytest.raises(MemoryError, match="a single item"):
+        optimiser.update(dqn, batch)
+    failing("shapes cannot be multiplied")
+    with pytest.raises(RuntimeError, match="shapes"):
+        optimiser.update(dqn, batch)
+
+
+def test_a_memory_limit_makes_micro_batches_small_from_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    batch = make_batch(SPEC, 64)
+    dqn = make_dqn()
+    before = {name: value.clone() for name, value in dqn.network.state_dict().items()}
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=64, memory_limit_bytes=500_000), CPU)
+    optimiser.update(dqn, batch)
+    assert 1 < optimiser.parts <= 64
+    assert "micro-batches of" in capsys.readouterr().out
+    assert any(not torch.equal(before[name], value) for name, value in dqn.network.state_dict().items())

@@ -304,12 +304,26 @@ def test_it_stops_once_the_policy_has_moved_too_far_if_it_is_to() -> None:
     assert not made(SPECS["goal"]).stop(100.0)
 
 
+def test_the_learning_rate_follows_how_far_rollouts_move_the_policy_and_survives_a_resume() -> None:
+    algorithm = made(SPECS["goal"], target_kl=0.01)
+    algorithm.adapt(0.015)
+    assert algorithm.learning_rate_share() == 1.0  # near enough
+    algorithm.adapt(0.03)
+    assert algorithm.learning_rate_share() < 1.0
+    other = made(SPECS["goal"], target_kl=0.01)
+    other.load_counters(algorithm.counters())
+    assert other.learning_rate_share() == algorithm.learning_rate_share()
+    for _ in range(100):
+        other.adapt(0.0)
+    assert 1.0 < other.learning_rate_share() < 100.0
+
+
 def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
     options = {"anneal_steps": 1_000, "learning_rate_end": 0.1, "entropy_coefficient": 0.04, "entropy_end": 0.5}
     algorithm = made(SPECS["goal"], **options)
     shares = []
     for steps in (0, 500, 1_000, 5_000):
-        algorithm.load_counters({"updates": 3, "steps": steps})
+        algorithm.load_counters({"updates": 3, "steps": steps, "rate": 1.0})
         shares.append((algorithm.learning_rate_share(), algorithm.entropy_coefficient()))
     assert np.array(shares) == pytest.approx(np.array([(1, 0.04), (0.55, 0.03), (0.1, 0.02), (0.1, 0.02)]))
     other = made(SPECS["goal"], **options)

@@ -80,7 +80,7 @@ class Bench:
     def learner(self, updates: int) -> Learner:
         life = self.life()
         life.last_update = updates
-        learner = Learner(LearnerSettings(1, "toy", DqnConfig(hidden=8, n_step=2), CONFIG, SPEC), self.run_dir, life)
+        learner = Learner(LearnerSettings(1, "toy", DqnConfig(hidden=8, n_step=2), CONFIG, SPEC, 1), self.run_dir, life)
         life.first_update = life.metrics.value("updates")
         return learner
 
