@@ -19,7 +19,7 @@ from learner.checkpoint import CheckpointError, Checkpoints
 from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig
 from learner.optim import Optimiser
-from learner.rollouts import to_rollout
+from learner.rollouts import Items, to_rollout
 from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from transport.experience import ExperienceSpec
@@ -153,29 +153,39 @@ class Learner:
             return
         with self._metrics.phase("copy"):
             rollout = to_rollout(sampled.arrays, self.settings.spec, self.device)
+        acted = sampled.arrays["valid"] != 0
+        self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"][acted].mean()))
         with self._metrics.phase("update"):
             items, told = algorithm.prepare(rollout, vtrace=self.settings.max_policy_lag > 1)
             self.optimiser.set_learning_rate_share(algorithm.learning_rate_share())
-            updates, total = 0, dict[str, Tensor]()
-            for _ in range(algorithm.config.passes):
-                for minibatch in algorithm.minibatches(items):
-                    measured, _ = self.optimiser.update(algorithm, minibatch)
-                    total = {name: total[name] + value if total else value for name, value in measured.items()}
-                    updates += 1
-                    self._life.beat()
-                if algorithm.config.max_kl and algorithm.stop(float(measured["kl"])):  # waits for the device
-                    break
-            if algorithm.config.target_kl:
-                algorithm.adapt(float(measured["kl"]))
+            measured = self._passes(algorithm, items)
+            if measured is None:
+                return
             algorithm.finish(items)
-        acted = sampled.arrays["valid"] != 0
-        self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"][acted].mean()))
-        self._metrics.count("updates", updates)
-        self._metrics.count("items", items.size)
-        newest = {name: measured[name] for name in NEWEST} | {"learning_rate": torch.tensor(self.optimiser.learning_rate)}
-        self._end_epoch({name: value / updates for name, value in total.items()} | told | newest)
+        self._end_epoch(measured | told)
         sampler.oldest_version = self.version - self.settings.max_policy_lag
         sampler.release(sampled)
+
+    def _passes(self, algorithm: Ppo, items: Items) -> Measured | None:
+        """Goes through a rollout's items until they have been learned from enough. The mean metrics; None if the process stops."""
+        config = algorithm.config
+        updates, total = 0, dict[str, Tensor]()
+        for _ in range(config.passes):
+            for minibatch in algorithm.minibatches(items):
+                measured, _ = self.optimiser.update(algorithm, minibatch)
+                total = {name: total[name] + value if total else value for name, value in measured.items()}
+                updates += 1
+                self._metrics.count("updates")
+                self._metrics.count("items", minibatch.size)
+                self._life.beat()
+                if self._life.stopping:  # what has been learned from half a rollout is as good as half of the steps
+                    return None
+            if config.max_kl and algorithm.stop(float(measured["kl"])):  # waits for the device
+                break
+        if config.target_kl:
+            algorithm.adapt(float(measured["kl"]))
+        newest = {name: measured[name] for name in NEWEST} | {"learning_rate": torch.tensor(self.optimiser.learning_rate)}
+        return {name: value / updates for name, value in total.items()} | newest
 
     def _compile(self, sampler: Sampler) -> None:
         """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
