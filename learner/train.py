@@ -167,7 +167,7 @@ class Learner:
         sampler.release(sampled)
 
     def _passes(self, algorithm: Ppo, items: Items) -> Measured | None:
-        """Goes through a rollout's items until they have been learned from enough. The mean metrics; None if the process stops."""
+        """Goes through a rollout's items until enough has been learned. The mean metrics; None when the process is to stop."""
         config = algorithm.config
         updates, total = 0, dict[str, Tensor]()
         for _ in range(config.passes):

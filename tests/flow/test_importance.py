@@ -1,0 +1,127 @@
+"""PPO over the real wire: what the learner computes of an action's probability is what the actor that chose it told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from deploy.config import layers, resolve, write_config
+from learner.algorithms.ppo import Ppo
+from learner.config import PpoConfig
+from learner.optim import Optimiser
+from learner.rollouts import to_rollout
+from learner.weights import WeightPublisher
+from replay.client import SampledBatch, Sampler
+from tests.flow.fleet import Fleet, wait_until
+from transport.experience import ExperienceSpec
+from transport.lifetime import new_incarnation
+from transport.run_dir import RunDir
+
+CPU = torch.device("cpu")
+ENVS, CHUNK = 2, 16
+
+
+class PpoFleet(Fleet):
+    """One actor and replay as a run with --algo ppo has them; the test is the learner."""
+
+    def __init__(self, path: Path, env_id: str) -> None:  # the base's is about DQN
+        flags = {
+            "env": {"id": env_id, "chunk_length": CHUNK},
+            "algorithm": {"name": "ppo", "hidden": 16},
+            "actors": {"count": 1, "envs_per_actor": ENVS},
+            "learner": {"batch_size": ENVS * CHUNK},
+        }
+        self.config = resolve(layers(flags))
+        self.run_dir = RunDir(path)
+        self.run_dir.create()
+        self.run_dir.config.write_bytes(write_config(self.config))
+        algorithm = self.config.algorithm
+        assert isinstance(algorithm, PpoConfig)
+        self.spec: ExperienceSpec = experience_spec(make_env(self.config.env), self.config.env, 1, "lz4", algorithm.remembered)
+        self.run_dir.spec.write_bytes(msgspec.json.encode(self.spec))
+        torch.manual_seed(0)
+        self.ppo = Ppo(self.spec, algorithm, CPU)
+        self.processes, self.samplers = {}, []
+        bind = self.run_dir.bind_address
+        self.publisher = WeightPublisher(bind("weights"), bind("payload"), new_incarnation())
+        self.version = -1
+        self.weights: dict[int, dict[str, torch.Tensor]] = {}
+        self.publish()
+        self.run_dir.write_endpoint("weights", self.publisher.addresses[0])
+        self.run_dir.write_endpoint("payload", self.publisher.addresses[1])
+
+    def publish(self) -> None:
+        """The next version, of the network as it is."""
+        self.version += 1
+        self.weights[self.version] = {name: value.clone() for name, value in self.ppo.network.state_dict().items()}
+        assert self.publisher is not None
+        self.publisher.publish(self.ppo.network, self.version)
+
+    def ratio(self, arrays: dict[str, np.ndarray], version: int) -> float:
+        """Mean |ratio - 1| of a rollout to the policy of a version."""
+        judge = Ppo(self.spec, self.ppo.config, CPU)
+        judge.network.load_state_dict(self.weights[version])
+        return float(judge.prepare(to_rollout(arrays, self.spec, CPU), vtrace=False)[1]["ratio_first"])
+
+    def learn(self, arrays: dict[str, np.ndarray]) -> None:
+        """Moves the policy, running statistics included."""
+        learner = msgspec.structs.replace(self.config.learner, learning_rate=0.05)
+        optimiser = Optimiser(self.ppo.parameters(), learner, CPU)
+        items, _ = self.ppo.prepare(to_rollout(arrays, self.spec, CPU), vtrace=False)
+        for minibatch in self.ppo.minibatches(items):
+            optimiser.update(self.ppo, minibatch)
+        self.ppo.finish(items)
+
+
+@pytest.fixture(params=["CartPole-v1", "Pendulum-v1", "tests.actors.toy_envs:Camera"], ids=["choice", "reals", "image"])
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PpoFleet]:
+    made = PpoFleet(tmp_path / "run", request.param)
+    yield made
+    made.close()
+
+
+def take(sampler: Sampler) -> SampledBatch:
+    found: list[SampledBatch] = []
+
+    def came() -> bool:
+        batch = sampler.next(0.5)
+        found.extend([batch] if batch else [])
+        return bool(found)
+
+    wait_until(came, 60, "a rollout")
+    return found[0]
+
+
+@pytest.mark.flow
+def test_the_ratio_is_one_under_the_weights_that_acted_and_no_rollout_is_older_than_one_version(fleet: PpoFleet) -> None:
+    fleet.start_replay()
+    fleet.start_actor(0)
+    address = fleet.run_dir.wait_for_endpoint("replay", lambda: False)
+    assert address is not None
+    sampler = Sampler(address, "learner", new_incarnation(), fleet.spec, ENVS, 1, rollouts=True)
+    fleet.samplers.append(sampler)
+    versions = []
+    for _ in range(6):
+        batch = take(sampler)
+        acted = batch.arrays["policy_version"]  # [2, rows]
+        inner = acted[:, fleet.spec.history + 1 : -1]
+        # A chunk leaves with the row after it, which is the next one's first: that alone was acted before the chunk was drawn.
+        assert inner.min() >= fleet.version - 1, "collected while the rollout before was learned from"
+        version = int(inner.max())
+        versions.append(version)
+        own = batch.arrays | {"valid": (batch.arrays["valid"] != 0) & (acted == version)}
+        assert fleet.ratio(own, version) < 1e-5
+        if version:
+            assert fleet.ratio(own, version - 1) > 1e-4, "a policy that has not moved would prove nothing"
+        fleet.learn(batch.arrays)
+        fleet.publish()
+        sampler.oldest_version = fleet.version - 1
+        sampler.release(batch)
+    assert versions == [0, 0, 1, 2, 3, 4]
