@@ -71,6 +71,11 @@ def bottleneck(
 
 
 def _learner_limits(waiting: float, updating: float, replay: Record, full: bool) -> str:
+    if updating >= 0.5 and "dropped_chunks" in replay:  # rollouts: nothing is drawn twice
+        return (
+            f"learner (updates take {_percent(updating)} of its time, actors wait {_percent(waiting)} of theirs) · try fewer "
+            "--algorithm.passes or --algorithm.minibatches, or a faster device"
+        )
     if updating >= 0.5:
         advice = "fewer actors, " if full else ""
         return (
@@ -105,7 +110,9 @@ def _actors_limit(actors: Sequence[Record], replay: Record, starving: float, env
         limit, evidence = "simulators", f"actors {_percent(stepping)} in env.step"
     if starving > HELD:
         evidence += f", learner waits {_percent(starving)}"
-    if full:
+    if full and "dropped_chunks" in replay:
+        advice = f"all {cores} cores are busy, more actors will not help; each step is learned from more with --algorithm.passes"
+    elif full:
         band = replay.get("band_high")
         more = f" (now {band:g})" if band else ""
         advice = f"all {cores} cores are busy, more actors will not help; try a higher --replay.samples-per-insert-high{more}"

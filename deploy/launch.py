@@ -90,7 +90,9 @@ class Launch:
             else "no checkpoint was written, so the learner begins anew"
         )
         items = _items_held(self.run)
-        if not (self.config.replay.durable and any(self.run.segments.glob("*.segment"))):
+        if self.config.replay.selector == "fifo":
+            replay = "rollouts are collected anew"
+        elif not (self.config.replay.durable and any(self.run.segments.glob("*.segment"))):
             replay = "the replay buffer starts empty"
         elif items > self.config.replay.capacity:
             replay = f"the newest {self.config.replay.capacity:,} of {items:,} items are restored with their priorities"
@@ -287,7 +289,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
 
 def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
     """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
-    if not config.replay.durable:
+    if not config.replay.durable or config.replay.selector == "fifo":
         return ""
     rows = capacity.slots(spec, config.replay, _lent(config, spec)) * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)

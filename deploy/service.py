@@ -245,7 +245,7 @@ class Service:
             [slot.record for slot in self.supervisor.slots if slot.plan.role == "actor"],
             records.get("replay", {}),
             records.get("learner", {}),
-            min_size=self._config.replay.min_size,
+            min_size=0 if self._config.replay.selector == "fifo" else self._config.replay.min_size,
             envs_per_actor=self._config.actors.envs_per_actor,
             cores=len(own_cores()),
             cores_busy=cores_busy(),

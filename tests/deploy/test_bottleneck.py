@@ -55,6 +55,14 @@ def test_actors_that_mostly_compute_the_policy_are_told_to_batch_more() -> None:
     assert text.startswith("inference (actors 75% in the policy") and "--envs-per-actor, now 4" in text
 
 
+def test_rollouts_are_not_told_of_a_band_that_they_do_not_have() -> None:
+    rollouts = {"dropped_chunks": 0.0}
+    slow = verdict([ACTOR | {"wait_credit_fraction": 0.6}], rollouts, {"update_fraction": 0.9})
+    assert slow.startswith("learner (") and "--algorithm.passes" in slow and "samples-per-insert" not in slow
+    fast = verdict(replay=rollouts | {"sample_hold_fraction": 0.6}, learner={"update_fraction": 0.3}, cores_busy=0.99)
+    assert fast.startswith("simulators (") and "samples-per-insert" not in fast
+
+
 def test_actors_that_wait_for_a_busy_learner_name_the_learner() -> None:
     text = verdict(actors=[ACTOR | {"wait_credit_fraction": 0.4}], learner={"update_fraction": 0.97})
     assert text.startswith("learner (updates take 97% of its time, actors wait 40% of theirs) · try a faster device")
