@@ -31,7 +31,8 @@ def urdf(joints: int = 6, limit: str = LIMIT, kind: str = "revolute", extra: str
     )
     for i in range(joints):
         text += (
-            f'<joint name="a{i}" type="{kind}"><origin xyz="{0.03 * i} {0.02 * (i % 2)} {0.2 - 0.02 * i}" rpy="{0.2 * i} -0.3 {0.1 * i}"/>'
+            f'<joint name="a{i}" type="{kind}">'
+            f'<origin xyz="{0.03 * i} {0.02 * (i % 2)} {0.2 - 0.02 * i}" rpy="{0.2 * i} -0.3 {0.1 * i}"/>'
             f'<parent link="l{i}"/><child link="l{i + 1}"/><axis xyz="{i % 2} {1 - i % 2} {0.5 * (i % 3)}"/>{limit}</joint>'
         )
     return (

@@ -37,7 +37,7 @@ def test_the_published_poses_are_met() -> None:
     assert np.allclose(kinematics.flange(np.zeros((1, 6))), [[0.465, 0, 0.695]], atol=1e-12)
     wrist = kinematics.pose(arms.joint_vectors(kinematics, 100_000)).joint[4]
     assert 0.7155 < np.hypot(wrist[:, 0], wrist[:, 1]).max() < 0.7170  # published: 717 mm
-    stretched = np.array([[0, math.pi / 2, math.atan(0.035 / 0.335), 0, 0, 0]])  # upper arm and wrist in one line
+    stretched = np.array([[0, math.pi / 2, math.pi / 2 - math.atan(0.035 / 0.335), 0, 0, 0]])  # upper arm and wrist in one line
     assert np.allclose(kinematics.pose(stretched).joint[4][0, 0], 0.050 + 0.330 + math.hypot(0.335, 0.035), atol=1e-4)
 
 

@@ -21,6 +21,7 @@ needs_pybullet = pytest.mark.skipif(
     find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"
 )
 KINEMATICS = arms.own()
+CLOSE_METRES = 0.002  # how near PyBullet's solver comes even where the arm is stretched and it converges slowly
 ALL = full_task("all", 0.02)
 
 
@@ -69,21 +70,25 @@ def test_an_independent_solver_reaches_every_target_within_the_joints_limits() -
 
 
 def solved(pybullet, client: int, body: int, position: np.ndarray, random: np.random.Generator) -> bool:  # type: ignore[no-untyped-def]
-    """From home, then from anywhere; never from the joints that are stored with the target."""
+    """From home, then from the nearer of many random poses, never from the joints that are stored with the target.
+
+    What leaves the limits is cut, and tried on.
+    """
     arm, flange = KINEMATICS.arm, 6
-    for start in [np.zeros(6), *random.uniform(arm.lower, arm.upper, (60, 6))]:
-        for joint, angle in enumerate(start):
-            pybullet.resetJointState(body, joint, angle, physicsClientId=client)
-        found = pybullet.calculateInverseKinematics(
-            body, flange, position.tolist(), maxNumIterations=200, residualThreshold=1e-5, physicsClientId=client
-        )
-        turned = np.array(found) - 2 * np.pi * np.round(np.array(found) / (2 * np.pi))  # whole turns do not matter
-        for joint, angle in enumerate(turned):
-            pybullet.resetJointState(body, joint, angle, physicsClientId=client)
-        state = pybullet.getLinkState(body, flange, computeForwardKinematics=1, physicsClientId=client)
-        within = (turned >= arm.lower).all() and (turned <= arm.upper).all()
-        if within and np.linalg.norm(np.array(state[4]) - position) < 1e-3:
-            return True
+    starts = random.uniform(arm.lower, arm.upper, (2_000, 6))
+    nearer = np.linalg.norm(KINEMATICS.flange(starts) - position, axis=1).argsort()[:40]
+    for start in [np.zeros(6), *starts[nearer]]:
+        q = start
+        for _ in range(12):
+            for joint, angle in enumerate(q):
+                pybullet.resetJointState(body, joint, angle, physicsClientId=client)
+            state = pybullet.getLinkState(body, flange, computeForwardKinematics=1, physicsClientId=client)
+            if np.linalg.norm(np.array(state[4]) - position) < CLOSE_METRES:
+                return True  # q is within limits: it was drawn or cut so
+            found = pybullet.calculateInverseKinematics(
+                body, flange, position.tolist(), maxNumIterations=100, residualThreshold=1e-5, physicsClientId=client
+            )
+            q = np.clip(found, arm.lower, arm.upper)
     return False
 
 
