@@ -74,7 +74,7 @@ def test_the_jacobian_is_the_derivative() -> None:
 
 def test_an_arm_in_the_floor_or_in_itself_is_not_clear() -> None:
     kinematics = arms.own()
-    folded = [0, -1.2, -1.2, 0, 0, 0]  # the forearm into the upper arm
+    folded = [0, 2.1, -1.0, 0, -0.4, 0]  # the wrist into the base
     q = np.array([np.zeros(6), [0, 2.4, 0, 0, 0, 0], folded])
     assert kinematics.clear(kinematics.pose(q)).tolist() == [True, False, False]
     pose = kinematics.pose(np.array([[0, 0, -0.9, 0, 0, 0]]))
