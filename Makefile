@@ -7,7 +7,7 @@ ALGO =
 RUN =
 ARGS =
 # What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, rocm).
-EXTRAS = mario,retro,atari,video,dev
+EXTRAS = mario,retro,atari,robot,video,dev
 TORCH = auto
 
 BOOTSTRAP := $(shell command -v python3 || command -v python3.11)

@@ -15,6 +15,7 @@ from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field
 
+MOST_STEPS = 100  # of the episode that is drawn for `headrace envs --check`
 MOMENTS = 5  # rows of the picture of an image
 TILE_PIXELS = 168  # height of one frame as drawn
 MARGIN, LINE = 14, 20
@@ -35,6 +36,24 @@ class _Moment(NamedTuple):
     ended: str  # "", "terminated" or "truncated"
 
 
+def show(config: EnvConfig, path: Path | None = None) -> None:
+    """Prints what a workload says of itself (it has `figures()`), and writes a PNG: its own (`map()`), or what an agent sees.
+
+    Raises EnvError, or OSError for `path`.
+    """
+    env = make_env(config)
+    own = env.unwrapped
+    for line in own.figures() if hasattr(own, "figures") else []:
+        print(line, flush=True)
+    if path is not None and hasattr(own, "map"):
+        _write_png(path, own.map()[:, :, ::-1])
+        print(f"the workspace: {path}", flush=True)
+    env.close()
+    if path is not None and not hasattr(own, "map"):
+        draw(config, path, MOST_STEPS)
+        print(f"what the agent sees: {path}", flush=True)
+
+
 def draw(config: EnvConfig, path: Path, steps: int) -> None:
     """Takes `steps` random steps in one environment and writes a PNG of them. Raises EnvError, or OSError for `path`."""
     env = make_env(config)
@@ -48,7 +67,11 @@ def draw(config: EnvConfig, path: Path, steps: int) -> None:
     parts.append(_deeds(moments))
     picture = _column(parts)
     picture = cv2.copyMakeBorder(picture, MARGIN, MARGIN, MARGIN, MARGIN, cv2.BORDER_CONSTANT, value=PAPER)
-    written, png = cv2.imencode(".png", picture)
+    _write_png(path, picture)
+
+
+def _write_png(path: Path, picture: np.ndarray) -> None:
+    written, png = cv2.imencode(".png", picture)  # blue, green, red
     assert written
     path.write_bytes(png.tobytes())
 

@@ -39,7 +39,11 @@ print(json.dumps([sys.version_info[:2], sys.executable, bool(complete)]))
 NO_COMPILER = """\
 No C++ compiler: the Super Mario Bros. emulator (nes-py) is built from source and needs g++.
 On Debian and Ubuntu: sudo apt install g++
-Or go without Mario: make install EXTRAS=atari,video,dev"""
+Or go without Mario: make install EXTRAS=atari,robot,video,dev"""
+
+NO_PYBULLET = """\
+Without PyBullet, of which there is no wheel for this Python, the robot has its other backend: --env.backend kinematic.
+With a C++ compiler, `pip install pybullet` builds it in some ten minutes."""
 
 
 class InstallError(Exception):
@@ -256,10 +260,13 @@ def install(environment: Environment, extras: list[str], build: str, wanted: str
     if "directml" not in extras:
         if not any(environment.pip(label, *arguments, *under) for label, arguments in torch_sources(build, pinned("torch"))):
             raise environment.failure("pip could not install torch.")
-    label = "Headrace, its libraries, and: " + ", ".join(extras) if extras else "Headrace and its libraries"
-    project = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+    needed = [extra for extra in extras if extra != "robot"]
+    label = "Headrace, its libraries, and: " + ", ".join(needed) if needed else "Headrace and its libraries"
+    project = f"{ROOT}[{','.join(needed)}]" if needed else str(ROOT)
     if not environment.pip(label, "--editable", project, *under, "--build-constraint", str(limits)):
         raise environment.failure("pip could not install Headrace.")
+    if "robot" in extras and not environment.pip("PyBullet, for the robot", "--only-binary", "pybullet", "pybullet", *under):
+        print(NO_PYBULLET, flush=True)
     environment.write_stamp(wanted)
     print(f"Installed in {time.monotonic() - started:.0f} s: {shown(environment.python.with_name('headrace'))}", flush=True)
 
@@ -306,7 +313,7 @@ def main() -> int:
     """Installs unless that has been done. Returns the exit status: 1 where something is missing, 2 for bad usage."""
     parser = argparse.ArgumentParser(description="Make the environment that Headrace runs in.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", metavar="FOLDER", help="where to make it (default: .venv)")
-    usual = "mario,retro,atari,video,dev"
+    usual = "mario,retro,atari,robot,video,dev"
     parser.add_argument("--extras", default=usual, help=f"of: {', '.join(known_extras())} (default: {usual})")
     builds = ["auto", "cpu", "cuda", "rocm"]
     parser.add_argument("--torch", default="auto", choices=builds, help="the torch build (default: by the GPU)")

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from actors.envs.make import EnvError
+from actors.envs.make import EnvError, pinned
 from actors.preflight import preflight
 from deploy import runs
 from deploy.config import (
@@ -124,6 +124,9 @@ def prepare(request: Request) -> Launch:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
     stack = layers(request.flags, request.file, run.config if stopped else None, request.preset)
     config = resolve(stack)
+    if fixed := pinned(config.env):  # whoever reads the run's config.toml later gets the same environment, or is told
+        stack.append(Layer("what --env names", {"env": fixed}))
+        config = resolve(stack)
     if stopped:
         _check_resume(run, config)
     _check_device_name(config.learner.device)
@@ -315,21 +318,18 @@ def _gigabytes(number: float) -> str:
 
 
 def check_env(env_id: str, picture: Path | None) -> None:
-    """`headrace envs --check`: the pre-flight alone, and a picture of what the agent sees. Raises ConfigError, EnvError."""
+    """`headrace envs --check`: the pre-flight alone, the workload's own figures, and a picture. Raises ConfigError, EnvError."""
     config = resolve(layers({"env": {"id": env_id}}))
     os.environ.update(child_environment())
     _check_environment(config)
-    if picture is None:
-        return
     # In a child: this needs the simulator and an image library.
     code = (
         "import pathlib, sys, msgspec\n"
-        "from actors.config import EnvConfig; from actors.envs.make import EnvError; from actors.picture import draw\n"
-        "try: draw(msgspec.json.decode(sys.argv[1], type=EnvConfig), pathlib.Path(sys.argv[2]), 100)\n"
+        "from actors.config import EnvConfig; from actors.envs.make import EnvError; from actors.picture import show\n"
+        "try: show(msgspec.json.decode(sys.argv[1], type=EnvConfig), *map(pathlib.Path, sys.argv[2:]))\n"
         "except (EnvError, OSError) as error: sys.exit(str(error))"
     )
-    command = [sys.executable, "-P", "-c", code, msgspec.json.encode(config.env).decode(), str(picture)]
+    command = [sys.executable, "-P", "-c", code, msgspec.json.encode(config.env).decode(), *([str(picture)] if picture else [])]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])
-    print(f"what the agent sees: {picture}")

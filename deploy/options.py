@@ -161,7 +161,8 @@ def _add(group: argparse._ArgumentGroup, path: str, entry: FieldInfo, default: s
     text = f"{about} (default: {default or _shown(entry.default)})".replace("%", "%%")
     options: dict[str, Any] = {"dest": path, "default": None, "help": text}
     if typing.get_origin(kind) is typing.Literal:
-        options["choices"] = choices or typing.get_args(kind)
+        values = choices or typing.get_args(kind)
+        options |= {"type": _choice(values), "metavar": "{" + ",".join(filter(None, values)) + "}"}
     elif kind is bool:
         options |= {"type": SWITCH, "metavar": "true|false", "nargs": "?", "const": True}
     elif path.endswith("_seconds"):
@@ -176,6 +177,17 @@ def _add(group: argparse._ArgumentGroup, path: str, entry: FieldInfo, default: s
         options["metavar"] = "TEXT"
     names = [SHORT[path]] if path in SHORT else []
     group.add_argument(*names, "--" + path.replace("_", "-"), **options)
+
+
+def _choice(known: Sequence[str]) -> Callable[[str], str]:
+    """An argparse type that takes one of a few words."""
+
+    def convert(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of them; {nearest(text, filter(None, known))}")
+        return text
+
+    return convert
 
 
 def _shown(value: Any) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.config import EnvConfig
@@ -51,6 +52,18 @@ def known_envs() -> dict[str, str]:
     }
 
 
+def pinned(config: EnvConfig) -> dict[str, str]:
+    """Keys of `config` as a run is to keep them, so that it goes on with the same environment: where an arm's file lies, and what
+    it was when the run began. Raises EnvError."""
+    name = config.id.partition(":")[0]
+    if name not in ("robot", *ROBOTS):
+        return {}
+    from actors.envs.robot.urdf import OWN_URDF, file_digest
+
+    path = Path(config.urdf).resolve() if config.urdf else OWN_URDF
+    return {"urdf": str(path) if config.urdf else "", "arm": config.arm or file_digest(path)}
+
+
 def make_env(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env:
     """Makes the environment that `config.id` names, with Gymnasium's API and no wrapper of ours but a time limit.
 
@@ -83,7 +96,8 @@ def _refuse_foreign_options(config: EnvConfig, name: str) -> None:
     usual = EnvConfig()
     for option, owners in OWNERS.items():
         if getattr(config, option) != getattr(usual, option) and kind not in owners:
-            raise EnvError(f"env.{option}: only {' and '.join(owners)} have it; {config.id} does not")
+            has = "has" if len(owners) == 1 else "have"
+            raise EnvError(f"env.{option}: only {' and '.join(owners)} {has} it; {config.id} does not")
     if config.backend and config.backend not in BACKENDS[kind]:
         raise EnvError(f"env.backend: {config.id} has {', '.join(BACKENDS[kind])}, not {config.backend}")
 

@@ -18,12 +18,15 @@ from transport.experience import Categorical, Continuous, ExperienceSpec
 TOYS = "tests.actors.toy_envs"
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
 needs_atari = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: pip install 'headrace[atari]'")
+needs_robot = pytest.mark.skipif(find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'")
 EVERY = [
     pytest.param(EnvConfig(id="CartPole-v1"), id="CartPole"),
     pytest.param(EnvConfig(id="mario", max_episode_steps=12), id="mario", marks=needs_mario),
     pytest.param(EnvConfig(id="ALE/Pong-v5", max_episode_steps=12), id="atari", marks=needs_atari),
     pytest.param(EnvConfig(id="snake"), id="snake"),
     pytest.param(EnvConfig(id="snake:dim=6,starting_blocks=2", max_episode_steps=9), id="small snake"),
+    pytest.param(EnvConfig(id="robot", max_episode_steps=12), id="robot", marks=needs_robot),
+    pytest.param(EnvConfig(id="robot:flat", backend="kinematic", max_episode_steps=12), id="kinematic robot"),
     pytest.param(EnvConfig(id=f"{TOYS}:Camera"), id="image"),
     pytest.param(EnvConfig(id=f"{TOYS}:Rover"), id="dict"),
 ]

@@ -16,8 +16,8 @@ from actors.envs.errors import EnvError
 from actors.envs.robot.kinematics import Kinematics
 from actors.envs.robot.motion import STEP_SECONDS, Motion
 
-SUBSTEPS = 10  # 240 per second: with longer ones contacts become soft
-SOLVER_ITERATIONS = 10  # one multibody each, no loops: more change nothing that can be seen
+SUBSTEPS = 10  # 240 per second: with half as many an arm that presses on the floor sinks in
+SOLVER_ITERATIONS = 50  # with 10, an arm that presses on the floor sinks in; motors alone would need fewer and cost the same
 APART = 3.0  # arms stand this many times their reach from each other
 PICTURE = (480, 640)  # height, width
 TARGET_RADIUS = 0.02
@@ -156,7 +156,7 @@ class BulletArms:
         self._put_ball(target)
         reach = float(np.abs(self._kinematics.arm.offset).sum() + np.abs(self._kinematics.arm.tip).sum())
         height, width = PICTURE
-        view = bullet.computeViewMatrixFromYawPitchRoll((0, 0, 0.3 * reach), 1.7 * reach, 50, -25, 0, 2, physicsClientId=client)
+        view = bullet.computeViewMatrixFromYawPitchRoll((0, 0, 0.3 * reach), 1.35 * reach, 50, -25, 0, 2, physicsClientId=client)
         lens = bullet.computeProjectionMatrixFOV(50, width / height, 0.1, 10 * reach, physicsClientId=client)
         drawn = bullet.getCameraImage(
             width, height, view, lens, renderer=bullet.ER_TINY_RENDERER, shadow=0, physicsClientId=client

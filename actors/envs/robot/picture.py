@@ -142,7 +142,7 @@ def _legend(kinematics: Kinematics, targets: Targets, width: int) -> np.ndarray:
     strip = np.full((LEGEND_PIXELS, width, 3), PAPER, np.uint8)
     near, far = targets.edges
     spans = (f"below {near:.2f} m", f"{near:.2f} to {far:.2f} m", f"above {far:.2f} m")
-    _write(strip, f"{kinematics.arm.name}, distance from home:", (MARGIN, 16), 0.45)
+    _write(strip, f"{kinematics.arm.name.replace('_', ' ')}, distance from home:", (MARGIN, 16), 0.45)
     for number, (tier, span) in enumerate(zip(TIERS, spans, strict=True)):
         left = 340 + number * 305
         cv2.circle(strip, (left, 12), 6, TIER_COLOURS[tier], -1, cv2.LINE_AA)

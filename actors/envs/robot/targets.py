@@ -55,7 +55,7 @@ def load_targets(kinematics: Kinematics) -> Targets:
     """From the cache, else sampled, which takes seconds, and cached. Raises EnvError for an arm that can hardly move."""
     path = cache_folder() / f"targets-{kinematics.arm.digest}-v{VERSION}.npz"
     with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # none, or damaged: made anew
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             edges = file["edges"]
             found = Targets(file["joints"], file["positions"], file["tier"], (float(edges[0]), float(edges[1])))
         if found.joints.shape == (TARGETS, 6) and found.positions.shape == (TARGETS, 3) and found.tier.shape == (TARGETS,):

@@ -1,0 +1,277 @@
+"""Where the flange is sent: all of it within reach, evenly, by tier, and from a cache that may be lost."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.envs.errors import EnvError
+from actors.envs.robot import targets as module
+from actors.envs.robot.curriculum import Level, full_task, levels
+from actors.envs.robot.draws import AHEAD, NOISE_METRES, Draws
+from actors.envs.robot.kinematics import Kinematics
+from actors.envs.robot.targets import TIERS, Targets, check_reachable, load_targets, sample_targets, tier_of
+from tests.actors import arms
+
+needs_pybullet = pytest.mark.skipif(
+    find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"
+)
+KINEMATICS = arms.own()
+CLOSE_METRES = 0.002  # how near PyBullet's solver comes even where the arm is stretched and it converges slowly
+ALL = full_task("all", 0.02)
+
+
+@cache
+def the_targets() -> Targets:
+    return load_targets(KINEMATICS)
+
+
+def draws(count: int = 2, task: Level = ALL, curriculum: bool = False, evaluation: bool = False) -> Draws:
+    made = Draws(KINEMATICS, the_targets(), task, count, curriculum, evaluation)
+    for k in range(count):
+        made.seed(k, k)
+    return made
+
+
+def nearest_target(position: np.ndarray) -> int:
+    return int(np.abs(the_targets().positions - position).sum(1).argmin())
+
+
+def test_every_target_is_where_its_joints_put_the_flange_clear_and_within_limits() -> None:
+    targets, arm = the_targets(), KINEMATICS.arm
+    assert targets.positions.shape == (100_000, 3) and targets.training == 90_000
+    assert (targets.joints > arm.lower).all() and (targets.joints < arm.upper).all()
+    sample = slice(None, None, 10)
+    pose = KINEMATICS.pose(targets.joints[sample].astype(np.float64))
+    assert np.allclose(pose.flange, targets.positions[sample], atol=1e-6)
+    assert KINEMATICS.clear(pose, 0.99 * module.CLEARANCE).all() and (targets.positions[:, 2] > 0).all()
+    low = targets.positions[:, 2] < 0.18  # beside the base, not in it
+    assert np.hypot(*targets.positions[low, :2].T).min() > 0.095
+
+
+@needs_pybullet
+def test_an_independent_solver_reaches_every_target_within_the_joints_limits() -> None:
+    import pybullet
+
+    targets, arm = the_targets(), KINEMATICS.arm
+    random = np.random.default_rng(7)
+    chosen = random.choice(len(targets.positions), 400, replace=False)
+    client = pybullet.connect(pybullet.DIRECT)
+    try:
+        body = pybullet.loadURDF(str(arm.path), useFixedBase=True, physicsClientId=client)
+        missed = [index for index in chosen if not solved(pybullet, client, body, targets.positions[index], random)]
+    finally:
+        pybullet.disconnect(physicsClientId=client)
+    assert missed == []
+
+
+def solved(pybullet, client: int, body: int, position: np.ndarray, random: np.random.Generator) -> bool:  # type: ignore[no-untyped-def]
+    """From home, then from the nearer of many random poses, never from the joints that are stored with the target.
+
+    What leaves the limits is cut, and tried on.
+    """
+    arm, flange = KINEMATICS.arm, 6
+    starts = random.uniform(arm.lower, arm.upper, (2_000, 6))
+    nearer = np.linalg.norm(KINEMATICS.flange(starts) - position, axis=1).argsort()[:40]
+    for start in [np.zeros(6), *starts[nearer]]:
+        q = start
+        for _ in range(12):
+            for joint, angle in enumerate(q):
+                pybullet.resetJointState(body, joint, angle, physicsClientId=client)
+            state = pybullet.getLinkState(body, flange, computeForwardKinematics=1, physicsClientId=client)
+            if np.linalg.norm(np.array(state[4]) - position) < CLOSE_METRES:
+                return True  # q is within limits: it was drawn or cut so
+            found = pybullet.calculateInverseKinematics(
+                body, flange, position.tolist(), maxNumIterations=100, residualThreshold=1e-5, physicsClientId=client
+            )
+            q = np.clip(found, arm.lower, arm.upper)
+    return False
+
+
+def test_the_workspace_is_covered_more_evenly_than_by_uniform_joints() -> None:
+    def spread(positions: np.ndarray) -> float:
+        _, count = np.unique(np.floor(positions / 0.1), axis=0, return_counts=True)
+        inner = count[count > count.mean() / 4]  # not the voxels that the workspace only touches
+        return float(inner.std() / inner.mean())
+
+    q = arms.joint_vectors(KINEMATICS, 150_000)
+    uniform = KINEMATICS.flange(q)[KINEMATICS.flange(q)[:, 2] > 0][:100_000]
+    assert spread(the_targets().positions) < 0.6 * spread(uniform)
+
+
+def test_tiers_part_at_the_percentiles_that_are_published_for_this_arm() -> None:
+    targets = the_targets()
+    assert targets.edges == pytest.approx((0.524, 0.755), abs=0.01)
+    apart = np.linalg.norm(targets.positions - [0.465, 0, 0.695], axis=1)
+    assert np.array_equal(tier_of(apart, targets.edges), targets.tier)
+    assert set(targets.tier.tolist()) == {0, 1, 2}
+
+
+def test_targets_come_from_the_cache_and_a_damaged_one_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    samplings = []
+
+    def sampled(kinematics: Kinematics) -> Targets:
+        samplings.append(kinematics.arm.digest)
+        return the_targets()
+
+    monkeypatch.setattr(module, "sample_targets", sampled)
+    for _ in range(2):
+        loaded = load_targets(KINEMATICS)
+    assert (
+        len(samplings) == 1 and np.array_equal(loaded.positions, the_targets().positions) and loaded.edges == the_targets().edges
+    )
+    (path,) = tmp_path.iterdir()
+    assert KINEMATICS.arm.digest in path.name
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", whole[:5_000] + b"\xff" * 999 + whole[5_999:]):
+        path.write_bytes(damaged)
+        assert np.array_equal(load_targets(KINEMATICS).positions, the_targets().positions)
+        assert path.read_bytes()[:5_000] == whole[:5_000] and len(list(tmp_path.iterdir())) == 1
+    assert len(samplings) == 4
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(module, "sample_targets", lambda kinematics: the_targets())
+    assert load_targets(KINEMATICS) is the_targets()
+
+
+def test_the_cache_lies_where_caches_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert module.cache_folder() == tmp_path / "headrace"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert module.cache_folder() == Path.home() / ".cache" / "headrace"
+
+
+def test_sampling_is_repeatable_and_another_arm_has_other_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TARGETS", 500)
+    monkeypatch.setattr(module, "SAMPLES", 1_500)
+    once, again = sample_targets(KINEMATICS), sample_targets(KINEMATICS)
+    assert np.array_equal(once.positions, again.positions)
+    odd = Kinematics(module_arm(tmp_path, arms.urdf()))
+    assert not np.allclose(sample_targets(odd).positions.mean(0), once.positions.mean(0), atol=0.02)
+
+
+def module_arm(folder: Path, text: str):  # type: ignore[no-untyped-def]
+    from actors.envs.robot.urdf import read_urdf
+
+    return read_urdf(arms.written(folder, text))
+
+
+def test_an_arm_that_cannot_move_clear_of_the_floor_is_refused(tmp_path: Path) -> None:
+    sunk = arms.own_text().replace('xyz="0 0 0.330"', 'xyz="0 0 -3.0"', 1)
+    with pytest.raises(EnvError, match="hardly a pose of this arm is clear"):
+        sample_targets(Kinematics(module_arm(tmp_path, sunk)))
+
+
+@pytest.mark.parametrize("position", [(0.5, 0.2, 0.5), (0.3, -0.3, 0.05), (-0.4, 0.1, 0.6), (0, 0.5, 0.9)])
+def test_an_explicit_target_within_reach_is_taken(position: tuple[float, ...]) -> None:
+    check_reachable(KINEMATICS, the_targets(), np.array(position))
+
+
+@pytest.mark.parametrize("position", [(2, 0, 0.5), (0, 0, 0.1), (0.5, 0, -0.2), (0, 0, 1.2), (0.85, 0, 0.4)])
+def test_a_target_out_of_reach_is_refused_in_one_line(position: tuple[float, ...]) -> None:
+    with pytest.raises(EnvError, match=r"^target \(.*\) is out of reach of lr_mate_200id: the nearest position known .* m away$"):
+        check_reachable(KINEMATICS, the_targets(), np.array(position))
+
+
+def test_what_is_no_position_is_refused() -> None:
+    for position in ([0.5, 0.2], [0.5, 0.2, np.nan]):
+        with pytest.raises(EnvError, match=r"a target is a position \(x, y, z\)"):
+            check_reachable(KINEMATICS, the_targets(), np.array(position))
+
+
+def test_a_moved_target_is_near_one_that_is_known_and_is_verified() -> None:
+    from actors.envs.robot.solver import solve
+
+    targets = the_targets()
+    drawn = [draws(1).next(np.zeros(1, np.int64)) for _ in range(1)]
+    source = draws(8)
+    drawn = [source.next(np.arange(8)) for _ in range(AHEAD)]
+    position = np.concatenate([draw.target for draw in drawn])
+    index = np.array([nearest_target(one) for one in position])
+    assert (np.abs(targets.positions[index] - position).max(1) <= 2 * NOISE_METRES).all()
+    moved = np.linalg.norm(targets.positions[index] - position, axis=1) > 1e-6
+    assert moved.mean() > 0.9
+    _, reached = solve(KINEMATICS, targets.joints[index], position, 40, 0.0)
+    assert reached.mean() > 0.98  # the nearest known is not always the one that it was moved from
+
+
+def test_a_target_that_cannot_be_moved_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from actors.envs.robot import draws as drawing
+
+    monkeypatch.setattr(drawing, "solve", lambda kinematics, start, target, *rest: (start, np.zeros(len(start), bool)))
+    position = draws(1).next(np.zeros(1, np.int64)).target[0]
+    assert np.allclose(the_targets().positions[nearest_target(position)], position, atol=1e-12)
+
+
+def test_evaluation_draws_what_training_never_sees_and_moves_nothing() -> None:
+    targets = the_targets()
+    judge, source = draws(4, evaluation=True), draws(4)
+    for _ in range(40):
+        for position in judge.next(np.arange(4)).target:
+            index = nearest_target(position)
+            assert index >= targets.training and np.allclose(targets.positions[index], position, atol=1e-12)
+    assert max(pool.max() for pool in source._pools.values()) < targets.training
+
+
+def test_an_arms_stream_depends_on_its_seed_alone() -> None:
+    def life(seeds: list[int], k: int) -> list[bytes]:
+        made = Draws(KINEMATICS, the_targets(), ALL, len(seeds), False, False)
+        for number, seed in enumerate(seeds):
+            made.seed(number, seed)
+        return [made.next(np.array([k])).target.tobytes() for _ in range(2 * AHEAD + 1)]
+
+    assert life([11], 0) == life([5, 11], 1) == life([11, 2, 3], 0) != life([12], 0)
+
+
+def test_starts_are_near_home() -> None:
+    start = np.concatenate([draws(8).next(np.arange(8)).start for _ in range(3)])
+    assert (np.abs(start) <= 0.2).all() and (np.abs(start) > 0.1).any()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_tiers_targets_are_the_tiers(tier: str) -> None:
+    drawn = draws(8, full_task(tier, 0.02), evaluation=True).next(np.arange(8))
+    assert {TIERS[int(number)] for number in drawn.tier} == {tier}
+
+
+def test_the_way_to_a_task_ends_at_it_and_is_never_finer() -> None:
+    for task in (ALL, full_task("hard", 0.005), full_task("easy", 0.05), full_task("all", 0.2)):
+        way = levels(task)
+        assert way[-1] == task and len(set(way)) == len(way)
+        assert all(level.tolerance >= task.tolerance and set(level.tiers) <= set(task.tiers) for level in way)
+        assert sorted((level.tolerance for level in way), reverse=True) == [level.tolerance for level in way]
+    assert levels(full_task("all", 0.005))[0] == Level(("easy",), 0.10) and len(levels(full_task("all", 0.005))) == 7
+
+
+def test_a_level_sets_tiers_and_tolerance_but_a_fifth_stays_at_the_full_task() -> None:
+    source = draws(8, curriculum=True)
+    drawn = [source.next(np.arange(8)) for _ in range(100)]
+    level, tier, tolerance = (np.concatenate([getattr(draw, name) for draw in drawn]) for name in ("level", "tier", "tolerance"))
+    assert set(level) == {-1, 0} and 0.15 < (level == -1).mean() < 0.25
+    assert set(tier[level == 0]) == {0} and set(tier[level == -1]) == {0, 1, 2}
+    assert set(tolerance[level == 0]) == {0.10} and set(tolerance[level == -1]) == {0.02}
+
+
+def test_a_new_level_takes_effect_with_the_next_episode() -> None:
+    source = draws(8, curriculum=True)
+    source.next(np.arange(8))
+    source.set_level(3)
+    drawn = source.next(np.arange(8))
+    assert set(drawn.level) <= {-1, 3} and set(drawn.tolerance[drawn.level == 3]) == {0.05}
+    source.set_level(len(source.levels) - 1)
+    assert set(source.next(np.arange(8)).level) == {-1}
+    with pytest.raises(ValueError, match="level 9 of 5"):
+        source.set_level(9)
+
+
+def test_there_is_no_curriculum_in_evaluation() -> None:
+    assert draws(1, curriculum=True, evaluation=True).levels == (ALL,)
