@@ -70,7 +70,7 @@ class VectorEnv:
         self._most_steps = most_steps
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         start = np.random.default_rng(list(seeds)) if random_starts else None
-        env = make(config)
+        self.example = env = make(config)  # to be asked what it is; nobody but `simulators` steps it
         together = getattr(env.unwrapped, "simulators", None)  # a workload that steps many as one
         self._simulators: Simulators = (
             together(count) if together else Separate([env, *(make(config) for _ in range(count - 1))], spec.fields, start)
