@@ -14,7 +14,7 @@ from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.exploration import epsilon_ladder
 from actors.stack import Stack
-from learner.acting import Policy
+from learner.acting import QPolicy
 from learner.config import DqnConfig
 from learner.networks import build_network
 from learner.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
@@ -77,7 +77,7 @@ class Actor:
         spec, streams = settings.spec, settings.actors.envs_per_actor
         self._env = VectorEnv(settings.env, spec, streams, range(streams))
         self._network = build_network(spec, settings.algorithm)
-        self._policy = Policy(self._network, settings.actors.precision)
+        self._policy = QPolicy(self._network, settings.actors.precision)
         self._adopt(life.assignment or settings.assignment)
         self._stack = Stack(spec, streams)
         # Q-values stay here; what replay is sent instead is computed when a chunk leaves, n rows later.
@@ -130,20 +130,18 @@ class Actor:
         self._env.reseed(range(assignment.first_seed, assignment.first_seed + streams))
         self._policy.seed(assignment.first_seed)
         offset, total = assignment.offset, assignment.environments
-        self._epsilon = epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power)
+        self._policy.explore_with(epsilon_ladder(offset, streams, total, algorithm.epsilon_base, algorithm.epsilon_power))
 
     def _step(self, observation: Columns) -> Columns:
         metrics, version = self._metrics, self._follower.version
         with metrics.phase("act"):
             # Untrained weights choose one action for ever; chance sees more of the environment.
-            epsilon = self._epsilon if version > UNTRAINED_VERSION else 1.0
-            acted = self._policy.act(self._stack.stacked, epsilon)
-            remembered = {TAKEN_VALUE: acted.value, BEST_VALUE: acted.best_value}
+            acted = self._policy.act(self._stack.stacked, "explore" if version > UNTRAINED_VERSION else "random")
         with metrics.phase("env_step"):
             step = self._env.step(acted.action)
         with metrics.phase("insert"):
             done, last = (step.reward, step.terminated, step.truncated), step.final_observation
-            self._outbox.extend(self._chunker.step(observation, acted.action, *done, last, version, remembered))
+            self._outbox.extend(self._chunker.step(observation, acted.action, *done, last, version, acted.remembered))
             self._stack.push(step.observation, step.terminated | step.truncated)
         metrics.count("steps", len(acted.action))
         metrics.count("episodes", len(step.episodes))

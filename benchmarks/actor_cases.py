@@ -19,7 +19,7 @@ from actors.envs.simulators import Simulators
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from benchmarks.phases import Stopwatch, instrument
-from learner.acting import Policy
+from learner.acting import QPolicy
 from learner.networks import build_network
 from transport.experience import Categorical, ExperienceSpec
 from transport.lifetime import Lifetime
@@ -154,11 +154,12 @@ def _policy(settings: ActorSettings, count: int) -> Callable[[], None]:
     """Steps a vectorised environment by a policy's actions, all of them from one forward pass."""
     torch.set_num_threads(1)
     env, stack = VectorEnv(settings.env, settings.spec, count, range(count)), Stack(settings.spec, count)
-    policy = Policy(build_network(settings.spec, settings.algorithm), settings.actors.precision)
+    policy = QPolicy(build_network(settings.spec, settings.algorithm), settings.actors.precision)
+    policy.explore_with(EPSILON)
     stack.reset(env.reset())
 
     def play() -> None:
-        step = env.step(policy.act(stack.stacked, EPSILON).action)
+        step = env.step(policy.act(stack.stacked, "explore").action)
         stack.push(step.observation, step.terminated | step.truncated)
 
     return play

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from learner.algorithms.base import Algorithm, Batch
+from learner.algorithms.base import Algorithm, BatchT
 
-Loss = Callable[[Batch, Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
+Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
 COMPILE_SECONDS = 600.0  # then the run goes on without
 POLL_SECONDS = 0.2
 THREAD = "compile"
@@ -43,8 +44,8 @@ def cache_in(folder: Path) -> Iterator[None]:
 
 
 def compile_loss(
-    algorithm: Algorithm,
-    example: tuple[Batch, Tensor],
+    algorithm: Algorithm[BatchT],
+    example: tuple[BatchT, Tensor],
     autocast: Callable[[], AbstractContextManager[object]],
     waiting: Callable[[], bool],
     limit_seconds: float = COMPILE_SECONDS,

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.base import Algorithm, Batch
+from learner.algorithms.base import Algorithm, BatchT
 from learner.compiling import Loss
 from learner.config import LearnerConfig
 from learner.devices import capabilities, precision
@@ -41,31 +41,37 @@ class Optimiser:
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
         self._skipped = torch.zeros((), device=device)
 
-    def update(self, algorithm: Algorithm, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Learns from one batch of config.batch_size items.
+    def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> tuple[dict[str, Tensor], Tensor]:
+        """Learns from one batch of N items, in config.accumulation parts of which the last may be smaller.
 
         Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping and skipped_updates so far;
-        and priorities [B].
+        and priorities [N].
         """
         loss_of = self.compiled_loss or algorithm.loss
         weight = algorithm.importance(batch)  # over the whole batch, before it is split
-        parts = self.config.accumulation
-        size = self.config.batch_size // parts
-        assert len(weight) == self.config.batch_size, f"a batch of {len(weight)}, not {self.config.batch_size}"
+        items = len(weight)
+        size = -(-items // self.config.accumulation)
         totals: dict[str, Tensor] = {}
         priorities = []
-        for start in range(0, self.config.batch_size, size):
+        for start in range(0, items, size):
+            stop = min(start + size, items)
+            share = (stop - start) / items  # the micro-batches' shares add up to the mean over the batch
             with self.autocast():
-                loss, priority, metrics = loss_of(batch.part(start, start + size), weight[start : start + size])
-                share = loss / parts  # the micro-batches' shares add up to the mean over the batch
-            (share if self._scaler is None else self._scaler.scale(share)).backward()
+                loss, priority, metrics = loss_of(batch.part(start, stop), weight[start:stop])
+                loss = loss * share
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             priorities.append(priority)
             for name, value in metrics.items():
-                totals[name] = totals[name] + value / parts if name in totals else value / parts
+                totals[name] = totals[name] + value * share if name in totals else value * share
         totals["gradient_norm"] = self._step()
         totals["skipped_updates"] = self._skipped.clone()
         algorithm.after_update()
         return totals, torch.cat(priorities)
+
+    def set_learning_rate_share(self, share: float) -> None:
+        """From the next update on, steps are of this share of the configured learning rate."""
+        for group in self._adam.param_groups:
+            group["lr"] = share * self.config.learning_rate
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments per parameter, the loss scale and what was skipped: all that the next step depends on."""

@@ -1,4 +1,4 @@
-"""Targets and weights of value learning: pure functions of tensors. B items, n steps, A actions."""
+"""Targets, advantages and weights: pure functions of tensors. B items or streams, n or T steps, A actions."""
 
 from __future__ import annotations
 
@@ -43,3 +43,46 @@ def importance_weights(probability: Tensor, beta: float) -> Tensor:
     """
     assert probability.dim() == 1
     return (probability.min() / probability).float() ** beta
+
+
+def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, trace: float) -> Tensor:
+    """Generalised advantage estimates A_t = delta_t + discount_t trace A_{t+1}, delta_t = r_t + discount_t V_{t+1} - V_t.
+
+    All [T, B]; returns [T, B]. discount: 0 where the episode terminated. next_value: the value of the observation that step t led
+    to, which at truncation is the episode's last; ignored where the discount is 0. cut: bool, the sum ends with this step (its
+    episode did, or the row after it is no step of this stretch); nothing that follows reaches it, not even NaN.
+    Schulman et al. 2016 (arXiv:1506.02438, eq. 16), as a recursion.
+    """
+    assert reward.dim() == 2 and reward.shape == discount.shape == value.shape == next_value.shape == cut.shape
+    delta = reward + torch.where(discount == 0, 0.0, discount * next_value) - value
+    return _backward_sum(delta, discount * trace, cut)
+
+
+def vtrace(
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, ratio: Tensor, trace: float
+) -> tuple[Tensor, Tensor]:
+    """V-trace targets v_t and advantages of steps that another policy took; as gae() where that policy is the same.
+
+    All [T, B] as for gae; ratio: pi(a|x) / mu(a|x), of the policy to be learned to the one that acted. Returns
+    v_t = V_t + rho_t delta_t + discount_t c_t (v_{t+1} - V_{t+1}) with rho_t = min(1, ratio) and c_t = trace * min(1, ratio);
+    and the advantage rho_t (r_t + discount_t (V_{t+1} + trace (v_{t+1} - V_{t+1})) - V_t); both [T, B].
+    Espeholt et al. 2018 (arXiv:1802.01561, eq. 1 with remarks 1 and 2; section 4.2 for the advantage, whose v_{t+1} is here
+    mixed with V_{t+1} by the trace, so that with all ratios 1 it is GAE's).
+    """
+    assert reward.dim() == 2 and reward.shape == discount.shape == value.shape == next_value.shape == cut.shape == ratio.shape
+    truncated_ratio = ratio.clamp(max=1.0)  # rho and, but for the trace, c
+    delta = reward + torch.where(discount == 0, 0.0, discount * next_value) - value
+    correction = _backward_sum(truncated_ratio * delta, discount * trace * truncated_ratio, cut)  # v_t - V_t
+    following = torch.cat([correction[1:], torch.zeros_like(correction[:1])])
+    advantage = truncated_ratio * (delta + torch.where(cut, 0.0, discount * trace * following))
+    return value + correction, advantage
+
+
+def _backward_sum(term: Tensor, carry: Tensor, cut: Tensor) -> Tensor:
+    """S_t = term_t + carry_t S_{t+1}, or term_t alone where cut; [T, B]."""
+    total = torch.zeros_like(term[0])
+    sums = []
+    for t in range(len(term) - 1, -1, -1):
+        total = term[t] + torch.where(cut[t], 0.0, carry[t] * total)
+        sums.append(total)
+    return torch.stack(sums[::-1])

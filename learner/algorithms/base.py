@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,18 @@ class Batch(NamedTuple):
         )
 
 
-class Algorithm(Protocol):
+class Divisible(Protocol):
+    """What can be learned from part by part."""
+
+    def part(self, start: int, stop: int) -> Self:
+        """Items start … stop-1."""
+
+
+BatchT = TypeVar("BatchT", bound=Divisible)
+TakenT = TypeVar("TakenT", bound=Divisible, contravariant=True)
+
+
+class Algorithm(Protocol[TakenT]):
     """What the optimiser and the learner's loop ask of an algorithm. No method waits for the device or does I/O."""
 
     updates: int  # done so far, those before a resume included
@@ -54,10 +65,10 @@ class Algorithm(Protocol):
     def parameters(self) -> list[nn.Parameter]:
         """What is to be optimised."""
 
-    def importance(self, batch: Batch) -> Tensor:
+    def importance(self, batch: TakenT) -> Tensor:
         """The weight [B] of each item's loss, normalised over the whole batch."""
 
-    def loss(self, micro_batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def loss(self, micro_batch: TakenT, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The mean weighted loss (0-d), new priorities [b], and metrics (0-d); all but the loss are detached."""
 
     def after_update(self) -> None:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from learner.acting import Policy
+from learner.acting import QPolicy
 from learner.checkpoint import load_into
 from learner.config import DqnConfig
 from learner.networks import QNetwork, build_network
+from learner.priorities import BEST_VALUE, TAKEN_VALUE
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import ExperienceSpec, Field
 
@@ -42,32 +43,33 @@ def test_it_values_actions_as_its_network_does(spec: ExperienceSpec, network: st
     torso = made(spec, DqnConfig(hidden=16, network=network, dueling=dueling))  # type: ignore[arg-type]
     seen = arrays(spec, 7)
     before = {name: rows.copy() for name, rows in seen.items()}
-    acted = Policy(torso).act(seen, 0.0)
+    acted = QPolicy(torso).act(seen, "greedy")
     with torch.no_grad():
         q = torso({name: torch.from_numpy(rows) for name, rows in seen.items()}).numpy()
-    np.testing.assert_allclose(acted.value, q.max(1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(acted.remembered[TAKEN_VALUE], q.max(1), rtol=1e-4, atol=1e-4)
     assert acted.action.tolist() == q.argmax(1).tolist()
-    assert acted.value.dtype == acted.best_value.dtype == np.float32 and acted.action.dtype == np.int64
+    assert {column.dtype for column in acted.remembered.values()} == {np.dtype(np.float32)} and acted.action.dtype == np.int64
     assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"
 
 
 def test_batch_normalisation_uses_running_statistics() -> None:
     spec = make_spec(image())
-    policy = Policy(made(spec, DqnConfig(hidden=16, network="nature_batchnorm")))
+    policy = QPolicy(made(spec, DqnConfig(hidden=16, network="nature_batchnorm")))
     seen = arrays(spec, 6)
     alone = {name: rows[:1] for name, rows in seen.items()}
-    np.testing.assert_allclose(policy.act(seen, 0.0).value[:1], policy.act(alone, 0.0).value, rtol=1e-4, atol=1e-4)
+    among, by_itself = (policy.act(rows, "greedy").remembered[TAKEN_VALUE] for rows in (seen, alone))
+    np.testing.assert_allclose(among[:1], by_itself, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_are_adopted_are_acted_on_at_once() -> None:
     spec = SPECS["stacked vectors"]
     network, newer = made(spec, DqnConfig(hidden=16)), build_network(spec, DqnConfig(hidden=16))
-    policy, seen = Policy(network), arrays(spec, 5)
-    stale = policy.act(seen, 0.0).value
+    policy, seen = QPolicy(network), arrays(spec, 5)
+    stale = policy.act(seen, "greedy").remembered[TAKEN_VALUE]
     load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
-    fresh = policy.act(seen, 0.0).value
+    fresh = policy.act(seen, "greedy").remembered[TAKEN_VALUE]
     assert not np.allclose(stale, fresh)
-    np.testing.assert_allclose(fresh, Policy(newer).act(seen, 0.0).value, rtol=1e-5)
+    np.testing.assert_allclose(fresh, QPolicy(newer).act(seen, "greedy").remembered[TAKEN_VALUE], rtol=1e-5)
 
 
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
@@ -76,7 +78,7 @@ def test_in_bfloat16_it_values_actions_nearly_the_same_and_follows_weights_when_
     spec = make_spec(image(), stack=4)
     followed, newer = made(spec, config), build_network(spec, config)
     seen = arrays(spec, 6)
-    policy, exact = Policy(followed, "bfloat16"), Policy(newer)
+    policy, exact = QPolicy(followed, "bfloat16"), QPolicy(newer)
     load_into(followed, {name: value.numpy() for name, value in newer.state_dict().items()})
     expected = exact.q_values(seen)
     spread = np.abs(expected).max()
@@ -90,21 +92,23 @@ def test_in_bfloat16_it_values_actions_nearly_the_same_and_follows_weights_when_
 
 def test_each_row_explores_with_its_own_epsilon_and_is_told_the_value_of_what_it_does() -> None:
     spec = make_spec(vector(), n=4)
-    policy = Policy(made(spec, DqnConfig(hidden=16)))
+    policy = QPolicy(made(spec, DqnConfig(hidden=16)))
     seen = {"vector": np.ones((4_000, 1, 4), np.float32)}
     epsilon = np.zeros(4_000, np.float32)
     epsilon[2_000:] = 0.5
-    greedy = policy.act(seen, 0.0)
+    greedy = policy.act(seen, "explore")
+    assert np.array_equal(greedy.action, policy.act(seen, "greedy").action), "it explored before it was told to"
+    policy.explore_with(epsilon)
     results = []
     for _ in range(2):
         policy.seed(7)
-        results.append(policy.act(seen, epsilon))
+        results.append(policy.act(seen, "explore"))
     first, again = results
     assert np.array_equal(first.action, again.action)
     assert np.array_equal(first.action[:2_000], greedy.action[:2_000])
     changed = first.action != greedy.action
     assert changed[2_000:].mean() == pytest.approx(0.5 * 3 / 4, abs=0.05)
-    np.testing.assert_array_equal(first.best_value, greedy.value)
-    assert (first.value[changed] < first.best_value[changed]).all()
-    np.testing.assert_array_equal(first.value[~changed], first.best_value[~changed])
-    assert {0, 1, 2, 3} == set(policy.act(seen, 1.0).action.tolist())
+    np.testing.assert_array_equal(first.remembered[BEST_VALUE], greedy.remembered[TAKEN_VALUE])
+    assert (first.remembered[TAKEN_VALUE][changed] < first.remembered[BEST_VALUE][changed]).all()
+    np.testing.assert_array_equal(first.remembered[TAKEN_VALUE][~changed], first.remembered[BEST_VALUE][~changed])
+    assert {0, 1, 2, 3} == set(policy.act(seen, "random").action.tolist())
