@@ -1,7 +1,7 @@
 """Hindsight: what a row would have earned, had it been after a goal that its episode achieved later.
 
-Andrychowicz et al. 2017 (arXiv:1707.01495, section 3.3), strategy "future". The reward function is the environment's, so goals are
-drawn here and not where they are learned from; no row is duplicated, the k goals and their rewards are columns of it.
+Andrychowicz et al. 2017 (arXiv:1707.01495, section 4.5), strategy "future". The reward function is the environment's, so goals
+are drawn here and not where they are learned from; no row is duplicated, the k goals and their rewards are columns of it.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     """Everything that actors, replay and learner must agree on about a row. Built once, by the pre-flight of a run.
 
     `fields` are the observation's; `remembered` names what the algorithm remembers of each row, one float32 each; the other
-    columns follow from `action`. `chunk_length` is a power of two. `hindsight` goals that the row's episode achieved later go with
-    each row, and the reward that the row would have earned for each.
+    columns follow from `action`. `chunk_length` is a power of two. With each row go `hindsight` goals that its episode achieved
+    later, and the reward that the row would have earned for each.
     """
 
     fields: tuple[Field, ...]

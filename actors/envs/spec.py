@@ -41,8 +41,8 @@ def experience_spec(
     env: gymnasium.Env, config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[str, ...] = (), hindsight: int = 0
 ) -> ExperienceSpec:
     """Builds the spec of a run from an environment's spaces. Images travel with `codec`, vectors as they are.
-    An environment whose image alone tells its state says so by `default_stack = 1`. `hindsight` goals per row go with an environment
-    that has goals; with others none.
+    An environment whose image alone tells its state says so by `default_stack = 1`. With each row of an environment that has
+    goals go `hindsight` others.
 
     Raises EnvError, with the reason, for spaces that cannot be fields or actions.
     """
@@ -67,8 +67,8 @@ def experience_spec(
 
 
 def has_goals(env: gymnasium.Env) -> bool:
-    """Whether an environment is in the goal form: a Dict of observation, achieved_goal and desired_goal, the goals vectors of floats of
-    one shape, and a compute_reward that tells what reaching one would have earned under another."""
+    """Whether an environment is in the goal form: a Dict of observation, achieved_goal and desired_goal, the goals vectors of
+    floats of one shape, and a compute_reward that tells what reaching one would have earned under another."""
     space = env.observation_space
     if not (isinstance(space, spaces.Dict) and hasattr(env.unwrapped, "compute_reward")):
         return False

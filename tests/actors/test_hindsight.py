@@ -95,7 +95,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("stack", [1, 3])
-def test_goals_are_those_that_the_same_episode_achieved_later_and_rewards_are_those_of_the_step_that_came_next(
+def test_goals_were_achieved_later_in_the_episode_and_rewards_are_those_of_the_very_next_step(
     stack: int,
 ) -> None:
     spec, env = goal_spec(stack=stack), Difference()
@@ -155,13 +155,8 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
     spec = goal_spec(length=8, stack=stack)
     random = np.random.default_rng(0)
     streams = 5
-    chunker = Chunker(
-        msgspec.structs.replace(spec, hindsight=0),
-        streams,
-        1e9,
-        complete=Hindsight(spec, GoalReward(Difference()), 0),
-        staggered=True,
-    )
+    bare, complete = msgspec.structs.replace(spec, hindsight=0), Hindsight(spec, GoalReward(Difference()), 0)
+    chunker = Chunker(bare, streams, 1e9, complete=complete, staggered=True)
     table = Table(spec, ReplayConfig(capacity=2_000, min_size=1, selector="uniform"), 0)
     rows: list[tuple[int, int]] = []  # stream and episode of each row, by its achieved goal
     episode = np.zeros(streams, int)

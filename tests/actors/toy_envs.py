@@ -389,7 +389,7 @@ gymnasium.register("HeadraceToy-v0", f"{__name__}:Endless")
 
 
 class Plane(gymnasium.Env):
-    """A goal environment: a point that is pushed about in a square until the 20th step, -1 a step until it is within 0.2 of the goal."""
+    """A goal environment: a point that is pushed about in a square for 20 steps, -1 each unless within 0.2 of the goal."""
 
     STEPS, SPEED, NEAR = 20, 0.25, 0.2
 
