@@ -87,7 +87,7 @@ class Actor:
         self._assignment = life.assignment or settings.assignment
         self._take_place()
         self._stack = Stack(spec, streams)
-        known, complete = recall(spec, settings.algorithm, self._env)
+        known, complete = recall(spec, settings.algorithm, self._env, settings.assignment.first_seed)
         # What is learned from once and in whole rollouts had better arrive together.
         chunk_seconds = settings.actors.chunk_seconds
         self._chunker = Chunker(known, streams, chunk_seconds, complete=complete, staggered=not self._rollouts)

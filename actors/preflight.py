@@ -7,6 +7,7 @@ no harm: {"phase": "make"} as it begins each phase, last {"spec": …} or {"erro
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from transport.experience import Categorical, Codec, ExperienceSpec
+from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
 
 if TYPE_CHECKING:
     import gymnasium
@@ -39,6 +40,7 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_step: int
     codec: Codec
     remembered: tuple[str, ...]
+    hindsight: int
     report: str
 
 
@@ -57,9 +59,11 @@ def preflight(
     remembered: tuple[str, ...] = (),
     command: Sequence[str] = COMMAND,
     environment: Mapping[str, str] | None = None,
+    hindsight: int = 0,
 ) -> ExperienceSpec:
     """Makes, resets and steps the environment in a child, and gives the spec of its experience.
 
+    `hindsight` goals go with each row where the environment has goals, and rewards that can be computed of them.
     `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
     Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
     `config.preflight_seconds` in all.
@@ -67,7 +71,7 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(_Order(config, n_step, codec, remembered, str(report)))
+        order = msgspec.json.encode(_Order(config, n_step, codec, remembered, hindsight, str(report)))
         status = _run_child(command, environment, order, chatter, config.preflight_seconds)
         lines = _read_report(report)
         phase = lines[-1].phase
@@ -167,7 +171,8 @@ def _try(order: _Order, enter: Any) -> ExperienceSpec:
     name = order.config.id
     enter("make")
     env = make_env(order.config)
-    spec = experience_spec(env, order.config, order.n_step, order.codec, order.remembered)
+    spec = experience_spec(env, order.config, order.n_step, order.codec, order.remembered, order.hindsight)
+    earned: list[tuple[Any, float]] = []  # where hindsight needs it: the observation after each step, and the step's reward
     env.action_space.seed(0)
     try:
         enter("reset")
@@ -184,17 +189,34 @@ def _try(order: _Order, enter: Any) -> ExperienceSpec:
             check_reward(outcome[1])
             if not isinstance(outcome[4], dict):
                 raise EnvError(f"step must give a dict as info, not {type(outcome[4]).__name__}")
+            if spec.hindsight:
+                earned.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
                 enter("reset")
                 check_observation("reset", env.observation_space, spec.fields, _reset(env, None))
                 enter("step")
             if time.monotonic() > enough:
                 break  # slow, but it works
+        if spec.hindsight:
+            enter("compute_reward")
+            _check_goal_rewards(env, earned)
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
     enter("close")
     env.close()
     return spec
+
+
+def _check_goal_rewards(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> None:
+    """Raises EnvError unless compute_reward tells, of all steps at once, what each has given."""
+    import numpy as np
+
+    from actors.envs.spec import flatten_observation
+    from actors.hindsight import GoalReward
+
+    seen = [flatten_observation(env.observation_space, observation) for observation, _ in earned]
+    achieved, desired = (np.stack([values[name] for values in seen]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
+    GoalReward(env).check(achieved, desired, np.array([reward for _, reward in earned]))
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:

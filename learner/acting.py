@@ -22,6 +22,7 @@ from learner.devices import precision
 from learner.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
 from learner.networks import QNetwork, Torso, large_convolutions
 from learner.priorities import BEST_VALUE, TAKEN_VALUE
+from learner.soft_networks import SoftPolicy
 from transport.experience import Columns
 
 Layers = Callable[[np.ndarray], np.ndarray]
@@ -162,8 +163,7 @@ class StochasticPolicy:
         """Unbounded actions [K, A], and the log-density [K] of what their tanh is: as learner/gaussian.py computes it."""
         assert self._log_std is not None
         if mode == "random":
-            uniform = self._random.uniform(-NEAR_ONE, NEAR_ONE, mean.shape)
-            return np.arctanh(uniform).astype(np.float32), np.full(len(mean), -math.log(2 * NEAR_ONE) * mean.shape[1])
+            return _anything(self._random, mean.shape), np.full(len(mean), -math.log(2 * NEAR_ONE) * mean.shape[1])
         log_std = self._log_std.clip(LEAST_LOG_STD, GREATEST_LOG_STD)
         action = mean
         if mode == "explore":
@@ -172,6 +172,39 @@ class StochasticPolicy:
         density = -0.5 * ((exact - mean) * np.exp(-log_std)) ** 2 - log_std - HALF_LOG_2_PI
         slope = 2 * (math.log(2) - exact - np.logaddexp(0, -2 * exact))
         return action, (density - slope).sum(1)
+
+
+class SoftActing:
+    """Draws from a soft actor-critic's policy; greedily it does the mean. Remembers nothing."""
+
+    def __init__(self, network: SoftPolicy) -> None:
+        """Takes the network whose weights are followed."""
+        self._dense, self._actions = _DenseActor(network), network.actions
+        self._random = np.random.default_rng()
+
+    def refresh(self) -> None:
+        """Weights are read where the network has them."""
+
+    def seed(self, seed: int) -> None:
+        """Begins the stream of random choices anew."""
+        self._random = np.random.default_rng(seed)
+
+    def act(self, observation: Columns, mode: Mode) -> Acted:
+        """Acts on observation[name] [K, stack, *shape] as stored."""
+        if mode == "random":
+            count = len(next(iter(observation.values())))
+            return Acted(_anything(self._random, (count, self._actions)), {})
+        answer = self._dense(observation)  # [K, 2A]
+        mean, log_std = answer[:, : self._actions], answer[:, self._actions :]
+        if mode == "greedy":
+            return Acted(mean.copy(), {})
+        noise = self._random.standard_normal(mean.shape, np.float32)
+        return Acted(mean + np.exp(log_std.clip(LEAST_LOG_STD, GREATEST_LOG_STD)) * noise, {})
+
+
+def _anything(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Unbounded actions [K, A] float32 of which the bounded ones are uniform."""
+    return np.arctanh(random.uniform(-NEAR_ONE, NEAR_ONE, shape)).astype(np.float32)
 
 
 def _copy_weights(network: nn.Module, copy_: nn.Module) -> None:
@@ -217,9 +250,9 @@ class _Dense:
 
 
 class _DenseActor:
-    """The policy's half of an ActorCritic's forward pass in numpy, for networks without images."""
+    """The policy's half of an ActorCritic's forward pass in numpy, for networks without images; or a SoftPolicy's."""
 
-    def __init__(self, network: ActorCritic) -> None:
+    def __init__(self, network: ActorCritic | SoftPolicy) -> None:
         self._fields, self._goal, self._features = network.inputs.fields, network.inputs.goal, network.inputs.features
         normaliser = network.inputs.normaliser
         self._statistics = None

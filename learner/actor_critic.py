@@ -131,7 +131,7 @@ class ActorCritic(nn.Module):
             if self.inputs.fields:
                 seen.append(self.inputs(observation).to(inner))
             features = self.trunk(seen[0] if len(seen) == 1 else torch.cat(seen, 1)).float()
-        with _exact(features.device.type):
+        with exact(features.device.type):
             return self.policy(features), self.value(features).squeeze(1)
 
     def log_prob_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,7 @@ class ActorCritic(nn.Module):
             self.inputs.normaliser.observe(self.inputs.raw(seen).squeeze(1))
 
 
-def _exact(device_type: str) -> AbstractContextManager[object]:
+def exact(device_type: str) -> AbstractContextManager[object]:
     """Within, autocast is off."""
     return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
 

@@ -7,7 +7,7 @@ import torch
 
 from learner.algorithms.base import Batch
 from replay.client import SampledBatch
-from transport.experience import ExperienceSpec
+from transport.experience import HINDSIGHT_GOAL, HINDSIGHT_REWARD, ExperienceSpec
 
 
 def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device) -> Batch:
@@ -28,4 +28,6 @@ def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device)
         # Not every device has float64.
         probability=torch.from_numpy(sampled.arrays["probability"].astype(np.float32)).to(device),
         population=sampled.population,
+        hindsight_goal=move(HINDSIGHT_GOAL) if spec.hindsight else None,
+        hindsight_reward=move(HINDSIGHT_REWARD) if spec.hindsight else None,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +28,16 @@ class Optimiser:
     others the host reads the norm, which is free on a CPU and a wait of the host on MPS and DirectML.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], config: LearnerConfig, device: torch.device) -> None:
-        """Raises ValueError, or DeviceError for a precision the device lacks, with one line."""
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        config: LearnerConfig,
+        device: torch.device,
+        rates: Mapping[nn.Parameter, float] = MappingProxyType({}),
+    ) -> None:
+        """`rates` has the learning rates of the last parameters, where they are not the configured one.
+
+        Raises ValueError, or DeviceError for a precision the device lacks, with one line."""
         if config.batch_size % config.accumulation:
             raise ValueError(
                 f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
@@ -38,9 +48,12 @@ class Optimiser:
         self._parameters = parameters
         self._fused = capabilities(device).fused_optimiser
         foreach = None if self._fused else False  # where Adam is not fused, kernels over many tensors are missing too
+        usual = [parameter for parameter in parameters if parameter not in rates]
+        groups = [{"params": usual}, *({"params": [parameter], "lr": rate} for parameter, rate in rates.items())]
         self._adam = torch.optim.Adam(
-            parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=foreach
+            groups, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=foreach
         )
+        self._rates = [group["lr"] for group in self._adam.param_groups]
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
         self._skipped = torch.zeros((), device=device)
         self.parts = config.accumulation  # micro-batches of a batch; more when memory is short
@@ -119,8 +132,8 @@ class Optimiser:
 
     def set_learning_rate_share(self, share: float) -> None:
         """From the next update on, steps are of this share of the configured learning rate."""
-        for group in self._adam.param_groups:
-            group["lr"] = share * self.config.learning_rate
+        for group, rate in zip(self._adam.param_groups, self._rates, strict=True):
+            group["lr"] = share * rate
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments per parameter, the loss scale and what was skipped: all that the next step depends on."""

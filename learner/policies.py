@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from learner.acting import Policy, QPolicy, StochasticPolicy
+from learner.acting import Policy, QPolicy, SoftActing, StochasticPolicy
 from learner.actor_critic import ActorCritic, build_actor_critic
-from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
+from learner.config import AlgorithmConfig, DqnConfig, SacConfig
 from learner.networks import QNetwork, build_network
+from learner.soft_networks import SoftPolicy, build_soft_policy
 from transport.experience import ExperienceSpec
 
 
@@ -15,9 +16,9 @@ def build_policy(spec: ExperienceSpec, config: AlgorithmConfig) -> nn.Module:
     """The network whose weights travel, in float32 on the CPU. Raises ValueError with one line for what cannot be built."""
     if isinstance(config, DqnConfig):
         return build_network(spec, config)
-    if isinstance(config, PpoConfig):
-        return build_actor_critic(spec, config)
-    raise ValueError(f"there is no policy for {type(config).__name__}")
+    if isinstance(config, SacConfig):
+        return build_soft_policy(spec, config)
+    return build_actor_critic(spec, config)
 
 
 def acting_policy(network: nn.Module, precision: str = "float32") -> Policy:
@@ -27,5 +28,7 @@ def acting_policy(network: nn.Module, precision: str = "float32") -> Policy:
     """
     if isinstance(network, QNetwork):
         return QPolicy(network, precision)
+    if isinstance(network, SoftPolicy):
+        return SoftActing(network)
     assert isinstance(network, ActorCritic), f"nobody acts by {type(network).__name__}"
     return StochasticPolicy(network, precision)

@@ -14,7 +14,7 @@ def batch_layout(spec: ExperienceSpec, batch_size: int) -> Layout:
     W = stack + n_step rows around each item travel as they rest; observation_index and next_index [B, stack] say which of
     them make up the stack of observation_t and of observation_{t+m}, oldest first. m = steps [B]: n_step, or fewer to the
     boundary. reward [B, n_step] holds reward_t …; entries from m on mean nothing. terminated [B]: the episode terminated
-    within the m steps.
+    within the m steps. Where the spec asks for hindsight: k goals achieved later, and the reward t for each.
     """
     window = spec.stack + spec.n_step
     action = next(column for column in spec.columns if column.name == "action")
@@ -30,6 +30,7 @@ def batch_layout(spec: ExperienceSpec, batch_size: int) -> Layout:
             ("probability", (batch_size,), "<f8"),
             ("key", (batch_size,), "<i8"),
             ("policy_version", (batch_size,), "<i4"),
+            *((column.name, (batch_size, *column.shape), column.dtype) for column in spec.hindsight_columns),
         )
     )
 
@@ -137,3 +138,5 @@ class Storage:
         out["steps"][:] = steps
         out["terminated"][:] = terminated
         out["policy_version"][:] = self._columns["policy_version"][row]
+        for column in spec.hindsight_columns:
+            np.take(self._columns[column.name], row, axis=0, out=out[column.name], mode="clip")

@@ -32,7 +32,7 @@ def check_values(spec: ExperienceSpec, chunk: Chunk) -> None:
         raise RejectedChunk("a reward that is not finite")
     if columns["episode_step"].min() < 0:
         raise RejectedChunk("a negative episode_step")
-    for field in spec.fields:
+    for field in (*spec.fields, *spec.hindsight_columns):
         if field.dtype.startswith("<f") and not np.isfinite(columns[field.name]).all():
             raise RejectedChunk(f"{field.name} is not finite")
 

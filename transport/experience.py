@@ -18,6 +18,8 @@ import numpy as np
 
 Codec = Literal["none", "lz4", "zstd"]
 Columns = dict[str, np.ndarray]  # one array per column, axis 0 = row
+ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"  # the fields of an environment with goals
+HINDSIGHT_GOAL, HINDSIGHT_REWARD = "hindsight_goal", "hindsight_reward"  # columns that tell a row with other goals
 INITIAL_PRIORITY = "initial_priority"  # a remembered column: how much there may be to learn from a new item, NaN where unknown
 STORED_DTYPES = ("|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4")
 
@@ -97,7 +99,8 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     """Everything that actors, replay and learner must agree on about a row. Built once, by the pre-flight of a run.
 
     `fields` are the observation's; `remembered` names what the algorithm remembers of each row, one float32 each; the other
-    columns follow from `action`. `chunk_length` is a power of two.
+    columns follow from `action`. `chunk_length` is a power of two. With each row go `hindsight` goals that its episode achieved
+    later, and the reward that the row would have earned for each.
     """
 
     fields: tuple[Field, ...]
@@ -106,6 +109,7 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     stack: int = 1
     n_step: int = 1
     remembered: tuple[str, ...] = ()
+    hindsight: int = 0
 
     def __post_init__(self) -> None:
         """Refuses what no process could work with."""
@@ -118,6 +122,8 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             raise SpecError(f"n_step must be 1 to 64, not {self.n_step}")
         if not self.fields:
             raise SpecError("an observation needs at least one field")
+        if self.hindsight:
+            self._check_goals()
         names = [column.name for column in self.columns]
         if len(set(names)) != len(names):
             raise SpecError(f"column names must differ: {', '.join(names)}")
@@ -126,6 +132,16 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
                 raise SpecError(f"field {field.name}: dtype {field.dtype} is not one of {', '.join(STORED_DTYPES)}")
             if any(size < 1 for size in field.shape):
                 raise SpecError(f"field {field.name}: shape {field.shape} has an empty axis")
+
+    def _check_goals(self) -> None:
+        """Refuses hindsight where there is nothing to look back at."""
+        if not 1 <= self.hindsight <= 16:
+            raise SpecError(f"hindsight must be 0 to 16, not {self.hindsight}")
+        shapes = [field.shape for field in self.fields if field.name in (ACHIEVED_GOAL, DESIRED_GOAL)]
+        if len(shapes) != 2 or shapes[0] != shapes[1]:
+            raise SpecError(f"hindsight needs the fields {ACHIEVED_GOAL} and {DESIRED_GOAL}, of one shape")
+        if self.n_step != 1:
+            raise SpecError(f"hindsight needs n_step 1, not {self.n_step}: rewards between belong to another goal")
 
     @cached_property
     def columns(self) -> tuple[Field, ...]:
@@ -144,7 +160,21 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             Field("episode_step", (), "<i4"),  # rows since the reset: how far back a stack may look
             Field("policy_version", (), "<i4"),
             *(Field(name, (), "<f4") for name in self.remembered),
+            *self.hindsight_columns,
         )
+
+    @cached_property
+    def hindsight_columns(self) -> tuple[Field, ...]:
+        """The columns that tell a row with other goals: [k, *shape of a goal] as goals rest, and [k] rewards; or none."""
+        if not self.hindsight:
+            return ()
+        goal = self.field(DESIRED_GOAL)
+        told = msgspec.structs.replace(goal, name=HINDSIGHT_GOAL, shape=(self.hindsight, *goal.shape))
+        return (told, Field(HINDSIGHT_REWARD, (self.hindsight,), "<f4"))
+
+    def field(self, name: str) -> Field:
+        """The observation's field of that name."""
+        return next(field for field in self.fields if field.name == name)
 
     @cached_property
     def large(self) -> tuple[Field, ...]:
@@ -179,8 +209,9 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     def digest(self) -> str:
         """Sixteen hex digits that differ when anything in the spec differs; compared in every greeting."""
         document = msgspec.to_builtins(self)
-        if not self.remembered:  # specs of runs from before there was such a thing keep their digest
-            del document["remembered"]
+        for late in ("remembered", "hindsight"):
+            if not document[late]:  # specs of runs from before there was such a thing keep their digest
+                del document[late]
         return hashlib.blake2b(msgspec.json.encode(document), digest_size=8).hexdigest()
 
     def empty(self, *axes: int) -> Columns:
@@ -189,7 +220,7 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
 
     def round_trip(self, name: str, values: np.ndarray) -> np.ndarray:
         """What the learner will see of `values`: a policy must act on this, or its log-probabilities would be wrong."""
-        field = next(field for field in self.fields if field.name == name)
+        field = self.field(name)
         return field.decode(field.encode(values))
 
 

@@ -13,7 +13,18 @@ from gymnasium import spaces
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from transport.experience import Categorical, Codec, Continuous, ExperienceSpec, Field, SpecError
+from transport.experience import (
+    ACHIEVED_GOAL,
+    DESIRED_GOAL,
+    HINDSIGHT_GOAL,
+    HINDSIGHT_REWARD,
+    Categorical,
+    Codec,
+    Continuous,
+    ExperienceSpec,
+    Field,
+    SpecError,
+)
 
 MAX_BOUND = 1e6  # a bound beyond this is a way of saying that there is none
 IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
@@ -21,14 +32,17 @@ CHUNK_BYTES = 16_000_000  # chunks of large observations are shorter, to stay be
 MAX_OBSERVATION_BYTES = 500_000  # beyond, the layer after the convolutions alone has some hundred million parameters
 MAX_COMBINATIONS = 1_024  # of a product of choices: each is an output of the network
 MIN_PICTURE = 12  # the least height and width of floats that are taken for a picture
-TAKEN = frozenset("action reward terminated truncated valid episode_step policy_version".split())  # a row's other columns
+TAKEN = frozenset(  # a row's other columns
+    ["action", "reward", "terminated", "truncated", "valid", "episode_step", "policy_version", HINDSIGHT_GOAL, HINDSIGHT_REWARD]
+)
 
 
 def experience_spec(
-    env: gymnasium.Env, config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[str, ...] = ()
+    env: gymnasium.Env, config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[str, ...] = (), hindsight: int = 0
 ) -> ExperienceSpec:
     """Builds the spec of a run from an environment's spaces. Images travel with `codec`, vectors as they are.
-    An environment whose image alone tells its state says so by `default_stack = 1`.
+    An environment whose image alone tells its state says so by `default_stack = 1`. With each row of an environment that has
+    goals go `hindsight` others.
 
     Raises EnvError, with the reason, for spaces that cannot be fields or actions.
     """
@@ -46,9 +60,23 @@ def experience_spec(
             stack=config.stack or stack,
             n_step=n_step,
             remembered=remembered,
+            hindsight=hindsight if has_goals(env) else 0,
         )
     except (SpecError, EnvError) as error:
         raise EnvError(f"{config.id}: {error}") from error
+
+
+def has_goals(env: gymnasium.Env) -> bool:
+    """Whether an environment is in the goal form: a Dict of observation, achieved_goal and desired_goal, the goals vectors of
+    floats of one shape, and a compute_reward that tells what reaching one would have earned under another."""
+    space = env.observation_space
+    if not (isinstance(space, spaces.Dict) and hasattr(env.unwrapped, "compute_reward")):
+        return False
+    goals = [space.spaces.get(name) for name in (ACHIEVED_GOAL, DESIRED_GOAL)]
+    vectors = all(
+        isinstance(goal, spaces.Box) and np.issubdtype(goal.dtype, np.floating) and len(goal.shape) == 1 for goal in goals
+    )
+    return vectors and goals[0].shape == goals[1].shape and "observation" in space.spaces  # type: ignore[union-attr]
 
 
 def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:

@@ -73,7 +73,7 @@ class VectorEnv:
         self._most_steps = most_steps
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         start = np.random.default_rng(list(seeds)) if random_starts else None
-        env = make(config)
+        self.example = env = make(config)  # to be asked what it is; nobody but `simulators` steps it
         # A workload that steps many as one, unless a wrapper is to see each step.
         together = getattr(env, "simulators", None) if env.unwrapped is env else None
         envs = [env] if together else [env, *(make(config) for _ in range(count - 1))]

@@ -26,6 +26,8 @@ class Batch(NamedTuple):
     terminated: Tensor  # [B] bool: the episode terminated within the m steps
     probability: Tensor  # [B] float: the probability with which the item was drawn
     population: Tensor | int  # items in the table when the batch was drawn
+    hindsight_goal: Tensor | None = None  # [B, k, *shape] as stored: goals that the same episode achieved later
+    hindsight_reward: Tensor | None = None  # [B, k] float32: r_t for each of them
 
     def part(self, start: int, stop: int) -> Batch:
         """Items start … stop-1: views, no copies."""
@@ -39,6 +41,8 @@ class Batch(NamedTuple):
             self.terminated[start:stop],
             self.probability[start:stop],
             self.population,
+            None if self.hindsight_goal is None else self.hindsight_goal[start:stop],
+            None if self.hindsight_reward is None else self.hindsight_reward[start:stop],
         )
 
 

@@ -386,3 +386,58 @@ def not_an_env() -> object:
 
 
 gymnasium.register("HeadraceToy-v0", f"{__name__}:Endless")
+
+
+class Plane(gymnasium.Env):
+    """A goal environment: a point that is pushed about in a square for 20 steps, -1 each unless within 0.2 of the goal."""
+
+    STEPS, SPEED, NEAR = 20, 0.25, 0.2
+
+    def __init__(self) -> None:
+        place = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.observation_space = spaces.Dict({"observation": place, "achieved_goal": place, "desired_goal": place})
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
+        super().reset(seed=seed)
+        self.now = 0
+        self.place, self.goal = self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32)
+        return self._seen(), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        self.now += 1
+        self.place = np.clip(self.place + self.SPEED * action, -1, 1).astype(np.float32)
+        reward = float(self.compute_reward(self.place[None], self.goal[None], {})[0])
+        return self._seen(), reward, False, self.now >= self.STEPS, {"is_success": reward == 0}
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> np.ndarray:
+        return np.where(np.linalg.norm(achieved - desired, axis=-1) < self.NEAR, 0.0, -1.0)
+
+    def _seen(self) -> dict[str, np.ndarray]:
+        return {"observation": self.place, "achieved_goal": self.place, "desired_goal": self.goal}
+
+
+class PlaneForOne(Plane):
+    """Its compute_reward takes one goal at a time."""
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
+        return np.array([0.0 if float(np.linalg.norm(achieved - desired)) < self.NEAR else -1.0])
+
+
+class PlanePushed(Plane):
+    """Its steps cost more than the goals tell."""
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        seen, reward, *rest = super().step(action)
+        return (seen, reward - 0.5, *rest)
+
+
+class PlaneOfInfo(Plane):
+    """Its reward needs to know more than goals."""
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        self.now += 1
+        return self._seen(), 0.0, False, False, {"force": 1.0}
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> np.ndarray:
+        return np.full(len(achieved), info["force"])

@@ -1,0 +1,254 @@
+"""Goals that were achieved later: which, where from, and what they would have earned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from actors.chunker import Chunker
+from actors.config import EnvConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from actors.hindsight import GoalReward, Hindsight, rows_of_future
+from actors.preflight import preflight
+from replay.config import ReplayConfig
+from replay.storage import batch_layout
+from replay.table import Table
+from tests.actors.toy_envs import Plane
+from transport.experience import Columns, Continuous, ExperienceSpec, Field
+
+TOYS = "tests.actors.toy_envs"
+OWN = 250  # the goal that rows have themselves, where all others are below
+
+
+def goal_spec(length: int = 16, hindsight: int = 4, goal: Field | None = None, stack: int = 1) -> ExperienceSpec:
+    """Goals are numbers that count the rows of all streams, so that a test can tell which row a goal is from."""
+    achieved = goal or Field("achieved_goal", (1,), "<f4")
+    fields = (Field("observation", (1,), "<f4"), achieved, msgspec.structs.replace(achieved, name="desired_goal"))
+    return ExperienceSpec(fields, Continuous((-1.0,), (1.0,)), length, stack, hindsight=hindsight)
+
+
+class Difference:
+    """A goal environment as far as hindsight asks: the reward is how far the goal lies ahead, negative."""
+
+    calls = 0
+
+    @property
+    def unwrapped(self) -> Difference:
+        return self
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+        assert achieved.shape == desired.shape and achieved.ndim == 2 and info == {}
+        self.calls += 1
+        return -np.abs(achieved - desired)[:, 0]
+
+
+def make_columns(spec: ExperienceSpec, *chunks: list[tuple[int, str]]) -> Columns:
+    """Chunks [M, rows] of episodes as [(steps, how it ends)]; where none is named, rows of an episode under way fill the rest."""
+    rows = spec.rows(spec.chunk_length)
+    columns = spec.empty(len(chunks), rows)
+    del columns["hindsight_goal"], columns["hindsight_reward"]
+    for column in columns.values():
+        column[...] = 0
+    columns["valid"][...] = 1
+    columns["desired_goal"][...] = OWN
+    columns["reward"][...] = 7
+    columns["achieved_goal"][...] = np.arange(len(chunks) * rows).reshape(len(chunks), rows, 1)
+    for m, episodes in enumerate(chunks):
+        row = 0
+        for steps, end in [*episodes, (rows, "")]:
+            count = steps + (end == "truncated")
+            age = np.arange(count)[: rows - row]
+            columns["episode_step"][m, row : row + count] = age
+            if end and row + steps <= rows:
+                columns[end][m, row + steps - 1] = 1
+            if end == "truncated" and row + steps < rows:
+                columns["valid"][m, row + steps] = 0
+            row += count
+            if row >= rows:
+                break
+    return columns
+
+
+def last_of_episode(columns: Columns, m: int, row: int) -> int:
+    """The naive way: on until something ends it."""
+    rows = columns["valid"].shape[1]
+    while row + 1 < rows and not columns["terminated"][m, row] and columns["valid"][m, row]:
+        row += 1
+    return row
+
+
+CASES = [
+    [(5, "terminated"), (4, "truncated")],
+    [(1, "terminated"), (1, "truncated"), (1, "terminated"), (2, "truncated"), (3, "terminated")],
+    [],
+    [(16, "truncated")],  # the last observation is the chunk's last row
+    [(17, "terminated")],  # as is the last step
+]
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_goals_were_achieved_later_in_the_episode_and_rewards_are_those_of_the_very_next_step(
+    stack: int,
+) -> None:
+    spec, env = goal_spec(stack=stack), Difference()
+    before = make_columns(spec, *CASES)
+    columns = Hindsight(spec, GoalReward(env), 0)({name: column.copy() for name, column in before.items()})
+    for name, column in before.items():
+        assert np.array_equal(columns[name], column), f"{name} is left alone"
+    chunks, rows = before["valid"].shape
+    for m in range(chunks):
+        for row in range(rows):
+            last = last_of_episode(before, m, row)
+            goal, reward = columns["hindsight_goal"][m, row, :, 0], columns["hindsight_reward"][m, row]
+            if last == row:
+                assert (goal == OWN).all() and (reward == 7).all()
+                continue
+            achieved = before["achieved_goal"][m, :, 0]
+            assert np.isin(goal, achieved[row + 1 : last + 1]).all(), (m, row, last, goal)
+            assert np.array_equal(reward, -np.abs(achieved[row + 1] - goal))
+    assert env.calls == 1, "once for all chunks that leave together"
+
+
+def test_the_columns_rest_as_the_spec_says() -> None:
+    spec = goal_spec(hindsight=3)
+    columns = Hindsight(spec, GoalReward(Difference()), 0)(make_columns(spec, *CASES))
+    for column in spec.columns:
+        assert columns[column.name].dtype == np.dtype(column.dtype), column.name
+        assert columns[column.name].shape == (len(CASES), spec.rows(16), *column.shape), column.name
+
+
+def test_each_later_row_is_as_likely() -> None:
+    spec = goal_spec(length=8, hindsight=16)
+    chunks = 500
+    columns = Hindsight(spec, GoalReward(Difference()), 1)(make_columns(spec, *[[(6, "truncated")]] * chunks))
+    first = columns["achieved_goal"][:, 0, 0]
+    drawn = Counter((columns["hindsight_goal"][:, 1, :, 0] - first[:, None]).astype(int).ravel().tolist())
+    assert set(drawn) == {2, 3, 4, 5, 6}, "row 6 holds the last observation"
+    expected = chunks * 16 / 5
+    assert sum((count - expected) ** 2 / expected for count in drawn.values()) < 23.5  # chi-square, 4 degrees, p = 1e-4
+
+
+def test_a_goal_that_rests_as_bytes_is_rewarded_as_the_learner_will_see_it() -> None:
+    spec = goal_spec(goal=Field("achieved_goal", (1,), "|u1", scale=0.5, offset=-3.0))
+    columns = make_columns(spec, [(16, "truncated")])
+    columns = Hindsight(spec, GoalReward(Difference()), 0)(columns)
+    assert columns["hindsight_goal"].dtype == np.uint8
+    goal = columns["hindsight_goal"][0, 2, :, 0].astype(float) * 0.5 - 3.0
+    assert np.allclose(columns["hindsight_reward"][0, 2], -np.abs(3 * 0.5 - 3.0 - goal))
+
+
+def test_rows_of_future_count_to_the_end_of_the_episode_or_of_the_chunk() -> None:
+    ages = np.array([[0, 1, 2, 0, 0, 1], [7, 8, 9, 10, 11, 12]], np.int32)
+    assert rows_of_future(ages).tolist() == [[2, 1, 0, 0, 1, 0], [5, 4, 3, 2, 1, 0]]
+
+
+@pytest.mark.parametrize("stack", [1, 2])
+def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stack: int) -> None:
+    spec = goal_spec(length=8, stack=stack)
+    random = np.random.default_rng(0)
+    streams = 5
+    bare, complete = msgspec.structs.replace(spec, hindsight=0), Hindsight(spec, GoalReward(Difference()), 0)
+    chunker = Chunker(bare, streams, 1e9, complete=complete, staggered=True)
+    table = Table(spec, ReplayConfig(capacity=2_000, min_size=1, selector="uniform"), 0)
+    rows: list[tuple[int, int]] = []  # stream and episode of each row, by its achieved goal
+    episode = np.zeros(streams, int)
+
+    def observe() -> Columns:
+        first = len(rows)
+        rows.extend((k, int(episode[k])) for k in range(streams))
+        number = np.arange(first, first + streams, dtype=np.float32)[:, None]
+        return {"observation": number, "achieved_goal": number, "desired_goal": np.full((streams, 1), -5, np.float32)}
+
+    observation = observe()
+    chunks = []
+    for step in range(200):
+        terminated = random.random(streams) < 0.1
+        truncated = ~terminated & (random.random(streams) < 0.1)
+        following = observe()
+        action, reward = np.zeros((streams, 1), np.float32), np.full(streams, 7, np.float32)
+        chunks += chunker.step(observation, action, reward, terminated, truncated, following, step, {})
+        episode += terminated | truncated
+        observation = observe() if (terminated | truncated).any() else following
+        if (terminated | truncated).any():  # those that go on were seen already
+            for name, values in observation.items():
+                values[~(terminated | truncated)] = following[name][~(terminated | truncated)]
+    chunks += chunker.drain(observation, 200)
+    for chunk in chunks:
+        table.insert(chunk)
+    layout = batch_layout(spec, 512)
+    batch = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    table.sample(batch)
+    told = 0
+    for b in range(512):
+        now = int(batch["observation/achieved_goal"][b, stack - 1, 0])
+        for goal, reward in zip(batch["hindsight_goal"][b, :, 0].tolist(), batch["hindsight_reward"][b].tolist(), strict=True):
+            if goal == -5:
+                assert reward == 7
+                continue
+            told += 1
+            assert goal > now and rows[int(goal)] == rows[now]
+            came_to = int(batch["observation/achieved_goal"][b, stack, 0])
+            assert reward == -abs(came_to - goal) and rows[came_to] == rows[now]
+    assert told > 512
+
+
+def test_what_travels_and_rests_through_an_environment_is_what_its_compute_reward_says() -> None:
+    config = EnvConfig(id=f"{TOYS}:Plane", chunk_length=16)
+    spec = experience_spec(make_env(config), config, 1, "none", hindsight=4)
+    env = VectorEnv(config, spec, 3, [0, 1, 2])
+    bare = msgspec.structs.replace(spec, hindsight=0)
+    chunker = Chunker(bare, 3, 1e9, complete=Hindsight(spec, GoalReward(env.example), 0))
+    observation, random, chunks = env.reset(), np.random.default_rng(0), []
+    for _ in range(60):
+        action = random.standard_normal((3, 2)).astype(np.float32)
+        step = env.step(np.tanh(action))
+        chunks += chunker.step(observation, action, step.reward, step.terminated, step.truncated, step.final_observation, 0, {})
+        observation = step.observation
+    plane, successes = Plane(), 0
+    for chunk in chunks:
+        columns = chunk.columns
+        for row in np.flatnonzero(columns["valid"][: chunk.length]):
+            if columns["valid"][row + 1] or columns["truncated"][row]:
+                for goal, reward in zip(columns["hindsight_goal"][row], columns["hindsight_reward"][row], strict=True):
+                    assert reward == plane.compute_reward(columns["achieved_goal"][row + 1], goal, {})
+                    successes += int(reward == 0)
+    assert successes > 50, "hindsight is there to show what success is"
+
+
+def test_only_environments_with_goals_have_hindsight() -> None:
+    for name, expected in ((f"{TOYS}:Plane", 4), ("Pendulum-v1", 0), (f"{TOYS}:Rover", 0)):
+        config = EnvConfig(id=name)
+        assert experience_spec(make_env(config), config, 1, "none", hindsight=4).hindsight == expected
+    plane = Plane()
+    plane.observation_space["desired_goal"] = spaces.Box(-1, 1, (3,), np.float32)
+    assert experience_spec(plane, EnvConfig(id="plane"), 1, "none", hindsight=4).hindsight == 0
+
+
+def test_the_preflight_gives_hindsight_to_an_environment_whose_rewards_can_be_told() -> None:
+    config = EnvConfig(id=f"{TOYS}:Plane")
+    spec = preflight(config, 1, "none", hindsight=4)
+    assert spec == experience_spec(make_env(config), config, 1, "none", hindsight=4) and spec.hindsight == 4
+    assert preflight(EnvConfig(id=f"{TOYS}:PlanePushed"), 1, "none").hindsight == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("PlaneForOne", "compute_reward of 20 goals gave shape (1,), not (20,)"),
+        ("PlanePushed", "of a step that gave -1.5, so hindsight would teach other rewards"),
+        ("PlaneOfInfo", "compute_reward of 20 goals: KeyError: 'force'"),
+    ],
+)
+def test_a_reward_that_cannot_be_told_of_goals_is_refused_in_one_line(name: str, message: str) -> None:
+    with pytest.raises(EnvError) as refusal:
+        preflight(EnvConfig(id=f"{TOYS}:{name}"), 1, "none", hindsight=4)
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+    assert "--algorithm.hindsight 0" in str(refusal.value) and name in str(refusal.value)

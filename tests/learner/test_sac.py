@@ -1,0 +1,292 @@
+"""SAC's gradients by hand beside automatic ones, its targets, its temperature and its hindsight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from learner import gaussian, resume
+from learner.algorithms.base import Batch, transition
+from learner.algorithms.sac import Sac
+from learner.checkpoint import Checkpoints, load_into
+from learner.config import LearnerConfig, SacConfig
+from learner.optim import Optimiser
+from learner.policies import acting_policy, build_policy
+from tests.learner.examples import CPU, image, make_observation, vector
+from transport.experience import Categorical, Continuous, ExperienceSpec
+
+ACTIONS = Continuous((-1.0, -2.0), (1.0, 3.0))
+GOALS = (vector("achieved_goal", 3), vector("desired_goal", 3), vector("observation", 5))
+LEARNER = LearnerConfig(batch_size=32, learning_rate=1e-2, adam_epsilon=1e-8, max_gradient_norm=1e6)
+
+
+def make_spec(stack: int = 1, hindsight: int = 0) -> ExperienceSpec:
+    return ExperienceSpec(GOALS, ACTIONS, 16, stack, hindsight=hindsight)
+
+
+def make_batch(spec: ExperienceSpec, items: int = 32) -> Batch:
+    """Random items, some terminated."""
+    terminated = torch.rand(items) < 0.3
+    here = torch.arange(spec.stack).expand(items, -1)
+    goals = torch.randn(items, spec.hindsight, 3) if spec.hindsight else None
+    return Batch(
+        observation=make_observation(spec.fields, (items, spec.stack + 1)),
+        observation_index=here,
+        next_index=here + (~terminated).long()[:, None],
+        action=torch.randn(items, 2),
+        reward=-torch.rand(items, 1),
+        steps=torch.ones(items, dtype=torch.int64),
+        terminated=terminated,
+        probability=torch.full((items,), 0.01),
+        population=1_000,
+        hindsight_goal=goals,
+        hindsight_reward=None if goals is None else goals.sum(2),
+    )
+
+
+def naive_values(critics: torch.nn.Module, features: Tensor, action: Tensor) -> Tensor:
+    """[2, B]: one critic after the other, one layer after the other."""
+    values = []
+    for which in (0, 1):
+        hidden = torch.cat([features, torch.tanh(action)], 1)
+        pairs = list(zip(critics.weights, critics.biases, strict=True))  # type: ignore[call-overload]
+        for number, (weight, bias) in enumerate(pairs):
+            hidden = linear(hidden, weight[which], bias[which, 0])
+            hidden = hidden if number == len(pairs) - 1 else hidden.relu()
+        values.append(hidden[:, 0])
+    return torch.stack(values)
+
+
+def naive_gradients(algorithm: Sac, batch: Batch, weight: Tensor, noise: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Of each parameter by its own loss alone, and |td| [B]; noise: [2B, A], for now and for what comes next."""
+    config, items = algorithm.config, len(weight)
+    step = transition(batch, config.gamma)
+    now, following = algorithm.network.inputs(step.observation), algorithm.network.inputs(step.next_observation)  # type: ignore[arg-type]
+    temperature = algorithm.temperature.log.exp()
+
+    def draw(observation: object, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = algorithm.network(observation)
+        action = mean + log_std.exp() * noise
+        return action, gaussian.log_prob(action, mean, log_std)
+
+    with torch.no_grad():
+        action, log_prob = draw(step.next_observation, noise[items:])
+        next_value = naive_values(algorithm.target, following, action).amin(0) - temperature * log_prob
+        goal = step.reward * config.reward_scale + step.discount * next_value  # type: ignore[operator]
+        if config.clip_targets:
+            goal = goal.clamp(-config.reward_scale / (1 - config.gamma), 0)
+    td = goal - naive_values(algorithm.critics, now, batch.action)
+    critic_loss = sum(0.5 * (weight * error.square()).mean() for error in td)
+    action, log_prob = draw(step.observation, noise[:items])
+    policy_loss = (temperature.detach() * log_prob - naive_values(algorithm.critics, now, action).amin(0)).mean()
+    entropy_above = -log_prob.detach() - algorithm.target_entropy
+    temperature_loss = (algorithm.temperature.log * entropy_above).mean()
+    found = [
+        *torch.autograd.grad(policy_loss, list(algorithm.network.parameters())),
+        *torch.autograd.grad(critic_loss, list(algorithm.critics.parameters())),  # type: ignore[arg-type]
+        *torch.autograd.grad(temperature_loss, [algorithm.temperature.log]),
+    ]
+    return found, td.detach().abs().amax(0)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("stack", [1, 2])
+@pytest.mark.parametrize("clip_targets", [False, True])
+def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(layers: int, stack: int, clip_targets: bool) -> None:
+    torch.manual_seed(stack)
+    config = SacConfig(gamma=0.6, hidden=16, layers=layers, clip_targets=clip_targets, reward_scale=2.0, temperature=0.7)
+    algorithm = Sac(make_spec(stack), config, CPU)
+    for parameter in algorithm.target.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))  # not the same as the critics
+    with torch.no_grad():
+        algorithm.network.policy[-1].weight.mul_(8.0)  # some deviations are out of bounds
+    batch, weight = make_batch(make_spec(stack)), torch.rand(32)
+    torch.manual_seed(7)
+    noise = torch.randn(64, 2)
+    expected, errors = naive_gradients(algorithm, batch, weight, noise)
+    torch.manual_seed(7)
+    loss, priority, metrics = algorithm.loss(batch, weight)
+    loss.backward()
+    for parameter, gradient in zip(algorithm.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(priority, errors, rtol=1e-4, atol=1e-5)
+    assert all(value.dim() == 0 and not value.requires_grad for value in metrics.values())
+    assert all(parameter.grad is None for parameter in algorithm.target.parameters())
+
+
+def test_a_scaled_loss_has_scaled_gradients() -> None:
+    algorithm, batch = Sac(make_spec(), SacConfig(hidden=8), CPU), make_batch(make_spec())
+    found = []
+    for scale in (1.0, 4.0):
+        torch.manual_seed(0)
+        loss, _, _ = algorithm.loss(batch, torch.ones(32))
+        found.append(torch.autograd.grad(loss * scale, algorithm.parameters()))
+    for once, scaled in zip(*found, strict=True):
+        torch.testing.assert_close(4 * once, scaled)
+
+
+def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> None:
+    algorithm = Sac(make_spec(), SacConfig(gamma=0.9, clip_targets=True, reward_scale=2.0), CPU)
+    goal = algorithm._goal(-torch.ones(4), torch.tensor([0.9, 0.9, 0.9, 0.0]), torch.tensor([-100.0, 50.0, -2.0, torch.nan]))
+    assert torch.allclose(goal, torch.tensor([-20.0, 0.0, -2.8, -1.0]))
+    free = Sac(make_spec(), SacConfig(gamma=0.9), CPU)
+    assert free._goal(torch.ones(1), torch.tensor([0.9]), torch.tensor([100.0])).item() == pytest.approx(91.0)
+
+
+def test_an_item_that_is_not_finite_teaches_the_critics_nothing() -> None:
+    algorithm, batch = Sac(make_spec(), SacConfig(hidden=8), CPU), make_batch(make_spec())
+    batch.reward[3] = torch.inf
+    torch.manual_seed(0)
+    loss, priority, metrics = algorithm.loss(batch, torch.ones(32))
+    loss.backward()
+    assert priority[3] == 0 and metrics["ignored"].item() == pytest.approx(1 / 32)
+    weight = torch.ones(32)
+    weight[3] = 0
+    batch.reward[3] = 0
+    torch.manual_seed(0)
+    without, _, _ = algorithm.loss(batch, weight)
+    expected = torch.autograd.grad(without, algorithm.parameters())
+    for parameter, gradient in zip(algorithm.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_the_target_follows_the_critics_by_tau() -> None:
+    algorithm = Sac(make_spec(), SacConfig(hidden=8, tau=0.25), CPU)
+    before = [parameter.clone() for parameter in algorithm.target.parameters()]
+    with torch.no_grad():
+        for parameter in algorithm.critics.parameters():
+            parameter.add_(1.0)
+    algorithm.after_update()
+    assert algorithm.updates == 1
+    for old, new in zip(before, algorithm.target.parameters(), strict=True):
+        torch.testing.assert_close(new, old + 0.25)
+
+
+@pytest.mark.parametrize(("target_entropy", "sign"), [(-30.0, -1), (30.0, 1)])
+def test_the_temperature_goes_where_the_entropy_is_to_go_at_a_rate_of_its_own(target_entropy: float, sign: int) -> None:
+    algorithm = Sac(make_spec(), SacConfig(hidden=8, target_entropy=target_entropy, temperature=0.5, temperature_rate=0.03), CPU)
+    optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
+    before, weight = algorithm.temperature.log.item(), algorithm.network.policy[0].weight.clone()
+    optimiser.update(algorithm, make_batch(make_spec()))
+    assert algorithm.temperature.log.item() - before == pytest.approx(sign * 0.03, rel=1e-3), "Adam's first step is the rate"
+    assert (algorithm.network.policy[0].weight - weight).abs().max().item() == pytest.approx(0.01, rel=1e-2)
+    optimiser.set_learning_rate_share(0.5)
+    before = algorithm.temperature.log.item()
+    optimiser.update(algorithm, make_batch(make_spec()))
+    assert algorithm.temperature.log.item() - before == pytest.approx(sign * 0.015, rel=1e-2)
+
+
+def test_a_temperature_without_a_rate_stays() -> None:
+    algorithm = Sac(make_spec(), SacConfig(hidden=8, temperature_rate=0.0), CPU)
+    optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
+    for _ in range(3):
+        metrics, _ = optimiser.update(algorithm, make_batch(make_spec()))
+    assert metrics["temperature"].item() == pytest.approx(0.2)
+
+
+def test_items_are_after_their_own_goal_or_one_of_k_others_each_as_likely() -> None:
+    items, k = 20_000, 3
+    spec = make_spec(stack=2, hindsight=k)
+    algorithm, batch = Sac(spec, SacConfig(hidden=8), CPU), make_batch(spec, items)
+    assert batch.hindsight_goal is not None and batch.hindsight_reward is not None
+    told = algorithm.relabelled(batch)
+    choices = torch.cat([batch.reward, batch.hindsight_reward], 1)  # [B, 1 + k]; all differ
+    drawn = (told.reward == choices).long().argmax(1)
+    counts = torch.bincount(drawn, minlength=k + 1).double()
+    assert ((counts - items / 4).square() / (items / 4)).sum() < 21.1  # chi-square, 3 degrees, p = 1e-4
+    desired = batch.observation["desired_goal"]  # [B, W, 3]
+    goals = torch.cat([desired[:, :1], batch.hindsight_goal], 1)[torch.arange(items), drawn]
+    other = drawn > 0
+    assert torch.equal(told.observation["desired_goal"][other], goals[other, None].expand(-1, 3, -1)), "in all rows of the window"
+    assert torch.equal(told.observation["desired_goal"][~other], desired[~other])
+    assert told.observation["achieved_goal"] is batch.observation["achieved_goal"]
+    assert torch.equal(told.terminated, batch.terminated) and torch.equal(told.action, batch.action)
+
+
+def test_the_loss_is_that_of_the_goals_that_were_drawn() -> None:
+    spec = make_spec(hindsight=4)
+    algorithm, batch = Sac(spec, SacConfig(hidden=8), CPU), make_batch(spec)
+    torch.manual_seed(5)
+    _, priority, _ = algorithm.loss(batch, torch.ones(32))
+    torch.manual_seed(5)
+    told = algorithm.relabelled(batch)._replace(hindsight_goal=None, hindsight_reward=None)
+    _, expected, _ = algorithm.loss(told, torch.ones(32))
+    assert torch.equal(priority, expected)
+
+
+def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path) -> None:
+    spec = make_spec(hindsight=4)
+
+    def make(seed: int) -> tuple[Sac, Optimiser]:
+        torch.manual_seed(seed)
+        algorithm = Sac(spec, SacConfig(hidden=8), CPU)
+        return algorithm, Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
+
+    algorithm, optimiser = make(1)
+    for _ in range(4):
+        optimiser.update(algorithm, make_batch(spec))
+    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(algorithm, optimiser, {}, {}))
+    expected = [optimiser.update(algorithm, make_batch(spec))[1] for _ in range(4)]
+    again, theirs = make(2)
+    _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
+    resume.restore(again, theirs, weights, metadata)
+    for before in expected:
+        assert torch.equal(before, theirs.update(again, make_batch(spec))[1])
+    assert again.updates == 8
+    for name, module in algorithm.modules().items():
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, again.modules()[name].state_dict()[key]), (name, key)
+
+
+def test_what_cannot_be_learned_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"one of 4: choose dqn or ppo") as refusal:
+        Sac(ExperienceSpec(GOALS, Categorical(4), 16), SacConfig(), CPU)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(ValueError, match=r"has an image \(screen\): choose ppo"):
+        build_policy(ExperienceSpec((image("screen"), *GOALS), ACTIONS, 16), SacConfig())
+
+
+def make_observations(count: int, stack: int = 1) -> dict[str, np.ndarray]:
+    return {name: rows.numpy() for name, rows in make_observation(GOALS, (count, stack)).items()}
+
+
+def test_actors_act_by_the_network_that_is_learned_and_follow_its_weights() -> None:
+    torch.manual_seed(0)
+    spec = make_spec(stack=2)
+    network = build_policy(spec, SacConfig(hidden=8))
+    policy, observation = acting_policy(network, "auto"), make_observations(5, stack=2)
+    newer = build_policy(spec, SacConfig(hidden=8))
+    for weights in (network.state_dict(), newer.state_dict()):
+        load_into(network, {name: value.clone().numpy() for name, value in weights.items()})
+        policy.refresh()
+        mean, _ = network({name: torch.from_numpy(rows) for name, rows in observation.items()})
+        acted = policy.act(observation, "greedy")
+        assert acted.action.dtype == np.float32 and acted.remembered == {}
+        np.testing.assert_allclose(acted.action, mean.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_exploring_draws_from_the_policy_and_random_actions_are_uniform_within_the_bounds() -> None:
+    torch.manual_seed(0)
+    network = build_policy(make_spec(), SacConfig(hidden=8))
+    policy, one = acting_policy(network, "float32"), make_observations(1)
+    many = {name: np.repeat(rows, 20_000, 0) for name, rows in one.items()}
+    mean, log_std = (part.detach().numpy()[0] for part in network({name: torch.from_numpy(rows) for name, rows in one.items()}))
+    policy.seed(3)
+    drawn = policy.act(many, "explore").action
+    np.testing.assert_allclose(drawn.mean(0), mean, atol=0.05)
+    np.testing.assert_allclose(drawn.std(0), np.exp(log_std), rtol=0.05)
+    bounded = ACTIONS.bounded(policy.act(many, "random").action)
+    assert np.isfinite(bounded).all()
+    for column, low, high in zip(bounded.T, ACTIONS.low, ACTIONS.high, strict=True):
+        assert low <= column.min() and column.max() <= high
+        counts, _ = np.histogram(column, 10, (low, high))
+        assert ((counts - 2_000) ** 2 / 2_000).sum() < 33.7  # chi-square, 9 degrees, p = 1e-4
+    policy.seed(3)
+    assert np.array_equal(policy.act(many, "explore").action, drawn)
