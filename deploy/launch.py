@@ -184,7 +184,8 @@ def _check_environment(config: RunConfig) -> ExperienceSpec:
     try:
         command, environment = python_command("actors.preflight", python=python), child_environment(python)
         algorithm, codec = config.algorithm, config.replay.codec
-        spec = preflight(config.env, algorithm.n_step, codec, algorithm.remembered, command, environment)
+        hindsight = algorithm.hindsight if isinstance(algorithm, SacConfig) else 0
+        spec = preflight(config.env, algorithm.n_step, codec, algorithm.remembered, command, environment, hindsight)
     except BaseException:
         print("failed", flush=True)
         raise

@@ -14,6 +14,7 @@ from torch import Tensor
 from learner import checkpoint, devices, resume
 from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo import Ppo
+from learner.algorithms.sac import Sac
 from learner.batches import to_device
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.compiling import CompileError, cache_in, compile_loss
@@ -89,7 +90,8 @@ class Learner:
         devices.set_up(self.device, config.threads)
         torch.manual_seed(settings.seed)
         self.algorithm: Any = make_algorithm(settings.spec, settings.algorithm, self.device)
-        self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device)
+        rates = self.algorithm.rates() if isinstance(self.algorithm, Sac) else {}
+        self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device, rates)
         self.epoch = 0
         self.version = self._announced() + 1  # a version that actors may have seen must not come again with other weights
         self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)

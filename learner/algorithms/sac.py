@@ -72,13 +72,13 @@ class Sac:
         """Everything with weights."""
         return {"policy": self.network, "critics": self.critics, "target": self.target, "temperature": self.temperature}
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         """What a resume needs beside modules()."""
         return {"updates": self.updates}
 
-    def load_counters(self, counters: dict[str, int]) -> None:
+    def load_counters(self, counters: dict[str, float]) -> None:
         """Takes up what counters() gave. Raises KeyError if something is missing."""
-        self.updates = counters["updates"]
+        self.updates = int(counters["updates"])
 
     def importance(self, batch: Batch) -> Tensor:
         """All items count the same: [B] ones."""
