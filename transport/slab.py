@@ -46,9 +46,10 @@ class Layout:
 
     def view(self, buffer: memoryview | np.ndarray | mmap.mmap, slot: int = 0) -> dict[str, np.ndarray]:
         """The arrays of a slot, without copying."""
-        start = slot * self.slot_bytes
+        # Not np.ndarray(buffer=…), which forgets that it holds the buffer: memory could be unmapped under its arrays.
+        whole = np.frombuffer(buffer, np.uint8)[slot * self.slot_bytes :]
         return {
-            name: np.ndarray(shape, dtype, buffer=buffer, offset=start + offset)  # type: ignore[call-overload]
+            name: whole[offset : offset + math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
             for (name, shape, dtype), offset in zip(self.arrays, self.offsets, strict=False)
         }
 

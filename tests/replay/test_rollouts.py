@@ -39,10 +39,12 @@ class Feeder:
     def __init__(self, writer: ExperienceWriter, chunks: list[Chunk]) -> None:
         self.writer, self.chunks, self.sent = writer, chunks, 0
 
-    def feed(self) -> None:
+    def feed(self) -> int:
+        """Returns how many it has sent so far."""
         while self.writer.has_credit and self.sent < len(self.chunks):
             self.writer.insert(self.chunks[self.sent])
             self.sent += 1
+        return self.sent
 
 
 def drawn(batch: SampledBatch, spec: ExperienceSpec = SPEC) -> list[dict[str, np.ndarray]]:
@@ -123,7 +125,8 @@ def test_pictures_and_every_other_column_arrive_as_they_left(tmp_path: Path) -> 
             found = [rollout for _ in range(6) for rollout in take(link, sampler, feeder, spec=spec)]
             assert all_same(found, chunks)
             valid = sum(int(chunk.columns["valid"][1 : 1 + chunk.length].sum()) for chunk in chunks)
-            link.until(lambda feeder=feeder: not feeder.writer.outstanding, feeder.writer)
+            settle(link, feeder.writer)
+            assert not feeder.writer.outstanding
             assert link.metrics.value("sampled_items") == link.metrics.value("inserted_steps") == valid
 
 
@@ -157,6 +160,15 @@ def test_a_chunk_is_acknowledged_when_its_batch_is_drawn_and_not_before(link: Li
     assert writer.acknowledged_steps == link.metrics.value("sampled_items")
 
 
+def test_what_is_left_of_a_writer_when_a_batch_is_drawn_stays_unacknowledged(link: Link) -> None:
+    link.serve()
+    feeder = Feeder(link.writer(streams=3), CHUNKS[:3])
+    assert all_same(take(link, link.sampler(slots=1, batch_size=2, rollouts=True), feeder), CHUNKS[:2])
+    link.until(lambda: (feeder.feed(), feeder.writer.acknowledged_steps == 8)[1], feeder.writer)
+    settle(link, feeder.writer)
+    assert feeder.sent == 3 and feeder.writer.outstanding == 1
+
+
 def settle(link: Link, *writers: ExperienceWriter) -> None:
     """Until everything that is on its way has come: a greeting that is answered came after it."""
     for writer in writers:
@@ -170,7 +182,7 @@ def test_the_second_chunk_of_one_stream_is_not_sent_before_the_first_is_drawn(li
     one, other = Feeder(link.writer("actor-0"), CHUNKS), Feeder(link.writer("actor-1"), CHUNKS)
     both = (one, other)
     for drawn_batches in range(1, 6):
-        batch = []
+        batch: list[SampledBatch] = []
 
         def turn(batch: list[SampledBatch] = batch) -> bool:
             for feeder in both:

@@ -36,6 +36,16 @@ def test_what_another_process_writes_is_seen_here() -> None:
     slab.close()
 
 
+def test_an_array_outlives_its_slab() -> None:
+    slab = Slab.create(LAYOUT, 1)
+    array = slab.slots[0]["key"]
+    array[:] = 5
+    view = array[1:]
+    del array
+    slab.close()
+    assert view.tolist() == [5, 5]
+
+
 def test_a_slab_that_is_not_there_or_of_another_size_is_refused() -> None:
     with pytest.raises(SlabError, match="nowhere"):
         Slab.open(LAYOUT, 1, "/nowhere/slab")
