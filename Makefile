@@ -16,7 +16,7 @@ HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down scale status top logs eval demo bench lint test
+.PHONY: help environment install up down scale status top logs eval demo bench learn-check lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
@@ -28,6 +28,7 @@ help:
 	@echo "make eval      play episodes with a run's policy and count"
 	@echo "make demo      watch that policy, or ARGS='--video out.mp4'"
 	@echo "make bench     measure the replay service on this machine"
+	@echo "make learn-check  train what is known to learn, some twenty minutes"
 	@echo "make install   only make the environment, .venv (every target does so first)"
 	@echo "make lint      style and types"
 	@echo "make test      style, types and tests"
@@ -60,6 +61,9 @@ eval: environment
 
 bench: environment
 	@exec $(HEADRACE) bench replay $(ARGS)
+
+learn-check: environment
+	@exec $(PYTHON) -m pytest -m slow tests/learning -rA $(ARGS)
 
 lint: environment
 	@$(PYTHON) -m ruff check

@@ -131,6 +131,8 @@ def prepare(request: Request) -> Launch:
         _check_resume(run, config)
     _check_device_name(config.learner.device)
     check_actor_python(config.deploy.actor_python)
+    if config.learner.weights and not Path(config.learner.weights).is_file():
+        raise ConfigError(f"--learner.weights: there is no file {config.learner.weights}")
     if config.env.backend == "auto":  # whoever reads the run's config.toml, now or later, plays on the same emulator
         stack.append(Layer("env.backend auto", {"env": {"backend": _settle_backend(config.deploy.actor_python)}}))
         config = resolve(stack)
