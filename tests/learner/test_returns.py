@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from learner.algorithms.base import take_rows, transition
-from learner.returns import double_q_target, importance_weights, n_step_return
+from learner.returns import double_q_target, gae, importance_weights, n_step_return, vtrace
 from tests.learner.examples import image, make_batch, make_spec, vector
 
 
@@ -92,3 +94,121 @@ def test_rows_are_taken_from_a_part_of_a_batch_as_from_the_whole() -> None:
     whole = take_rows(batch.observation["vector"], batch.next_index)
     assert torch.equal(take_rows(part.observation["vector"], part.next_index), whole[3:6])
     assert len(part.probability) == len(part.action) == len(part.reward) == 3
+
+
+GAMMA, TRACE = 0.9, 0.7
+
+
+class Steps(NamedTuple):
+    reward: torch.Tensor
+    discount: torch.Tensor
+    value: torch.Tensor
+    next_value: torch.Tensor
+    cut: torch.Tensor
+
+
+def stretches(length: int = 24, streams: int = 6) -> Steps:
+    """Steps [T, B] of which some terminate and some are cut without terminating; next values go on where nothing was cut."""
+    torch.manual_seed(4)
+    terminated = torch.rand(length, streams) < 0.15
+    cut = terminated | (torch.rand(length, streams) < 0.15)
+    cut[-1] = True
+    value, last = torch.randn(length, streams), torch.randn(length, streams)
+    following = torch.cat([value[1:], last[-1:]])
+    next_value = torch.where(cut, last, following)  # a truncated episode's last observation has a value of its own
+    return Steps(torch.randn(length, streams), torch.where(terminated, 0.0, GAMMA), value, next_value, cut)
+
+
+def end_of(steps: Steps, t: int, b: int) -> int:
+    """The last step of the stretch that step t is in."""
+    while not steps.cut[t, b]:
+        t += 1
+    return t
+
+
+def delta(steps: Steps, t: int, b: int) -> float:
+    bootstrap = float(steps.discount[t, b]) * float(steps.next_value[t, b])
+    return float(steps.reward[t, b]) + bootstrap - float(steps.value[t, b])
+
+
+def test_advantages_are_the_discounted_sum_of_td_errors_up_to_the_cut() -> None:
+    steps = stretches()
+    advantage = gae(*steps, TRACE)
+    for t, b in itertools.product(range(24), range(6)):
+        expected = sum((GAMMA * TRACE) ** (k - t) * delta(steps, k, b) for k in range(t, end_of(steps, t, b) + 1))
+        assert float(advantage[t, b]) == pytest.approx(expected, abs=1e-5)
+
+
+def n_step_advantage(steps: Steps, t: int, b: int, n: int) -> float:
+    """r_t + gamma r_{t+1} + … + gamma^n V(s_{t+n}) - V(s_t)."""
+    total, discount = -float(steps.value[t, b]), 1.0
+    for k in range(t, t + n):
+        total += discount * float(steps.reward[k, b])
+        discount *= float(steps.discount[k, b])
+    return total + discount * float(steps.next_value[t + n - 1, b])
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.7, 1.0])
+def test_advantages_are_the_exponentially_weighted_mean_of_n_step_advantages(trace: float) -> None:
+    steps = stretches()
+    advantage = gae(*steps, trace)
+    for t, b in itertools.product(range(24), range(6)):
+        longest = end_of(steps, t, b) + 1 - t
+        weights = [(1 - trace) * trace ** (n - 1) for n in range(1, longest)] + [trace ** (longest - 1)]
+        assert sum(weights) == pytest.approx(1)
+        expected = sum(weight * n_step_advantage(steps, t, b, n + 1) for n, weight in enumerate(weights))
+        assert float(advantage[t, b]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("trace", [0.7, 1.0])
+def test_v_trace_targets_equal_the_sum_over_products_of_clipped_ratios(trace: float) -> None:
+    steps = stretches()
+    ratio = torch.exp(torch.randn(24, 6))
+    target, advantage = vtrace(*steps, ratio, trace)
+
+    def v(t: int, b: int) -> float:
+        """Equation 1, with c = trace * min(1, ratio)."""
+        total, product = float(steps.value[t, b]), 1.0
+        for k in range(t, end_of(steps, t, b) + 1):
+            total += product * min(1.0, float(ratio[k, b])) * delta(steps, k, b)
+            product *= GAMMA * trace * min(1.0, float(ratio[k, b]))
+        return total
+
+    for t, b in itertools.product(range(24), range(6)):
+        assert float(target[t, b]) == pytest.approx(v(t, b), abs=1e-5)
+        following = float(steps.next_value[t, b])
+        if not steps.cut[t, b]:
+            following += trace * (v(t + 1, b) - following)
+        gain = float(steps.reward[t, b]) + float(steps.discount[t, b]) * following - float(steps.value[t, b])
+        assert float(advantage[t, b]) == pytest.approx(min(1.0, float(ratio[t, b])) * gain, abs=1e-5)
+
+
+def test_v_trace_by_hand() -> None:
+    column = torch.tensor([[1.0], [2.0]])
+    value, next_value = torch.tensor([[10.0], [20.0]]), torch.tensor([[20.0], [40.0]])
+    cut, ratio = torch.tensor([[False], [True]]), torch.tensor([[0.5], [8.0]])
+    target, advantage = vtrace(column, torch.full((2, 1), 0.5), value, next_value, cut, ratio, 1.0)
+    # Second step: 20 + 1 (2 + 0.5 * 40 - 20) = 22. First: 10 + 0.5 (1 + 0.5 * 20 - 10) + 0.5 * 0.5 * (22 - 20) = 11.
+    assert target.flatten().tolist() == [11.0, 22.0]
+    assert advantage.flatten().tolist() == [0.5 * (1 + 0.5 * 22 - 10), 2.0]
+
+
+def test_v_trace_of_ones_own_steps_is_gae() -> None:
+    steps = stretches()
+    target, advantage = vtrace(*steps, torch.ones(24, 6), TRACE)
+    torch.testing.assert_close(advantage, gae(*steps, TRACE))
+    torch.testing.assert_close(target, steps.value + advantage)
+
+
+def test_nothing_behind_a_cut_reaches_what_is_before_it() -> None:
+    steps = stretches()
+    expected, expected_v = gae(*steps, TRACE), vtrace(*steps, torch.ones(24, 6), TRACE)
+    steps.cut[11] = True
+    before = gae(*steps, TRACE), *vtrace(*steps, torch.ones(24, 6), TRACE)
+    assert not torch.equal(before[0][:12], expected[:12]) and not torch.equal(before[1][:12], expected_v[0][:12])
+    for column in steps[:4]:
+        column[12:] = math.nan
+    steps.next_value[steps.discount == 0] = math.nan  # nor does what follows a termination
+    after = gae(*steps, TRACE), *vtrace(*steps, torch.ones(24, 6), TRACE)
+    for one, other in zip(before, after, strict=True):
+        assert torch.equal(one[:12], other[:12])

@@ -1,0 +1,65 @@
+"""Rollouts as replay would give them: streams of a toy environment, cut into chunks by the actors' own chunker and stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from actors.chunker import Chunker
+from actors.stack import Stack
+from learner.acting import Acted
+from transport.experience import Chunk, Columns, ExperienceSpec
+
+Act = Callable[[Columns], Acted]  # {name: [K, stack, *shape]} -> what is done
+
+
+def observe(spec: ExperienceSpec, count: int, random: np.random.Generator) -> Columns:
+    """Random observations [count, *shape] as they rest."""
+    return {
+        field.name: random.integers(256, size=(count, *field.shape), dtype=np.uint8)
+        if field.dtype == "|u1"
+        else random.normal(1.0, 2.0, (count, *field.shape)).astype(np.float32)
+        for field in spec.fields
+    }
+
+
+def play(spec: ExperienceSpec, act: Act, streams: int, steps: int, seed: int) -> tuple[list[Chunk], list[Columns]]:
+    """Chunks of random observations and rewards, and the stacks that were acted on at each step. Episodes end by chance, half of
+    them truncated; streams end amid a chunk."""
+    random = np.random.default_rng(seed)
+    chunker, stack, chunks, seen = Chunker(spec, streams, 1e9), Stack(spec, streams), [], []
+    observation = observe(spec, streams, random)
+    stack.reset(observation)
+    for _ in range(steps):
+        acted = act(stack.stacked)
+        seen.append(stack.stacked)
+        ended = random.random(streams) < 0.15
+        terminated = ended & (random.random(streams) < 0.5)
+        reward = random.normal(size=streams).astype(np.float32)
+        last, following = observe(spec, streams, random), observe(spec, streams, random)
+        done = (reward, terminated, ended & ~terminated)
+        chunks += chunker.step(observation, acted.action, *done, last, 3, acted.remembered)
+        observation = {name: np.where(_like(ended, following[name]), following[name], last[name]) for name in last}
+        stack.push(observation, ended)
+    return chunks + list(chunker.drain(observation, 3)), seen
+
+
+def _like(flag: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return flag.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def to_arrays(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[str, np.ndarray]:
+    """Chunks as replay lays them out for the learner; what lies past a short chunk's last row is garbage."""
+    rows = spec.rows(spec.chunk_length)
+    arrays: dict[str, np.ndarray] = {}
+    for column in spec.columns:
+        dtype = np.dtype(column.dtype)
+        garbage = np.nan if dtype.kind == "f" else np.iinfo(dtype).max if dtype.itemsize == 1 else -7
+        values = np.full((len(chunks), rows, *column.shape), garbage, dtype)
+        for place, chunk in enumerate(chunks):
+            values[place, : spec.rows(chunk.length)] = chunk.columns[column.name]
+        name = f"observation/{column.name}" if column in spec.fields else column.name
+        arrays[name] = values
+    arrays["length"] = np.array([chunk.length for chunk in chunks], np.int64)
+    return arrays

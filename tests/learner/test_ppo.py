@@ -1,0 +1,438 @@
+"""PPO on rollouts that the actors' own chunker cut, against loops over them in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from learner.acting import StochasticPolicy
+from learner.algorithms.ppo import Ppo
+from learner.config import LOG_PROB, LearnerConfig, PpoConfig
+from learner.optim import Optimiser
+from learner.rollouts import Items, Rollout, to_rollout
+from tests.learner.examples import CPU, image, vector
+from tests.learner.rollouts import observe, play, to_arrays
+from transport.experience import Categorical, Chunk, Columns, Continuous, ExperienceSpec, Field
+
+THREE = Categorical(3)
+REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
+QUANTISED = Field("angle", (3,), "|u1", 0.02, -2.5)
+GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_goal", 3))
+
+
+def make(*fields: Field, action: Categorical | Continuous = THREE, stack: int = 1) -> ExperienceSpec:
+    return ExperienceSpec(fields, action, 8, stack, 1, (LOG_PROB,))
+
+
+SPECS = {
+    "categorical": make(vector()),
+    "goal": make(*GOAL, action=REALS),
+    "stacked vectors": make(vector(), QUANTISED, action=REALS, stack=3),
+    "image": make(image(shape=(12, 12)), stack=4),
+    "image and vector": make(image(shape=(2, 13, 11)), vector(), action=REALS, stack=2),
+    "large image": make(image(), stack=4),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors; on a busy machine two threads would mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def made(spec: ExperienceSpec, seed: int = 1, **options: object) -> Ppo:
+    """Away from its initial weights, and its statistics from none."""
+    torch.manual_seed(seed)
+    algorithm = Ppo(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "trace": 0.8} | options), CPU)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in algorithm.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    rows = {name: torch.from_numpy(column) for name, column in observe(spec, 50, np.random.default_rng(5)).items()}
+    algorithm.network.observe(rows, torch.ones(50, dtype=torch.bool))
+    return algorithm
+
+
+def rolled(algorithm: Ppo, streams: int = 3, steps: int = 37) -> tuple[Rollout, list[Chunk], list[Columns]]:
+    """A rollout of the algorithm's own policy, acting in numpy where it can; its chunks, and what was acted on."""
+    policy = StochasticPolicy(algorithm.network)
+    policy.seed(3)
+    chunks, seen = play(algorithm.spec, lambda stacked: policy.act(stacked, "explore"), streams, steps, seed=2)
+    algorithm.network.train()
+    return to_rollout(to_arrays(algorithm.spec, chunks), algorithm.spec, CPU), chunks, seen
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_ratio_is_one_of_what_fresh_weights_chose(spec: ExperienceSpec) -> None:
+    algorithm = made(spec)
+    rollout, _, _ = rolled(algorithm, steps=12 if "large" in str(spec) else 37)
+    items, metrics = algorithm.prepare(rollout, vtrace=False)
+    _, ratio, measured = algorithm.loss(items, torch.ones(items.size))
+    assert float((ratio - 1).abs().max()) < 1e-5 and float(metrics["ratio_first"]) < 1e-5
+    assert float(measured["kl"]) == pytest.approx(0, abs=1e-6) and float(measured["clip_fraction"]) == 0
+    other = made(spec, seed=2)
+    assert float(other.prepare(rollout, vtrace=False)[1]["ratio_first"]) > 1e-3
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_items_are_what_was_acted_on_stack_for_stack(spec: ExperienceSpec) -> None:
+    algorithm = made(spec)
+    rollout, chunks, seen = rolled(algorithm)
+    items, _ = algorithm.prepare(rollout, vtrace=False)
+    stacked, next_step, item = items.stacked(), defaultdict[int, int](int), 0
+    for chunk in chunks:
+        for row in range(spec.history, spec.history + chunk.length):
+            if chunk.columns["valid"][row]:
+                for name, rows in stacked.items():
+                    assert np.array_equal(rows[item].numpy(), seen[next_step[chunk.stream]][name][chunk.stream])
+                assert np.array_equal(items.action[item].numpy(), chunk.columns["action"][row])
+                next_step[chunk.stream] += 1
+                item += 1
+    assert item == items.size == 3 * 37, "each step is an item once"
+
+
+def value_of(algorithm: Ppo, chunk: Chunk, row: int) -> float:
+    """Of the observation of a row, stacked by looking back until the episode begins."""
+    columns, stack = chunk.columns, algorithm.spec.stack
+    places = [row]
+    while len(places) < stack:
+        places.insert(0, places[0] - 1 if columns["episode_step"][places[0]] > 0 else places[0])
+    stacked = {field.name: torch.from_numpy(columns[field.name][places][None]) for field in algorithm.spec.fields}
+    with torch.no_grad():
+        return float(algorithm.network(stacked)[1])
+
+
+def expected_advantages(algorithm: Ppo, chunk: Chunk) -> list[tuple[float, float]]:
+    """(value, advantage) of a chunk's items: TD errors of a step and those after it, until its episode or the chunk ends."""
+    columns, history, config = chunk.columns, algorithm.spec.history, algorithm.config
+    rows = range(history, history + chunk.length)
+    found = []
+    for first in rows:
+        if not columns["valid"][first]:
+            continue
+        advantage, weight = 0.0, 1.0
+        for row in range(first, rows.stop):
+            reward = config.reward_scale * float(columns["reward"][row])
+            after = 0.0 if columns["terminated"][row] else config.gamma * value_of(algorithm, chunk, row + 1)
+            advantage += weight * (reward + after - value_of(algorithm, chunk, row))
+            weight *= config.gamma * config.trace
+            if columns["terminated"][row] or columns["truncated"][row] or not columns["valid"][row + 1]:
+                break
+        found.append((value_of(algorithm, chunk, first), advantage))
+    return found
+
+
+@pytest.mark.parametrize("name", ["goal", "stacked vectors", "image"])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_values_and_advantages_equal_a_loop_over_the_chunks(name: str, corrected: bool) -> None:
+    algorithm = made(SPECS[name], reward_scale=2.0)
+    rollout, chunks, _ = rolled(algorithm)
+    kinds = {(bool(c.columns["terminated"].any()), bool(c.columns["truncated"].any())) for c in chunks}
+    assert {length for chunk in chunks if (length := chunk.length) < 8} and len(kinds) > 1, "the rollout has no such case"
+    items, metrics = algorithm.prepare(rollout, corrected)  # its own steps: V-trace has nothing to correct
+    expected = np.array([pair for chunk in chunks for pair in expected_advantages(algorithm, chunk)])
+    np.testing.assert_allclose(items.value, expected[:, 0], atol=1e-5)
+    np.testing.assert_allclose(items.advantage, expected[:, 1], atol=2e-5)
+    np.testing.assert_allclose(items.return_, expected.sum(1), atol=2e-5)
+    assert float(metrics["explained_variance"]) == pytest.approx(1 - expected[:, 1].var() / expected.sum(1).var(), abs=1e-3)
+
+
+def test_a_truncated_step_is_the_last_of_its_sum_whatever_the_next_row_is() -> None:
+    algorithm, short = made(SPECS["goal"]), made(SPECS["goal"], trace=0.0)
+    rollout, _, _ = rolled(algorithm)
+    rollout = rollout._replace(truncated=torch.ones_like(rollout.truncated))
+    torch.testing.assert_close(algorithm.prepare(rollout, False)[0].advantage, short.prepare(rollout, False)[0].advantage)
+
+
+def test_rewards_are_clipped_before_they_are_scaled() -> None:
+    plain, clipped = made(SPECS["goal"]), made(SPECS["goal"], clip_rewards=True, reward_scale=0.5)
+    rollout, _, _ = rolled(plain)
+    as_clipped = rollout._replace(reward=0.5 * rollout.reward.clamp(-1, 1))
+    assert float(rollout.reward.nan_to_num().abs().max()) > 1
+    assert torch.equal(clipped.prepare(rollout, False)[0].advantage, plain.prepare(as_clipped, False)[0].advantage)
+
+
+def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_less() -> None:
+    spec = SPECS["categorical"]
+    actor, algorithm = made(spec, seed=1), made(spec, seed=2)
+    rollout, _, _ = rolled(actor)
+    plain, _ = algorithm.prepare(rollout, vtrace=False)
+    items, _ = algorithm.prepare(rollout, vtrace=True)
+    parameters, _ = algorithm.network(items.stacked())
+    now = algorithm.network.log_prob_entropy(parameters, items.action)[0].detach()
+    torch.testing.assert_close(items.log_prob, now)
+    assert not torch.allclose(plain.log_prob, now)
+    rho = (now - plain.log_prob).exp().clamp(max=1.0)
+    assert float(rho.min()) < 0.99
+    item = rollout.valid[:, :-1] & (torch.arange(spec.chunk_length) < rollout.length[:, None])
+    last = rollout.terminated[:, :-1][item]
+    assert last.any()
+    # Of an episode's last step only its own ratio matters.
+    torch.testing.assert_close(items.advantage[last], (rho * plain.advantage)[last])
+
+
+def test_a_large_rollout_is_valued_in_portions() -> None:
+    algorithm = made(SPECS["image"])
+    rollout, _, _ = rolled(algorithm)
+    whole, _ = algorithm.prepare(rollout, vtrace=False)
+    algorithm._portion = 7
+    sizes: list[int] = []
+    algorithm.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
+    parts, _ = algorithm.prepare(rollout, vtrace=False)
+    assert max(sizes) == 7 and len(sizes) > 10
+    torch.testing.assert_close(parts.advantage, whole.advantage)
+
+
+def test_a_pass_is_all_items_once_in_parts_of_nearly_one_size_in_another_order_each_time() -> None:
+    algorithm = made(SPECS["categorical"], minibatches=4, normalise_advantage=False)
+    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+    items = items._replace(return_=torch.arange(float(items.size)))
+    generator = torch.Generator().manual_seed(0)
+    passes = []
+    for _ in range(2):
+        parts = list(algorithm.minibatches(items, generator))
+        assert [part.size for part in parts] == [28, 28, 28, 27]
+        passes.append(torch.cat([part.return_ for part in parts]))
+        for part in parts:
+            which = part.return_.long()
+            assert torch.equal(part.advantage, items.advantage[which]) and torch.equal(part.action, items.action[which])
+            assert torch.equal(part.stacked()["vector"], items.stacked()["vector"][which])
+        assert torch.equal(passes[-1].sort().values, items.return_)
+    assert not torch.equal(passes[0], passes[1])
+    few = items.part(0, 3)
+    assert [part.size for part in algorithm.minibatches(few)] == [1, 1, 1]
+
+
+def test_advantages_are_normalised_over_a_minibatch_and_not_over_its_parts() -> None:
+    algorithm = made(SPECS["categorical"], minibatches=2)
+    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+    for part in algorithm.minibatches(items):
+        assert float(part.advantage.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(part.advantage.std(correction=0)) == pytest.approx(1, abs=1e-4)
+        assert abs(float(part.part(0, 10).advantage.mean())) > 1e-4
+    single = next(iter(algorithm.minibatches(items.part(0, 1))))
+    assert single.advantage.tolist() == [0.0]
+
+
+def naive_loss(algorithm: Ppo, items: Items, weight: list[float]) -> dict[str, float]:
+    """From what the network says, one item after the other."""
+    config, network = algorithm.config, algorithm.network
+    with torch.no_grad():
+        parameters, values = (output.double().numpy() for output in network(items.stacked()))
+    sums: dict[str, float] = defaultdict(float)
+    for i, w in enumerate(weight):
+        if network.log_std is None:
+            p = np.exp(parameters[i]) / np.exp(parameters[i]).sum()
+            log_prob, entropy = math.log(p[int(items.action[i])]), -sum(x * math.log(x) for x in p)
+        else:
+            log_prob = entropy = 0.0
+            for u, mean, log_std in zip(items.action[i].tolist(), parameters[i], network.log_std.tolist(), strict=True):
+                deviation = math.exp(log_std)
+                log_prob += -((u - mean) ** 2) / (2 * deviation**2) - math.log(deviation * math.sqrt(2 * math.pi))
+                log_prob -= math.log(1 - math.tanh(u) ** 2)
+                entropy += 0.5 * math.log(2 * math.pi * math.e * deviation**2)
+        r, a = math.exp(log_prob - float(items.log_prob[i])), float(items.advantage[i])
+        v, old, goal = values[i], float(items.value[i]), float(items.return_[i])
+        sums["policy_loss"] -= w * min(r * a, min(max(r, 1 - config.clip), 1 + config.clip) * a)
+        error = (v - goal) ** 2
+        if config.value_clip:
+            error = max(error, (old + min(max(v - old, -config.value_clip), config.value_clip) - goal) ** 2)
+        sums["value_loss"] += w * error
+        sums["weighted entropy"] += w * entropy
+        sums["entropy"] += entropy
+        sums["kl"] += r - 1 - math.log(r)
+        sums["clip_fraction"] += abs(r - 1) > config.clip
+    means = {name: total / items.size for name, total in sums.items()}
+    bonus = config.entropy_coefficient * means.pop("weighted entropy")
+    return means | {"loss": means["policy_loss"] + config.value_coefficient * means["value_loss"] - bonus}
+
+
+@pytest.mark.parametrize("value_clip", [0.0, 0.3])
+@pytest.mark.parametrize("name", ["categorical", "goal"])
+def test_the_loss_equals_a_loop_over_the_items(name: str, value_clip: float) -> None:
+    algorithm = made(SPECS[name], clip=0.1, value_clip=value_clip, entropy_coefficient=0.02, value_coefficient=0.7)
+    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+    moved = made(SPECS[name], seed=2, **{key: getattr(algorithm.config, key) for key in algorithm.config.__struct_fields__})
+    weight = torch.rand(items.size) + 0.5
+    loss, ratio, metrics = moved.loss(items, weight)
+    expected = naive_loss(moved, items, weight.tolist())
+    assert 0 < expected["clip_fraction"] < 1
+    assert {key: float(value) for key, value in metrics.items()} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert float(loss.detach()) == pytest.approx(expected["loss"], rel=1e-4, abs=1e-5) and loss.requires_grad
+    assert ratio.shape == (items.size,) and not ratio.requires_grad
+    assert not any(value.requires_grad for value in metrics.values())
+
+
+def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() -> None:
+    algorithm = made(SPECS["categorical"], value_coefficient=0.0)
+    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+    for difference, advantage, moves in ((1.0, 1.0, False), (-1.0, -1.0, False), (1.0, -1.0, True), (0.0, 1.0, True)):
+        shifted = items._replace(log_prob=items.log_prob - difference, advantage=torch.full((items.size,), advantage))
+        loss, _, _ = algorithm.loss(shifted, torch.ones(items.size))
+        gradient = torch.autograd.grad(loss, [algorithm.network.policy[-1].weight])[0]
+        assert bool(gradient.abs().max() > 1e-4) == moves
+
+
+def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_does_not_divide() -> None:
+    found = []
+    for parts in (1, 4):
+        algorithm = made(SPECS["image and vector"], minibatches=1, entropy_coefficient=0.01)
+        items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+        (batch,) = algorithm.minibatches(items, torch.Generator().manual_seed(1))
+        assert batch.size % 4
+        optimiser = Optimiser(algorithm.parameters(), LearnerConfig(accumulation=parts, max_gradient_norm=1e9), CPU)
+        gradients: list[torch.Tensor] = []
+        optimiser._adam.register_step_pre_hook(
+            lambda adam, *_, seen=gradients: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
+        )
+        metrics, ratio = optimiser.update(algorithm, batch)
+        assert ratio.shape == (batch.size,) and algorithm.updates == 1
+        found.append((gradients, metrics))
+    (whole, whole_metrics), (parted, parted_metrics) = found
+    for one, other in zip(whole, parted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for name in whole_metrics:
+        torch.testing.assert_close(whole_metrics[name], parted_metrics[name], rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> None:
+    spec = make(vector(), image(shape=(8, 8)), stack=3)
+    algorithm = Ppo(spec, PpoConfig(hidden=8), CPU)
+    rollout, chunks, _ = rolled(algorithm)
+    items, _ = algorithm.prepare(rollout, vtrace=False)
+    normaliser = algorithm.network.inputs.normaliser
+    assert normaliser is not None and float(normaliser.count) == 0 and algorithm.steps == 0
+    algorithm.finish(items)
+    rows = np.concatenate([c.columns["vector"][2 : 2 + c.length][c.columns["valid"][2 : 2 + c.length] != 0] for c in chunks])
+    assert float(normaliser.count) == len(rows) == algorithm.steps == 3 * 37
+    np.testing.assert_allclose(normaliser.mean, rows.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(normaliser.variance, rows.var(0), rtol=1e-4)
+
+
+def test_it_stops_once_the_policy_has_moved_too_far_if_it_is_to() -> None:
+    assert [made(SPECS["goal"], max_kl=0.02).stop(kl) for kl in (0.0, 0.02, 0.021)] == [False, False, True]
+    assert not made(SPECS["goal"]).stop(100.0)
+
+
+def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
+    options = {"anneal_steps": 1_000, "learning_rate_end": 0.1, "entropy_coefficient": 0.04, "entropy_end": 0.5}
+    algorithm = made(SPECS["goal"], **options)
+    shares = []
+    for steps in (0, 500, 1_000, 5_000):
+        algorithm.load_counters({"updates": 3, "steps": steps})
+        shares.append((algorithm.learning_rate_share(), algorithm.entropy_coefficient()))
+    assert np.array(shares) == pytest.approx(np.array([(1, 0.04), (0.55, 0.03), (0.1, 0.02), (0.1, 0.02)]))
+    other = made(SPECS["goal"], **options)
+    other.load_counters(algorithm.counters())
+    assert (other.updates, other.steps, other.learning_rate_share()) == (3, 5_000, shares[-1][0])
+    assert made(SPECS["goal"], entropy_coefficient=0.1).entropy_coefficient() == 0.1
+
+
+def test_the_learning_rate_follows_its_share() -> None:
+    moved = []
+    for share in (1.0, 0.25, 0.0):
+        algorithm = made(SPECS["categorical"])
+        items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+        before = algorithm.network.policy[0].weight.detach().clone()
+        optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=1e-3, adam_epsilon=1e-8), CPU)
+        optimiser.set_learning_rate_share(share)
+        optimiser.update(algorithm, items)
+        moved.append(float((algorithm.network.policy[0].weight.detach() - before).abs().max()))
+    assert moved == pytest.approx([1e-3, 2.5e-4, 0.0], rel=1e-2)
+
+
+def learn(algorithm: Ppo, optimiser: Optimiser, rollout: Rollout) -> None:
+    items, _ = algorithm.prepare(rollout, vtrace=False)
+    for _ in range(algorithm.config.passes):
+        for batch in algorithm.minibatches(items):
+            optimiser.update(algorithm, batch)
+    algorithm.finish(items)
+
+
+def bandit(algorithm: Ppo, policy: StochasticPolicy, random: np.random.Generator, payout: object) -> tuple[Rollout, float]:
+    """Chunks of one-step episodes, and the mean reward."""
+    spec, rows = algorithm.spec, 9
+    observation = observe(spec, 16 * rows, random)
+    acted = policy.act({name: column[:, None] for name, column in observation.items()}, "explore")
+    reward = payout(observation["vector"], acted.action).astype(np.float32)  # type: ignore[operator]
+    arrays = {f"observation/{name}": column.reshape(16, rows, *column.shape[1:]) for name, column in observation.items()}
+    columns = {"action": acted.action, "reward": reward, "terminated": np.ones(len(reward), np.uint8), **acted.remembered}
+    columns |= {"truncated": np.zeros(len(reward), np.uint8), "valid": np.ones(len(reward), np.uint8)}
+    columns |= dict.fromkeys(("episode_step", "policy_version"), np.zeros(len(reward), np.int32))
+    arrays |= {name: column.reshape(16, rows, *column.shape[1:]) for name, column in columns.items()}
+    arrays["length"] = np.full(16, 8)
+    return to_rollout(arrays, spec, CPU), float(reward.mean())
+
+
+def right_sign(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
+    return np.where((seen[:, 0] > 1) == (action == 1), 1.0, 0.0)
+
+
+def near_the_input(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
+    return -np.square(np.tanh(action[:, 0]) - np.tanh(seen[:, 0] - 1))
+
+
+@pytest.mark.parametrize(
+    ("action", "payout", "first", "goal"),
+    [(Categorical(2), right_sign, 0.6, 0.95), (Continuous((-1.0,), (1.0,)), near_the_input, -0.4, -0.1)],
+)
+def test_it_learns_which_action_pays_where(action: Categorical | Continuous, payout: object, first: float, goal: float) -> None:
+    torch.manual_seed(0)
+    spec = make(vector(), action=action)
+    algorithm = Ppo(spec, PpoConfig(hidden=32, passes=4), CPU)
+    optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5), CPU)
+    policy, random, rewards = StochasticPolicy(algorithm.network), np.random.default_rng(0), []
+    policy.seed(0)
+    for _ in range(20):
+        rollout, reward = bandit(algorithm, policy, random, payout)
+        rewards.append(reward)
+        learn(algorithm, optimiser, rollout)
+    assert rewards[0] < first and np.mean(rewards[-5:]) > goal
+
+
+def corridor(algorithm: Ppo, policy: StochasticPolicy, streams: int, steps: int) -> tuple[Rollout, float]:
+    """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
+    rows = steps + 1
+    place, age, paid = np.zeros(streams, int), np.zeros(streams, np.int32), 0.0
+    arrays = {
+        "observation/cell": np.zeros((streams, rows, 5), np.float32),
+        "action": np.zeros((streams, rows), np.int32),
+        "valid": np.ones((streams, rows), np.uint8),
+        "length": np.full(streams, steps),
+        **{name: np.zeros((streams, rows), np.float32) for name in ("reward", LOG_PROB)},
+        **{name: np.zeros((streams, rows), np.uint8) for name in ("terminated", "truncated")},
+        **{name: np.zeros((streams, rows), np.int32) for name in ("episode_step", "policy_version")},
+    }
+    for t in range(rows):
+        seen = np.eye(5, dtype=np.float32)[place]
+        acted = policy.act({"cell": seen[:, None]}, "explore")
+        place = np.maximum(place + np.where(acted.action == 1, 1, -1), 0)
+        out = place == 5
+        for name, values in (("observation/cell", seen), ("action", acted.action), ("episode_step", age), ("reward", out)):
+            arrays[name][:, t] = values
+        arrays["terminated"][:, t], arrays[LOG_PROB][:, t] = out, acted.remembered[LOG_PROB]
+        place[out], age = 0, np.where(out, 0, age + 1).astype(np.int32)
+        paid += float(out.sum())
+    return to_rollout(arrays, algorithm.spec, CPU), paid / (streams * rows)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_it_learns_to_walk_to_a_reward_that_comes_late(layers: int) -> None:
+    torch.manual_seed(0)
+    spec = make(vector("cell", 5), action=Categorical(2))
+    algorithm = Ppo(spec, PpoConfig(hidden=32, layers=layers, passes=4, gamma=0.9), CPU)
+    optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5), CPU)
+    policy, rates = StochasticPolicy(algorithm.network), []
+    policy.seed(0)
+    for _ in range(20):
+        rollout, rate = corridor(algorithm, policy, 16, 32)
+        rates.append(rate)
+        learn(algorithm, optimiser, rollout)
+    assert rates[0] < 0.08 and np.mean(rates[-5:]) > 0.17, "the best there is pays each fifth step"

@@ -1,0 +1,145 @@
+"""How an actor-critic acts on arrays, against the network that it is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from learner import devices
+from learner.acting import QPolicy, StochasticPolicy
+from learner.actor_critic import ActorCritic, build_actor_critic
+from learner.checkpoint import load_into
+from learner.config import LOG_PROB, DqnConfig, PpoConfig
+from learner.policies import acting_policy, build_policy
+from tests.learner.examples import image, make_observation, make_spec, vector
+from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, Field
+
+REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
+QUANTISED = Field("angle", (3,), "|u1", 0.02, -2.5)
+GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_goal", 3))
+FIELDS = {"goal": GOAL, "quantised": (vector(), QUANTISED), "image": (image(shape=(13, 13)), vector())}
+
+
+def made(spec: ExperienceSpec, seed: int = 1, statistics: bool = True, **options: object) -> ActorCritic:
+    torch.manual_seed(seed)
+    network = build_actor_critic(spec, PpoConfig(**{"hidden": 16} | options))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    if statistics:
+        network.observe({name: 3 * rows for name, rows in make_observation(spec.fields, (50,)).items()}, torch.arange(50))
+    return network
+
+
+def arrays(spec: ExperienceSpec, count: int) -> Columns:
+    return {name: rows.numpy() for name, rows in make_observation(spec.fields, (count, spec.stack)).items()}
+
+
+def tensors(columns: Columns) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(rows) for name, rows in columns.items()}
+
+
+@pytest.mark.parametrize("options", [{}, {"normalise_observation": False}, {"layers": 1}, {"statistics": False}], ids=str)
+@pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
+@pytest.mark.parametrize("name", FIELDS)
+def test_its_greedy_action_and_log_probabilities_are_the_networks(
+    name: str, action: Categorical | Continuous, options: dict[str, object]
+) -> None:
+    spec = ExperienceSpec(FIELDS[name], action, 16, 3)
+    network = made(spec, **options)
+    policy, seen = StochasticPolicy(network), arrays(spec, 40)
+    before = {name: rows.copy() for name, rows in seen.items()}
+    with torch.no_grad():
+        parameters, _ = network(tensors(seen))
+        greedy = policy.act(seen, "greedy")
+        if network.log_std is None:
+            assert np.array_equal(greedy.action, parameters.argmax(1)) and greedy.action.dtype == np.int64
+        else:
+            np.testing.assert_allclose(greedy.action, parameters, atol=1e-5)
+            assert greedy.action.dtype == np.float32
+        for acted in (greedy, policy.act(seen, "explore")):
+            expected, _ = network.log_prob_entropy(parameters, torch.from_numpy(acted.action))
+            np.testing.assert_allclose(acted.remembered[LOG_PROB], expected, atol=1e-5)
+            assert acted.remembered[LOG_PROB].dtype == np.float32 and set(acted.remembered) == {LOG_PROB}
+    assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"
+
+
+def test_it_draws_each_action_as_often_as_it_is_likely_and_never_an_impossible_one() -> None:
+    spec = make_spec(vector(), n=4)
+    network = made(spec, statistics=False)
+    with torch.no_grad():
+        network.policy[-1].weight.zero_()
+        network.policy[-1].bias.copy_(torch.tensor([-1e9, 0.0, math.log(3), -1e9]))
+    policy, seen = StochasticPolicy(network), arrays(spec, 8_000)
+    policy.seed(3)
+    acted = policy.act(seen, "explore")
+    assert np.bincount(acted.action, minlength=4).tolist() == pytest.approx([0, 2_000, 6_000, 0], abs=150)
+    policy.seed(3)
+    assert np.array_equal(policy.act(seen, "explore").action, acted.action)
+    assert not np.array_equal(policy.act(seen, "explore").action, acted.action)
+    anything = policy.act(seen, "random")
+    assert np.bincount(anything.action).tolist() == pytest.approx([2_000] * 4, abs=150)
+    np.testing.assert_allclose(anything.remembered[LOG_PROB], math.log(1 / 4), rtol=1e-6)
+
+
+def test_it_draws_reals_from_the_gaussian_and_at_random_fills_the_bounds_evenly() -> None:
+    spec = ExperienceSpec((vector(),), REALS, 16)
+    network = made(spec, log_std=-1.0)
+    policy, seen = StochasticPolicy(network), {"vector": np.ones((8_000, 1, 4), np.float32)}
+    policy.seed(3)
+    assert network.log_std is not None
+    drawn, mean = policy.act(seen, "explore").action, policy.act(seen, "greedy").action
+    np.testing.assert_allclose((drawn - mean).std(0), network.log_std.exp().detach(), rtol=0.03)
+    np.testing.assert_allclose((drawn - mean).mean(0), 0, atol=0.02)
+    anything = policy.act(seen, "random")
+    bounded = REALS.bounded(anything.action)
+    for column, (low, high) in zip(bounded.T, [(-1, 1), (0, 3)], strict=True):
+        share, _ = np.histogram(column, 4, (low, high))
+        assert share.tolist() == pytest.approx([2_000] * 4, abs=150)
+    assert np.isfinite(anything.action).all()
+    # The density of the tanh, 1/2 in each of two dimensions: what log-probabilities are of.
+    np.testing.assert_allclose(anything.remembered[LOG_PROB], math.log(1 / 4), atol=1e-4)
+
+
+@pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
+def test_weights_and_statistics_that_are_adopted_are_acted_on_at_once(action: Categorical | Continuous) -> None:
+    spec = ExperienceSpec(GOAL, action, 16)
+    network, newer = made(spec, statistics=False), made(spec, seed=2)
+    policy, seen = StochasticPolicy(network), arrays(spec, 9)
+    stale = policy.act(seen, "greedy").remembered[LOG_PROB]
+    load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
+    policy.refresh()
+    fresh = policy.act(seen, "greedy").remembered[LOG_PROB]
+    assert not np.allclose(stale, fresh)
+    np.testing.assert_array_equal(fresh, StochasticPolicy(newer).act(seen, "greedy").remembered[LOG_PROB])
+
+
+def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_multiplies_bfloat16", lambda: True)
+    spec = make_spec(image(), vector(), stack=4)
+    network, newer = made(spec, hidden=64), made(spec, seed=2, hidden=64)
+    seen = arrays(spec, 6)
+    policy, exact, auto = (StochasticPolicy(network, kind) for kind in ("bfloat16", "float32", "auto"))
+    load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
+    expected, stale = exact._parameters(seen), policy._parameters(seen)
+    assert np.array_equal(auto._parameters(seen), expected)
+    policy.refresh()
+    found = policy._parameters(seen)
+    assert found.dtype == np.float32 and not np.array_equal(found, expected), "it did not act in bfloat16"
+    spread = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, atol=0.03 * spread)
+    assert not np.allclose(stale, expected, atol=0.03 * spread)
+    acted = policy.act(seen, "explore")
+    own = torch.log_softmax(torch.from_numpy(found), 1).numpy()[np.arange(6), acted.action]
+    np.testing.assert_allclose(acted.remembered[LOG_PROB], own, atol=1e-6)
+
+
+def test_a_network_is_acted_by_in_its_own_way() -> None:
+    spec = make_spec(vector())
+    assert isinstance(acting_policy(build_policy(spec, DqnConfig(hidden=8)), "auto"), QPolicy)
+    assert isinstance(acting_policy(build_policy(spec, PpoConfig(hidden=8)), "auto"), StochasticPolicy)
+    with pytest.raises(devices.DeviceError, match="precision float16 is not to be had"):
+        acting_policy(build_policy(spec, PpoConfig(hidden=8)), "float16")
