@@ -49,6 +49,20 @@ def test_a_batch_is_what_the_slot_holds(action: Categorical | Continuous) -> Non
     assert batch.terminated.dtype == torch.bool and np.array_equal(batch.terminated.numpy(), before["terminated"])
     assert np.array_equal(batch.probability.numpy(), before["probability"].astype(np.float32))
     assert batch.population == 12_345
+    assert batch.hindsight_goal is None and batch.part(0, 2).hindsight_reward is None
+
+
+def test_goals_of_hindsight_come_along_and_are_parted_with_their_items() -> None:
+    goals = (vector("achieved_goal", 2), vector("desired_goal", 2))
+    spec = ExperienceSpec(goals, Continuous((-1.0,), (1.0,)), 16, hindsight=3)
+    sampled = fill(spec, 8)
+    batch = to_device(sampled, spec, CPU)
+    assert batch.hindsight_goal is not None and batch.hindsight_reward is not None
+    assert np.array_equal(batch.hindsight_goal.numpy(), sampled.arrays["hindsight_goal"])
+    assert np.array_equal(batch.hindsight_reward.numpy(), sampled.arrays["hindsight_reward"])
+    part = batch.part(2, 5)
+    assert torch.equal(part.hindsight_goal, batch.hindsight_goal[2:5])  # type: ignore[arg-type]
+    assert torch.equal(part.hindsight_reward, batch.hindsight_reward[2:5])  # type: ignore[arg-type]
 
 
 def test_a_cpu_reads_observations_where_replay_wrote_them() -> None:

@@ -11,7 +11,7 @@ from replay.config import ReplayConfig
 from replay.storage import batch_layout, steps_to_boundary
 from replay.table import RejectedChunk, Table, check_values
 from tests.replay.examples import every_item, make_spec, stream_chunks
-from transport.experience import INITIAL_PRIORITY, Chunk, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Chunk, Continuous, ExperienceSpec, Field
 
 CONFIG = ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, samples_per_insert_high=1e9, samples_per_insert_low=0)
 
@@ -164,6 +164,17 @@ def test_the_greatest_number_that_can_be_sent_leaves_everything_finite() -> None
     chunks[1].columns[INITIAL_PRIORITY][:] = 0.0
     first, second = leaf_values(spec, *chunks[:2], exponent=1.0)
     assert np.isfinite(first).all() and min(second) > 0
+
+
+@pytest.mark.parametrize("name", ["hindsight_goal", "hindsight_reward"])
+def test_hindsight_that_is_not_finite_is_rejected(name: str) -> None:
+    goals = (Field("achieved_goal", (2,), "<f4"), Field("desired_goal", (2,), "<f4"))
+    spec = ExperienceSpec(goals, Continuous((-1.0,), (1.0,)), 4, hindsight=2)
+    columns = {column: np.zeros_like(values) for column, values in spec.empty(spec.rows(4)).items()}
+    check_values(spec, Chunk(0, 4, columns))
+    columns[name][3, 1] = np.nan
+    with pytest.raises(RejectedChunk, match=name):
+        check_values(spec, Chunk(0, 4, columns))
 
 
 def test_an_initial_priority_takes_no_memory() -> None:

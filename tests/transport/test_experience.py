@@ -13,6 +13,8 @@ from transport.experience import Categorical, Continuous, ExperienceSpec, Field,
 
 IMAGE = Field("observation", (4, 4), "|u1", scale=1 / 255, codec="lz4")
 SPEC = ExperienceSpec((IMAGE,), Categorical(3), chunk_length=8, stack=4, n_step=3)
+ACHIEVED, DESIRED = Field("achieved_goal", (3,), "<f4"), Field("desired_goal", (3,), "|u1", scale=2 / 255, offset=-1.0)
+GOALS = ExperienceSpec((ACHIEVED, DESIRED), Continuous((-1.0,), (1.0,)), chunk_length=8, hindsight=4)
 
 
 @given(hnp.arrays(np.float32, 20, elements=st.floats(-3, 5, width=32)))
@@ -61,6 +63,30 @@ def test_a_spec_written_before_anything_was_remembered_keeps_its_digest() -> Non
 )
 def test_the_digest_differs_when_anything_differs(change: dict[str, object]) -> None:
     assert msgspec.structs.replace(SPEC, **change).digest != SPEC.digest
+
+
+def test_hindsight_adds_two_columns_and_changes_the_digest() -> None:
+    without = msgspec.structs.replace(GOALS, hindsight=0)
+    assert without.digest != GOALS.digest != msgspec.structs.replace(GOALS, hindsight=3).digest
+    goal, reward = GOALS.columns[len(without.columns) :]
+    assert goal == msgspec.structs.replace(DESIRED, name="hindsight_goal", shape=(4, 3)), "goals rest as goals do"
+    assert reward == Field("hindsight_reward", (4,), "<f4")
+    assert without.hindsight_columns == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"fields": (ACHIEVED, IMAGE)}, "needs the fields achieved_goal and desired_goal, of one shape"),
+        ({"fields": (ACHIEVED, msgspec.structs.replace(DESIRED, shape=(2,)))}, "of one shape"),
+        ({"n_step": 3}, "needs n_step 1, not 3"),
+        ({"hindsight": 17}, "0 to 16, not 17"),
+        ({"hindsight": -1}, "0 to 16, not -1"),
+    ],
+)
+def test_hindsight_is_refused_where_there_is_nothing_to_look_back_at(change: dict[str, object], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        msgspec.structs.replace(GOALS, **change)
 
 
 def test_a_spec_survives_its_file() -> None:
