@@ -28,7 +28,9 @@ def play(spec: ExperienceSpec, act: Act, streams: int, steps: int, seed: int) ->
     """Chunks of random observations and rewards, and the stacks that were acted on at each step. Episodes end by chance, half of
     them truncated; streams end amid a chunk."""
     random = np.random.default_rng(seed)
-    chunker, stack, chunks, seen = Chunker(spec, streams, 1e9), Stack(spec, streams), [], []
+    chunker, stack = Chunker(spec, streams, 1e9), Stack(spec, streams)
+    chunks: list[Chunk] = []
+    seen: list[Columns] = []
     observation = observe(spec, streams, random)
     stack.reset(observation)
     for _ in range(steps):

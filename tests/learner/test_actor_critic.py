@@ -103,10 +103,11 @@ def test_stored_values_are_dequantised_inside_the_network() -> None:
 def test_the_first_policy_is_nearly_uniform_and_hidden_layers_are_orthogonal() -> None:
     torch.manual_seed(0)
     network = build_actor_critic(make_spec(vector(size=16), n=4), PpoConfig(hidden=16))
-    hidden = network.policy[0].weight.detach()
+    policy, value = ([p.detach() for p in layers.parameters()] for layers in (network.policy, network.value))
+    hidden = policy[0]  # weights and biases take turns
     torch.testing.assert_close(hidden @ hidden.T, 2 * torch.eye(16), atol=1e-4, rtol=1e-4)
-    assert float(network.value[-1].weight.detach().norm()) == pytest.approx(1, abs=1e-4)
-    assert float(network.policy[-1].weight.detach().norm(dim=1)[0]) == pytest.approx(0.01, abs=1e-5)
+    assert float(value[-2].norm()) == pytest.approx(1, abs=1e-4)
+    assert float(policy[-2].norm(dim=1)[0]) == pytest.approx(0.01, abs=1e-5)
     assert not any(bool(parameter.any()) for name, parameter in network.named_parameters() if name.endswith("bias"))
     logits, _ = network(make_observation([vector(size=16)], (50, 1)))
     assert float(logits.detach().abs().max()) < 0.1
@@ -138,7 +139,7 @@ def test_acting_draws_from_the_policy_or_does_what_is_likeliest() -> None:
     torch.manual_seed(0)
     network = build_actor_critic(make_spec(vector(), n=3), SMALL)
     with torch.no_grad():
-        network.policy[-1].bias.copy_(torch.tensor([0.0, math.log(3), -1e9]))
+        list(network.policy.parameters())[-1].copy_(torch.tensor([0.0, math.log(3), -1e9]))
     seen = {"vector": torch.zeros(8_000, 1, 4)}
     drawn = network.act(seen, generator=torch.Generator().manual_seed(1))
     assert torch.bincount(drawn.action, minlength=3).tolist() == pytest.approx([2_000, 6_000, 0], abs=150)

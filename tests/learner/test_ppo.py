@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,10 +49,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def made(spec: ExperienceSpec, seed: int = 1, **options: object) -> Ppo:
+def made(spec: ExperienceSpec, seed: int = 1, **options: Any) -> Ppo:
     """Away from its initial weights, and its statistics from none."""
     torch.manual_seed(seed)
-    algorithm = Ppo(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "trace": 0.8} | options), CPU)  # type: ignore[arg-type]
+    algorithm = Ppo(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "trace": 0.8} | options), CPU)
     with torch.no_grad():
         for parameter in algorithm.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -276,7 +277,7 @@ def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() 
     for difference, advantage, moves in ((1.0, 1.0, False), (-1.0, -1.0, False), (1.0, -1.0, True), (0.0, 1.0, True)):
         shifted = items._replace(log_prob=items.log_prob - difference, advantage=torch.full((items.size,), advantage))
         loss, _, _ = algorithm.loss(shifted, torch.ones(items.size))
-        gradient = torch.autograd.grad(loss, [algorithm.network.policy[-1].weight])[0]
+        gradient = torch.autograd.grad(loss, [next(algorithm.network.policy.parameters())])[0]
         assert bool(gradient.abs().max() > 1e-4) == moves
 
 
@@ -336,7 +337,7 @@ def test_the_learning_rate_follows_how_far_rollouts_move_the_policy_and_survives
 
 
 def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
-    options = {"anneal_steps": 1_000, "learning_rate_end": 0.1, "entropy_coefficient": 0.04, "entropy_end": 0.5}
+    options: dict[str, Any] = {"anneal_steps": 1_000, "learning_rate_end": 0.1, "entropy_coefficient": 0.04, "entropy_end": 0.5}
     algorithm = made(SPECS["goal"], **options)
     shares = []
     for steps in (0, 500, 1_000, 5_000):
@@ -354,11 +355,11 @@ def test_the_learning_rate_follows_its_share() -> None:
     for share in (1.0, 0.25, 0.0):
         algorithm = made(SPECS["categorical"])
         items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
-        before = algorithm.network.policy[0].weight.detach().clone()
+        before = next(algorithm.network.policy.parameters()).detach().clone()
         optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=1e-3, adam_epsilon=1e-8), CPU)
         optimiser.set_learning_rate_share(share)
         optimiser.update(algorithm, items)
-        moved.append(float((algorithm.network.policy[0].weight.detach() - before).abs().max()))
+        moved.append(float((next(algorithm.network.policy.parameters()).detach() - before).abs().max()))
     assert moved == pytest.approx([1e-3, 2.5e-4, 0.0], rel=1e-2)
 
 
@@ -415,7 +416,7 @@ def corridor(algorithm: Ppo, policy: StochasticPolicy, streams: int, steps: int)
     """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
     rows = steps + 1
     place, age, paid = np.zeros(streams, int), np.zeros(streams, np.int32), 0.0
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "observation/cell": np.zeros((streams, rows, 5), np.float32),
         "action": np.zeros((streams, rows), np.int32),
         "valid": np.ones((streams, rows), np.uint8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,9 @@ GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_go
 FIELDS = {"goal": GOAL, "quantised": (vector(), QUANTISED), "image": (image(shape=(13, 13)), vector())}
 
 
-def made(spec: ExperienceSpec, seed: int = 1, statistics: bool = True, **options: object) -> ActorCritic:
+def made(spec: ExperienceSpec, seed: int = 1, statistics: bool = True, **options: Any) -> ActorCritic:
     torch.manual_seed(seed)
-    network = build_actor_critic(spec, PpoConfig(**{"hidden": 16} | options))  # type: ignore[arg-type]
+    network = build_actor_critic(spec, PpoConfig(**{"hidden": 16} | options))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -46,7 +47,7 @@ def tensors(columns: Columns) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
 @pytest.mark.parametrize("name", FIELDS)
 def test_its_greedy_action_and_log_probabilities_are_the_networks(
-    name: str, action: Categorical | Continuous, options: dict[str, object]
+    name: str, action: Categorical | Continuous, options: dict[str, Any]
 ) -> None:
     spec = ExperienceSpec(FIELDS[name], action, 16, 3)
     network = made(spec, **options)
@@ -71,8 +72,9 @@ def test_it_draws_each_action_as_often_as_it_is_likely_and_never_an_impossible_o
     spec = make_spec(vector(), n=4)
     network = made(spec, statistics=False)
     with torch.no_grad():
-        network.policy[-1].weight.zero_()
-        network.policy[-1].bias.copy_(torch.tensor([-1e9, 0.0, math.log(3), -1e9]))
+        weight, bias = list(network.policy.parameters())[-2:]
+        weight.zero_()
+        bias.copy_(torch.tensor([-1e9, 0.0, math.log(3), -1e9]))
     policy, seen = StochasticPolicy(network), arrays(spec, 8_000)
     policy.seed(3)
     acted = policy.act(seen, "explore")
