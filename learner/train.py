@@ -116,7 +116,9 @@ class Learner:
         size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
         sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
         life.ready()
-        if config.compile:
+        if config.compile and rollouts:
+            say("warning: --learner.compile is for batches of items of one size; PPO's updates run as they are")
+        elif config.compile:
             self._compile(sampler)
         while not life.stopping:
             if isinstance(self.algorithm, Ppo):
@@ -158,7 +160,8 @@ class Learner:
         acted = sampled.arrays["valid"] != 0
         self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"][acted].mean()))
         with self._metrics.phase("update"):
-            items, told = algorithm.prepare(rollout, vtrace=self.settings.max_policy_lag > 1)
+            with self.optimiser.autocast():
+                items, told = algorithm.prepare(rollout, vtrace=self.settings.max_policy_lag > 1)
             self.optimiser.set_learning_rate_share(algorithm.learning_rate_share())
             measured = self._passes(algorithm, items)
             if measured is None:
