@@ -108,11 +108,20 @@ def _robot(config: EnvConfig, form: str, render_mode: str | None) -> gymnasium.E
 
     if form not in ("", "flat"):
         raise EnvError(f"{config.id}: the robot has two forms, robot (goals) and robot:flat (one vector)")
-    options = {"reward": config.reward, "tolerance": config.tolerance, "tier": config.tier, "curriculum": config.curriculum}
-    backend, steps, mode = config.backend or "pybullet", config.max_episode_steps, render_mode or "rgb_array"
+    backend = config.backend or "pybullet"
     if backend == "pybullet":
         _need("pybullet", config.id)
-    env = ReachEnv(config.urdf, form == "flat", backend=backend, max_steps=steps, render_mode=mode, **options)
+    env = ReachEnv(
+        config.urdf,
+        flat=form == "flat",
+        reward=config.reward,
+        tolerance=config.tolerance,
+        tier=config.tier,
+        backend=backend,
+        curriculum=config.curriculum,
+        max_steps=config.max_episode_steps,
+        render_mode=render_mode or "rgb_array",
+    )
     if config.arm not in ("", env.arm.digest):
         raise EnvError(
             f"{env.arm.path} has changed since the run began, and its policy is for the arm as it was "

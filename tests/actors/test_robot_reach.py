@@ -172,8 +172,9 @@ def test_the_dense_form_ends_at_the_target_and_pays_for_every_step_before(backen
     total, ended = np.zeros(8), np.zeros(8, bool)
     for _ in range(60):
         outcome = made.step(towards(made))
-        assert ((outcome.reward < 0) == ~outcome.success)[~ended].all()
-        assert (~outcome.terminated | outcome.success).all()
+        success = np.asarray(outcome.success)
+        assert ((outcome.reward < 0) == ~success)[~ended].all()
+        assert (~outcome.terminated | success).all()
         ended |= outcome.terminated
         total += outcome.reward * ~ended
     assert ended.mean() >= 0.75 and (total < 0).all()
@@ -298,7 +299,7 @@ def test_a_run_keeps_its_arm_and_is_told_when_the_file_has_changed(tmp_path: Pat
     begun = EnvConfig(id="robot", backend="kinematic", urdf=str(path))
     kept = pinned(begun)
     assert kept["urdf"] == str(path)
-    config = EnvConfig(id="robot", backend="kinematic", **kept)
+    config = EnvConfig(id="robot", backend="kinematic", urdf=kept["urdf"], arm=kept["arm"])
     make_env(config).close()
     path.write_text(arms.own_text().replace("0.330", "0.331"))
     assert pinned(config) == kept

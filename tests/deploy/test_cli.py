@@ -66,7 +66,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (["up", "--actors", "many"], "'many' is not a whole number"),
         (["up", "--actors"], "expected one argument"),
         (["up", "--stop-after", "soon"], "'soon' is not a duration"),
-        (["up", "--learner.precision", "float8"], "invalid choice: 'float8'"),
+        (["up", "--learner.precision", "float8"], "'float8' is none of them; did you mean float32?"),
         (["up", "--algorithm.double", "perhaps"], "'perhaps' is not true or false"),
         (["up", "--actors", "0"], "--actors.count: expected int >= 1, got 0"),
         (["up", "--device", "cudda"], "did you mean cuda?"),

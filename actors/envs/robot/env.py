@@ -101,7 +101,7 @@ class ReachEnv(gymnasium.Env):
         if options and (target := options.get("target")) is not None:
             position = np.array(target, np.float64)
             check_reachable(self.kinematics, self.targets, position)
-            away = np.linalg.norm(position - self.kinematics.flange(self.arm.home[None])[0])
+            away = rewards.distance(position, self.kinematics.flange(self.arm.home[None])[0])
             self._made.aim(0, position, self._tolerance, int(tier_of(away, self.targets.edges)))
             observation = self._made.observe(np.zeros(1, np.int64))
         apart = float(rewards.distance(self._made.flange[0], self._made.target[0]))

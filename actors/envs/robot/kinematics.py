@@ -61,10 +61,10 @@ class Kinematics:
 
     def clear(self, pose: Pose, margin: float = 0.0) -> np.ndarray:
         """[N] bool: nothing of the arm is within `margin` metres of the floor or of another part that it could hit."""
-        fine = (pose.points[:, self._over_floor, 2] > (self.radius + margin)[self._over_floor]).all(1)
+        fine: np.ndarray = np.all(pose.points[:, self._over_floor, 2] > (self.radius + margin)[self._over_floor], axis=1)
         if len(self._left):
             apart = pose.points[:, self._left] - pose.points[:, self._right]
-            fine &= (np.einsum("npc,npc->np", apart, apart) > (self._reach + margin) ** 2).all(1)
+            fine &= np.all(np.einsum("npc,npc->np", apart, apart) > (self._reach + margin) ** 2, axis=1)
         return fine
 
     def _find_obstacles(self) -> None:

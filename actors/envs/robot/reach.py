@@ -106,7 +106,7 @@ class ReachSimulators:
         if not self._flat:
             observation = np.concatenate(own, axis=1, dtype=np.float32, casting="same_kind")
             achieved, desired = flange.astype(np.float32), target.astype(np.float32)
-            return {"observation": observation, "achieved_goal": achieved, "desired_goal": desired}
+            return {"achieved_goal": achieved, "desired_goal": desired, "observation": observation}
         away = target - flange
         near = away / (np.linalg.norm(away, axis=1, keepdims=True) + NEAR_METRES)
         parts = (*own, flange, target, away, near)

@@ -124,10 +124,11 @@ class _Reader:
             spheres += self._spheres(_link_of(joint, "child"), frame, number, after)
         limits = np.array([_limits(joint) for joint in moving])  # [6, (lower, upper, velocity, effort)]
         link, centre, radius = zip(*spheres, strict=True) if spheres else ((), np.zeros((0, 3)), ())
+        lower, upper, speed, effort = limits.T
         return Arm(
             self._path, self._root.get("name", self._path.stem), digest, tuple(map(_name, moving)),
             np.array(rotation), np.array(offset), np.array([_axis(joint) for joint in moving]), frame[:3, 3],
-            *limits.T, np.array(link, np.int64), np.array(centre), np.array(radius, np.float64),
+            lower, upper, speed, effort, np.array(link, np.int64), np.array(centre), np.array(radius, np.float64),
         )  # fmt: skip
 
     def _chain(self) -> list[Element]:
