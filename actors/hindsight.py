@@ -22,9 +22,9 @@ class GoalReward:
 
     def __init__(self, env: Any) -> None:
         """Takes a Gymnasium environment. Raises EnvError where it has no compute_reward."""
-        self._compute = getattr(env.unwrapped, "compute_reward", None)
-        if self._compute is None:
+        if not hasattr(env.unwrapped, "compute_reward"):
             raise EnvError(f"hindsight needs an environment that has compute_reward; {WITHOUT}")
+        self._compute = env.unwrapped.compute_reward
 
     def __call__(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         """[N, *shape] each -> [N] float32. Raises EnvError for an answer of another shape, or none."""

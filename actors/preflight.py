@@ -40,8 +40,8 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_step: int
     codec: Codec
     remembered: tuple[str, ...]
-    hindsight: int
     report: str
+    hindsight: int = 0
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,7 +71,7 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(_Order(config, n_step, codec, remembered, hindsight, str(report)))
+        order = msgspec.json.encode(_Order(config, n_step, codec, remembered, str(report), hindsight))
         status = _run_child(command, environment, order, chatter, config.preflight_seconds)
         lines = _read_report(report)
         phase = lines[-1].phase

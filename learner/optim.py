@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,10 @@ class Optimiser:
         self._fused = capabilities(device).fused_optimiser
         foreach = None if self._fused else False  # where Adam is not fused, kernels over many tensors are missing too
         usual = [parameter for parameter in parameters if parameter not in rates]
-        groups = [{"params": usual}, *({"params": [parameter], "lr": rate} for parameter, rate in rates.items())]
+        groups: list[dict[str, Any]] = [
+            {"params": usual},
+            *({"params": [parameter], "lr": rate} for parameter, rate in rates.items()),
+        ]
         self._adam = torch.optim.Adam(
             groups, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=foreach
         )

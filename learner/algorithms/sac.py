@@ -103,53 +103,8 @@ class Sac:
         An item whose td is not finite (an infinite reward, say) teaches the critics nothing; `ignored` is the fraction of such.
         """
         with torch.no_grad(), exact(weight.device.type):
-            batch = self.relabelled(micro_batch)
-            return_, discount = n_step_return(
-                batch.reward * self.config.reward_scale, batch.steps, batch.terminated, self.config.gamma
-            )
-            rows = self._rows(batch)  # [2b, F]: observation_t of all items, then what they saw next
-            now, following = slice(0, len(return_)), slice(len(return_), None)
-            temperature = self.temperature.log.exp()
-            seen = dense.forward(self._policy, rows[None])
-            drawn = self._draw(seen[-1][0])
-
-            next_value = self._values(self._valuing, rows[following], drawn.bounded[following])[-1][..., 0].amin(0)
-            goal = self._goal(return_, discount, next_value - temperature * drawn.log_prob[following])
-            # One pass judges what was done, which teaches the critics, and what the policy would do, which they teach it.
-            actions = torch.cat([torch.tanh(batch.action), drawn.bounded[now]])
-            judged = self._values(self._judges, torch.cat([rows[now], rows[now]]), actions)
-            value = judged[-1][..., 0]  # [2, 2b]
-            td = goal - value[:, now]
-            sound = td.isfinite().all(0)
-            td = torch.where(sound, td, 0.0)
-
-            share = weight / len(weight)
-            least = value[:, following].argmin(0)
-            believed = torch.stack([least == 0, least == 1]).float() / len(weight)
-            error = torch.cat([-share * td, -believed], 1)[..., None]  # d loss / d value, [2, 2b, 1]
-            errors = dense.errors(self._judges, judged, error)
-            critic_gradients = dense.gradients(errors, judged, now)
-            by_action = torch.bmm(errors[0][:, following], self._judges[0][0][..., rows.shape[1] :]).sum(0)  # [b, A]
-            policy_gradients = self._policy_gradients(seen, drawn, by_action, temperature / len(weight))
-            log_prob = drawn.log_prob[now].mean()
-            missing = -(log_prob + self.target_entropy)  # entropy above target: too much of it is paid for
-
-            critic_loss = 0.5 * (share * td.square()).sum()
-            policy_loss = temperature * log_prob - value[:, following].amin(0).mean()
-            temperature_loss = self.temperature.log * missing
-            given = [*policy_gradients, *(w for w, _ in critic_gradients), *(b for _, b in critic_gradients), missing]
-            priority = td.abs().amax(0)
-            metrics = {
-                "loss": critic_loss,
-                "policy_loss": policy_loss,
-                "td": priority.mean(),
-                "q": value[:, now].mean(),
-                "temperature": temperature,
-                "entropy": -log_prob,
-                "ignored": 1 - sound.float().mean(),
-            }
-            total = critic_loss + policy_loss + temperature_loss
-        loss: Tensor = _Known.apply(total, given, *self.parameters())  # type: ignore[no-untyped-call]
+            value, gradients, priority, metrics = self._learn(self.relabelled(micro_batch), weight)
+        loss: Tensor = _Known.apply(value, gradients, *self.parameters())  # type: ignore[no-untyped-call]
         return loss, priority, metrics
 
     def after_update(self) -> None:
@@ -158,6 +113,43 @@ class Sac:
         for target, critics in zip(self._valuing, self._judges, strict=True):
             for theirs, ours in zip(target, critics, strict=True):
                 theirs.lerp_(ours, self.config.tau)
+
+    def _learn(self, batch: Batch, weight: Tensor) -> tuple[Tensor, list[Tensor], Tensor, dict[str, Tensor]]:
+        """The loss, its gradient by each parameter, |td| [b], and metrics."""
+        items = len(weight)
+        now, following = slice(0, items), slice(items, None)
+        rows = self._rows(batch)  # [2b, F]: observation_t of all items, then what they saw next
+        temperature = self.temperature.log.exp()
+        seen = dense.forward(self._policy, rows[None])
+        drawn = self._draw(seen[-1][0])
+        next_value = self._values(self._valuing, rows[following], drawn.bounded[following])[-1][..., 0].amin(0)
+        goal = self._goal(batch, next_value - temperature * drawn.log_prob[following])
+        # One pass judges what was done, which teaches the critics, and what the policy would do, which teaches the policy.
+        actions = torch.cat([torch.tanh(batch.action), drawn.bounded[now]])
+        judged = self._values(self._judges, torch.cat([rows[now], rows[now]]), actions)
+        value = judged[-1][..., 0]  # [2, 2b]
+        td = goal - value[:, now]
+        sound = td.isfinite().all(0)
+        td = torch.where(sound, td, 0.0)
+
+        share = weight / items
+        least = value[:, following].argmin(0)
+        believed = torch.stack([least == 0, least == 1]).float() / items
+        by_value = torch.cat([-share * td, -believed], 1)[..., None]  # [2, 2b, 1]
+        errors = dense.errors(self._judges, judged, by_value)
+        by_critics = dense.gradients(errors, judged, now)
+        by_action = torch.bmm(errors[0][:, following], self._judges[0][0][..., rows.shape[1] :]).sum(0)  # [b, A]
+        by_policy = self._policy_gradients(seen, drawn, by_action, temperature / items)
+        log_prob = drawn.log_prob[now].mean()
+        spare = -(log_prob + self.target_entropy)  # entropy above the target lowers the temperature
+        gradients = [*by_policy, *(part for part, _ in by_critics), *(part for _, part in by_critics), spare]
+
+        critic_loss = 0.5 * (share * td.square()).sum()
+        policy_loss = temperature * log_prob - value[:, following].amin(0).mean()
+        priority = td.abs().amax(0)
+        metrics = {"loss": critic_loss, "policy_loss": policy_loss, "td": priority.mean(), "q": value[:, now].mean()}
+        metrics |= {"temperature": temperature, "entropy": -log_prob, "ignored": 1 - sound.float().mean()}
+        return critic_loss + policy_loss + self.temperature.log * spare, gradients, priority, metrics
 
     def _rows(self, batch: Batch) -> Tensor:
         """What the networks are given: observation_t of all items, then their next observations, [2b, F]."""
@@ -181,8 +173,11 @@ class Sac:
         inputs = torch.cat([rows, action], 1)
         return dense.forward(layers, inputs.expand(len(layers[0][0]), *inputs.shape))
 
-    def _goal(self, return_: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
-        """Eq. 2 and 3 of the paper: what critics are to say. Next values are ignored where the discount is 0."""
+    def _goal(self, batch: Batch, next_value: Tensor) -> Tensor:
+        """Eq. 2 and 3 of the paper: what critics are to say, [b]. Next values are ignored where the episode terminated."""
+        return_, discount = n_step_return(
+            batch.reward * self.config.reward_scale, batch.steps, batch.terminated, self.config.gamma
+        )
         goal = return_ + torch.where(discount == 0, 0.0, discount * next_value)
         if self.config.clip_targets:
             goal = goal.clamp(-self.config.reward_scale / (1 - self.config.gamma), 0.0)

@@ -22,7 +22,7 @@ from replay.config import ReplayConfig
 from replay.storage import batch_layout
 from replay.table import Table
 from tests.actors.toy_envs import Plane
-from transport.experience import Columns, Continuous, ExperienceSpec, Field
+from transport.experience import Chunk, Columns, Continuous, ExperienceSpec, Field
 
 TOYS = "tests.actors.toy_envs"
 OWN = 250  # the goal that rows have themselves, where all others are below
@@ -168,7 +168,7 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
         return {"observation": number, "achieved_goal": number, "desired_goal": np.full((streams, 1), -5, np.float32)}
 
     observation = observe()
-    chunks = []
+    chunks: list[Chunk] = []
     for step in range(200):
         terminated = random.random(streams) < 0.1
         truncated = ~terminated & (random.random(streams) < 0.1)
@@ -206,7 +206,8 @@ def test_what_travels_and_rests_through_an_environment_is_what_its_compute_rewar
     env = VectorEnv(config, spec, 3, [0, 1, 2])
     bare = msgspec.structs.replace(spec, hindsight=0)
     chunker = Chunker(bare, 3, 1e9, complete=Hindsight(spec, GoalReward(env.example), 0))
-    observation, random, chunks = env.reset(), np.random.default_rng(0), []
+    observation, random = env.reset(), np.random.default_rng(0)
+    chunks: list[Chunk] = []
     for _ in range(60):
         action = random.standard_normal((3, 2)).astype(np.float32)
         step = env.step(np.tanh(action))
@@ -228,7 +229,8 @@ def test_only_environments_with_goals_have_hindsight() -> None:
         config = EnvConfig(id=name)
         assert experience_spec(make_env(config), config, 1, "none", hindsight=4).hindsight == expected
     plane = Plane()
-    plane.observation_space["desired_goal"] = spaces.Box(-1, 1, (3,), np.float32)
+    parts = {"observation": (2,), "achieved_goal": (2,), "desired_goal": (3,)}
+    plane.observation_space = spaces.Dict({name: spaces.Box(-1, 1, shape, np.float32) for name, shape in parts.items()})
     assert experience_spec(plane, EnvConfig(id="plane"), 1, "none", hindsight=4).hindsight == 0
 
 

@@ -428,8 +428,8 @@ class PlanePushed(Plane):
     """Its steps cost more than the goals tell."""
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
-        seen, reward, *rest = super().step(action)
-        return (seen, reward - 0.5, *rest)
+        seen, reward, terminated, truncated, info = super().step(action)
+        return seen, reward - 0.5, terminated, truncated, info
 
 
 class PlaneOfInfo(Plane):

@@ -17,6 +17,7 @@ from learner.checkpoint import Checkpoints, load_into
 from learner.config import LearnerConfig, SacConfig
 from learner.optim import Optimiser
 from learner.policies import acting_policy, build_policy
+from learner.soft_networks import Critics
 from tests.learner.examples import CPU, image, make_observation, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
@@ -49,12 +50,12 @@ def make_batch(spec: ExperienceSpec, items: int = 32) -> Batch:
     )
 
 
-def naive_values(critics: torch.nn.Module, features: Tensor, action: Tensor) -> Tensor:
+def naive_values(critics: Critics, features: Tensor, action: Tensor) -> Tensor:
     """[2, B]: one critic after the other, one layer after the other."""
     values = []
     for which in (0, 1):
         hidden = torch.cat([features, torch.tanh(action)], 1)
-        pairs = list(zip(critics.weights, critics.biases, strict=True))  # type: ignore[call-overload]
+        pairs = list(zip(critics.weights, critics.biases, strict=True))
         for number, (weight, bias) in enumerate(pairs):
             hidden = linear(hidden, weight[which], bias[which, 0])
             hidden = hidden if number == len(pairs) - 1 else hidden.relu()
@@ -104,7 +105,7 @@ def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(layers: 
     for parameter in algorithm.target.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))  # not the same as the critics
     with torch.no_grad():
-        algorithm.network.policy[-1].weight.mul_(8.0)  # some deviations are out of bounds
+        list(algorithm.network.parameters())[-2].mul_(8.0)  # some deviations are out of bounds
     batch, weight = make_batch(make_spec(stack)), torch.rand(32)
     torch.manual_seed(7)
     noise = torch.randn(64, 2)
@@ -132,11 +133,12 @@ def test_a_scaled_loss_has_scaled_gradients() -> None:
 
 
 def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> None:
-    algorithm = Sac(make_spec(), SacConfig(gamma=0.9, clip_targets=True, reward_scale=2.0), CPU)
-    goal = algorithm._goal(-torch.ones(4), torch.tensor([0.9, 0.9, 0.9, 0.0]), torch.tensor([-100.0, 50.0, -2.0, torch.nan]))
-    assert torch.allclose(goal, torch.tensor([-20.0, 0.0, -2.8, -1.0]))
-    free = Sac(make_spec(), SacConfig(gamma=0.9), CPU)
-    assert free._goal(torch.ones(1), torch.tensor([0.9]), torch.tensor([100.0])).item() == pytest.approx(91.0)
+    batch = make_batch(make_spec(), 4)._replace(reward=-torch.ones(4, 1), terminated=torch.tensor([False, False, False, True]))
+    next_value = torch.tensor([-100.0, 50.0, -2.0, torch.nan])
+    clipped = Sac(make_spec(), SacConfig(gamma=0.9, clip_targets=True, reward_scale=2.0), CPU)
+    assert torch.allclose(clipped._goal(batch, next_value), torch.tensor([-20.0, 0.0, -3.8, -2.0]))
+    free = Sac(make_spec(), SacConfig(gamma=0.9, reward_scale=2.0), CPU)
+    assert torch.allclose(free._goal(batch, next_value), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
 
 
 def test_an_item_that_is_not_finite_teaches_the_critics_nothing() -> None:
@@ -173,10 +175,10 @@ def test_the_target_follows_the_critics_by_tau() -> None:
 def test_the_temperature_goes_where_the_entropy_is_to_go_at_a_rate_of_its_own(target_entropy: float, sign: int) -> None:
     algorithm = Sac(make_spec(), SacConfig(hidden=8, target_entropy=target_entropy, temperature=0.5, temperature_rate=0.03), CPU)
     optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
-    before, weight = algorithm.temperature.log.item(), algorithm.network.policy[0].weight.clone()
+    before, weight = algorithm.temperature.log.item(), next(algorithm.network.parameters()).clone()
     optimiser.update(algorithm, make_batch(make_spec()))
     assert algorithm.temperature.log.item() - before == pytest.approx(sign * 0.03, rel=1e-3), "Adam's first step is the rate"
-    assert (algorithm.network.policy[0].weight - weight).abs().max().item() == pytest.approx(0.01, rel=1e-2)
+    assert (next(algorithm.network.parameters()) - weight).abs().max().item() == pytest.approx(0.01, rel=1e-2)
     optimiser.set_learning_rate_share(0.5)
     before = algorithm.temperature.log.item()
     optimiser.update(algorithm, make_batch(make_spec()))
