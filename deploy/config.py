@@ -23,9 +23,11 @@ PRESETS = Path(__file__).parent / "presets"
 FLAGS = "command line"
 ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}
 
-# What the weights of a stopped run were made for: changing one of these means another run. Emulators play the same game.
+# What the weights of a stopped run were made for: changing one of these means another run. Simulators of one game or arm, and
+# how hard its tasks are, are not among them.
+FREE_ON_RESUME = ("preflight_seconds", "backend", "tolerance", "tier", "curriculum")
 FIXED_ON_RESUME = (
-    *(f"env.{name}" for name in EnvConfig.__struct_fields__ if name not in ("preflight_seconds", "backend")),
+    *(f"env.{name}" for name in EnvConfig.__struct_fields__ if name not in FREE_ON_RESUME),
     *(f"algorithm.{name}" for name in ("name", "n_step", "dueling", "network", "hidden", "layers", "hindsight")),
 )
 

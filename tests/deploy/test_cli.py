@@ -134,9 +134,9 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_writte
 
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: continuous)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: continuous)
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
-    assert status == 2 and "--algo dqn needs a choice of actions" in error and not Service.made
+    assert status == 2 and "--algo dqn picks one of n actions" in error and "--algo sac or ppo" in error and not Service.made
 
 
 def test_a_second_up_of_a_running_run_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +295,14 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
     text = capsys.readouterr().out
     assert ended.value.code == 0
     assert text.index("headrace up --env mario --actors 4") < text.index("--replay.capacity")
-    for words in ("--learner.batch-size", "--algorithm.n-step", "transitions kept at most (default:", "--env ENV"):
+    for words in (
+        "--learner.batch-size",
+        "--algorithm.n-step",
+        "transitions kept at most (fifo keeps none) (default:",
+        "--algorithm.passes",
+        "dqn 512, ppo 64, sac 256",
+        "--env ENV",
+    ):
         assert words in " ".join(text.split())
 
 

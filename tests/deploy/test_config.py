@@ -51,9 +51,47 @@ def test_the_environment_of_a_file_chooses_the_preset(tmp_path: Path) -> None:
 def test_every_preset_is_valid_on_cpu_and_gpu(preset: module.Preset, on_gpu: bool) -> None:
     assert preset.about
     if preset.envs:
-        resolve([preset.layer], on_gpu)
-    for other in presets():  # one without environments of its own lies over another's
-        resolve([other.layer, preset.layer], on_gpu)
+        resolve(layers({"env": {"id": preset.envs[0]}}, wanted=preset.name), on_gpu)
+        return
+    for other in presets():  # one without environments of its own lies over another's of its algorithm
+        if other.envs and preset.algorithm in ("", other.algorithm) and (preset.algorithm or other.algorithm == "dqn"):
+            resolve(layers({"env": {"id": other.envs[0]}}, wanted=preset.name), on_gpu)
+
+
+def test_every_environment_has_one_preset_that_is_preferred_and_one_per_algorithm() -> None:
+    for env_id in {preset.envs[0] for preset in presets() if preset.envs}:
+        fit = [preset for preset in presets() if env_id in preset.envs]
+        assert [preset.preferred for preset in fit].count(True) == 1, env_id
+        assert len({preset.algorithm for preset in fit}) == len(fit), env_id
+
+
+@pytest.mark.parametrize(
+    ("env_id", "algorithm", "origins"),
+    [
+        ("CartPole-v1", None, ["preset cartpole"]),
+        ("CartPole-v1", "ppo", ["preset ppo", "preset cartpole-ppo"]),
+        ("CartPole-v1", "sac", ["preset sac"]),
+        ("Pendulum-v1", None, ["preset sac", "preset pendulum"]),
+        ("robot", None, ["preset ppo", "preset robot"]),
+        ("robot", "sac", ["preset sac", "preset robot-sac"]),
+        ("Acrobot-v1", "ppo", ["preset ppo"]),
+        ("Acrobot-v1", None, []),
+    ],
+)
+def test_an_algorithm_brings_what_it_needs_and_the_environments_preset_for_it(
+    env_id: str, algorithm: str | None, origins: list[str]
+) -> None:
+    flags: dict[str, dict[str, object]] = {"env": {"id": env_id}} | ({"algorithm": {"name": algorithm}} if algorithm else {})
+    stack = layers(flags)
+    assert [layer.origin for layer in stack] == [*origins, FLAGS]
+    name = resolve(stack).algorithm.__struct_config__.tag
+    assert name == (algorithm or (preset.algorithm if (preset := preset_for(env_id)) else "dqn"))
+
+
+def test_another_algorithm_than_that_of_a_stopped_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(write_config(from_flags(env={"id": "CartPole-v1"})))
+    with pytest.raises(ConfigError, match="made with --algo dqn"):
+        layers({"algorithm": {"name": "ppo"}}, None, tmp_path / "config.toml")
 
 
 def test_marios_preset_has_small_batches_on_a_cpu_and_512_by_4_on_a_gpu() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from learner.config import DqnConfig, PpoConfig, SacConfig
 from learner.networks import QNetwork
 from learner.policies import build_policy
 from learner.rollouts import stack_index
+from learner.soft_networks import SoftPolicy
 from tests.learner.examples import CPU, image, make_observation, make_spec, vector
 from transport.experience import Continuous, ExperienceSpec, Field
 
@@ -208,5 +210,5 @@ def test_an_algorithm_says_which_network_acts() -> None:
     spec = make_spec(vector())
     assert isinstance(build_policy(spec, DqnConfig()), QNetwork)
     assert isinstance(build_policy(spec, PpoConfig()), ActorCritic)
-    with pytest.raises(ValueError, match="there is no policy for SacConfig"):
-        build_policy(spec, SacConfig())
+    reals = msgspec.structs.replace(spec, action=Continuous((-1.0,), (1.0,)))
+    assert isinstance(build_policy(reals, SacConfig()), SoftPolicy)

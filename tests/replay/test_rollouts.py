@@ -300,14 +300,14 @@ def test_a_learner_that_greets_again_is_served_under_its_new_requests(link: Link
 
 
 def test_what_is_too_old_is_dropped_acknowledged_and_counted(link: Link) -> None:
-    def oldest(chunk: Chunk) -> int:
+    def newest(chunk: Chunk) -> int:
         items = slice(SPEC.history, SPEC.history + chunk.length)
-        return int(chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0].min())
+        return int(chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0].max())
 
     link.serve()
     sampler, feeder = link.sampler(slots=1, batch_size=2, rollouts=True), Feeder(link.writer(streams=2), CHUNKS)
     sampler.oldest_version = 12  # versions are steps here
-    since = [next(n for n, chunk in enumerate(CHUNKS) if oldest(chunk) >= version) for version in (12, 100)]
+    since = [next(n for n, chunk in enumerate(CHUNKS) if newest(chunk) >= version) for version in (12, 100)]
     assert 0 < since[0] and since[0] + 4 < since[1]
     assert all_same(take(link, sampler, feeder), CHUNKS[since[0] :][:2])
     assert link.metrics.value("dropped_chunks") == since[0]

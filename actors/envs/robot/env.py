@@ -58,6 +58,8 @@ class ReachEnv(gymnasium.Env):
         _check("tier", tier, (*TIERS, "all"))
         _check("reward", reward, rewards.REWARDS)
         _check("backend", backend, BACKENDS)
+        if curriculum and reward == "sparse":
+            raise EnvError("curriculum is for the dense reward: with the sparse one hindsight does what it is for")
         if render_mode not in (None, *RENDER_MODES[backend]):
             raise EnvError(
                 f"the {backend} backend has no render mode {render_mode}; it has {' and '.join(RENDER_MODES[backend])}"

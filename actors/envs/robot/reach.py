@@ -26,7 +26,7 @@ HOLD = 3
 SLOW = 0.1  # m/s of the flange: 4 mm in a step
 STEPS = {"dense": 100, "sparse": 50}
 NEAR_METRES = 0.05  # the distance at which the flat form's last part is half of what it can become
-OBSERVED, GOAL, FLAT = 25, 3, 37  # entries of the goal form's parts, and of the flat form
+OBSERVED, GOAL, FLAT = 24, 3, 36  # entries of the goal form's parts, and of the flat form
 
 
 class ReachSimulators:
@@ -96,13 +96,13 @@ class ReachSimulators:
     def observe(self, where: np.ndarray) -> dict[str, np.ndarray]:
         """What arms `where` [M] see, float32: the goal form's three parts, or one.
 
-        observation [M, 25]: sin q, cos q, velocity as a share of the datasheet's, the action before, the tolerance in
-        decimetres. The flat form [M, 37] is that, where the flange is, where it is to go, how far that is along each axis, and
+        observation [M, 24]: sin q, cos q, velocity as a share of the datasheet's, the action before; not the tolerance, so that a
+        policy can be held against another one than it was trained with. The flat form [M, 36] is that, where the flange is, where it is to go, how far that is along each axis, and
         the same squeezed so that centimetres show: x / (|x| + 5 cm), |x| being the distance.
         """
         q, flange, target = self._q[where], self.flange[where], self.target[where]
         share = self._velocity[where] / self._kinematics.arm.speed
-        own = (np.sin(q), np.cos(q), share, self._action[where], 10 * self.tolerance[where, None])
+        own = (np.sin(q), np.cos(q), share, self._action[where])
         if not self._flat:
             observation = np.concatenate(own, axis=1, dtype=np.float32, casting="same_kind")
             achieved, desired = flange.astype(np.float32), target.astype(np.float32)
