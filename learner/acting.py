@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from learner.actor_critic import ACHIEVED, CLIP, DESIRED, EPSILON, ActorCritic
+from learner.actor_critic import ACHIEVED, CLIP, DESIRED, EPSILON, NEAR, ActorCritic
 from learner.config import LOG_PROB
 from learner.devices import precision
 from learner.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
@@ -254,7 +254,7 @@ class _DenseActor:
 
     def __init__(self, network: ActorCritic | SoftPolicy) -> None:
         self._fields, self._goal, self._features = network.inputs.fields, network.inputs.goal, network.inputs.features
-        normaliser = network.inputs.normaliser
+        self._way, normaliser = network.inputs.way, network.inputs.normaliser
         self._statistics = None
         if normaliser is not None:
             self._statistics = (normaliser.count.numpy(), normaliser.mean.numpy(), normaliser.variance.numpy())
@@ -269,12 +269,25 @@ class _DenseActor:
             values = np.concatenate([*parts.values(), parts[DESIRED] - parts[ACHIEVED]], 2)
         else:
             values = np.concatenate(list(parts.values()), 2)  # [K, stack, features of a row]
+        near = self._near(values)
         if self._statistics is not None and self._statistics[0] > 0:
             _, mean, variance = self._statistics
             values -= mean
             values /= np.sqrt(variance + np.float32(EPSILON))
             values.clip(-CLIP, CLIP, out=values)
+        if near is not None:
+            values = np.concatenate([values, near], 2)
         return self._layers(values.reshape(len(values), self._features).T).T
+
+    def _near(self, values: np.ndarray) -> np.ndarray | None:
+        """The way to the goal, squeezed, [K, stack, way]; as learner/actor_critic.py has it."""
+        if not self._way or self._statistics is None:
+            return None
+        count, _, variance = self._statistics
+        size = np.sqrt(variance[-self._way :].mean()) if count > 0 else np.float32(1.0)
+        way = values[..., -self._way :]
+        near: np.ndarray = way / (np.linalg.norm(way, axis=2, keepdims=True) + np.float32(NEAR) * size + np.float32(EPSILON))
+        return near
 
 
 def _dequantised(torso: Torso, stored: np.ndarray) -> np.ndarray:

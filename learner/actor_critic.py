@@ -2,7 +2,9 @@
 
 Vectors (all fields that are no images) are dequantised and concatenated. Where there is a goal, fields `achieved_goal` and
 `desired_goal` of one shape, their difference desired - achieved goes in as well: that is what has to be done, and a network
-needs many samples to find it. All of this is scaled by running statistics that travel with the weights.
+needs many samples to find it. All of this is scaled by running statistics that travel with the weights. With them goes the way to
+the goal once more, squeezed so that its direction still shows when little of it is left: d / (|d| + s / 8), s being the usual
+size of an entry of d.
 
 Without images policy and values are tanh MLPs of their own. With images they share convolutions and one hidden layer.
 Initialisation is orthogonal with gain sqrt 2, biases zero; the policy's last layer has gain 0.01, so that the first policy is
@@ -25,6 +27,7 @@ from transport.experience import Categorical, ExperienceSpec, Field
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 CLIP = 10.0  # normalised inputs are cut off here
+NEAR = 1 / 8  # of the usual way to a goal: where its squeezed form has half of its full length
 EPSILON = 1e-8  # keeps a feature that never changes from being divided by zero
 
 
@@ -77,13 +80,21 @@ class Inputs(nn.Module):
         self.fields, shapes = fields, {field.name: field.shape for field in fields}
         self.goal = ACHIEVED in shapes and shapes.get(DESIRED) == shapes[ACHIEVED]
         row = sum(math.prod(field.shape) for field in fields) + (math.prod(shapes[DESIRED]) if self.goal else 0)
-        self.features = stack * row
         self.normaliser = Normaliser(row) if normalise and row else None
+        self.way = math.prod(shapes[DESIRED]) if self.goal and self.normaliser is not None else 0  # entries of what is squeezed
+        self.features = stack * (row + self.way)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """See the class."""
         values = self.raw(observation)
-        return (values if self.normaliser is None else self.normaliser(values)).flatten(1)
+        if self.normaliser is None:
+            return values.flatten(1)
+        scaled = self.normaliser(values)
+        if self.way:
+            way = values[..., -self.way :]
+            size = torch.where(self.normaliser.count > 0, self.normaliser.variance[-self.way :].mean().sqrt(), 1.0)
+            scaled = torch.cat([scaled, way / (way.norm(dim=2, keepdim=True) + NEAR * size + EPSILON)], 2)
+        return scaled.flatten(1)
 
     def raw(self, observation: dict[str, Tensor]) -> Tensor:
         """Before normalisation: {name: [B, stack, *shape]} as stored -> [B, stack, features of a row] float32."""
