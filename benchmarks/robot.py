@@ -1,8 +1,8 @@
 """`headrace bench robot`: PPO on the robot, Headrace's beside Stable-Baselines3's, in turn on the same machine.
 
 Both learn to reach within 5 cm over the whole workspace: PyBullet, the flat form, the dense reward, no curriculum, from nothing.
-Network, samples of a rollout, minibatches, passes, learning rate, losses and the normaliser are those of Headrace's preset on both
-sides; nobody stops early by KL, nobody evaluates beside training, everything computes on the CPU.
+Network, samples of a rollout, minibatches, passes, learning rate, losses and the normaliser are those of Headrace's preset on
+both sides; nobody stops early by KL, nobody evaluates beside training, everything computes on the CPU.
 
   rate   environment steps learned from per second of the wall clock, after a warm-up
   time   seconds from the start of the process to the first saved policy that succeeds in 90 % of the held-out episodes and is
@@ -20,16 +20,16 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.report import Report, result
 from benchmarks.robot_runs import (
+    Act,
     HeadraceTraining,
     Judge,
-    Kept,
     PeerTraining,
     Training,
     first_time,
@@ -72,7 +72,7 @@ TASK: Tree = {
 
 
 class Reached(NamedTuple):
-    """When a training was good enough; where it never was, when it ended."""
+    """When a training was good enough; where it never was, the limit, and how far it came."""
 
     seconds: float
     steps: int
@@ -135,16 +135,18 @@ class Bench:
             return bool(seen) and len(training.files()) >= seen[0] + MORE
 
         kept = train(begin(limit), enough)
-        judge = Judge(self.config)
-        try:
-            found = first_time(kept, partial(self._told, judge), LEAST)
-        finally:
-            judge.close()
-        last = found or (kept[-1] if kept else Kept(limit, 0, lambda rows: rows))
-        return Reached(last.seconds, last.steps, found is not None)
+        found = first_time(kept, self._success_rate, LEAST)
+        if found is None:
+            return Reached(limit, kept[-1].steps if kept else 0, False)
+        return Reached(found.seconds, found.steps, True)
 
-    def _told(self, judge: Judge, act: Any) -> float:
-        found = judge.success_rate(act, LEAST)
+    @cached_property
+    def _judge(self) -> Judge:
+        """One for all: PyBullet's memory is not given back."""
+        return Judge(self.config)
+
+    def _success_rate(self, act: Act) -> float:
+        found = self._judge.success_rate(act, LEAST)
         print(f" {found:.0%}", end="", file=sys.stderr, flush=True)
         return found
 
@@ -177,7 +179,7 @@ def timed(bench: Bench, name: str, begin: Callable[[float], Training], limit: fl
     print(file=sys.stderr)
     say(f"{name}: {found.seconds:.1f} s, {found.steps:,} steps" + ("" if found.reached else ", not reached"))
     if not found.reached:
-        report.notes.append(f"{name}: {LEAST:.0%} not reached; its figures are those of its end")
+        report.notes.append(f"{name}: {LEAST:.0%} not reached; its time is the limit, its samples are those until then")
     return found
 
 
@@ -234,7 +236,9 @@ def measure(bench: Bench, options: argparse.Namespace) -> Report:
     say(f"{PEER}: which form is the fastest here …")
     for name, value in bench.choose_form(min(options.seconds, TRIAL_SECONDS)).items():
         theirs.append(result(f"trial, {name}", "steps", "steps/s", [value]))
-    report.notes.append(f"{PEER} runs as {bench.form['form']} with {bench.form['threads']} torch threads, the fastest of the trial")
+    report.notes.append(
+        f"{PEER} runs as {bench.form['form']} with {bench.form['threads']} torch threads, the fastest of the trial"
+    )
     if "rate" in options.cases:
         measure_rate(bench, options.seeds, options.seconds, report, theirs)
     if "time" in options.cases:
@@ -249,7 +253,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="headrace bench robot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peer-python", required=True, metavar="PATH", help=f"the Python that has {PEER}; see benchmarks/README.md")
+    parser.add_argument(
+        "--peer-python", required=True, metavar="PATH", help=f"the Python that has {PEER}; see benchmarks/README.md"
+    )
     parser.add_argument("--cases", default=",".join(CASES), help=f"which, with commas between (default {','.join(CASES)})")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind, the median counts (default 3)")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each measurement of the rate (default 60)")

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -66,6 +67,7 @@ class HeadraceTraining:
 
     def __init__(self, folder: Path, settings: Tree, seconds: float) -> None:
         """Starts it, for `seconds` at most."""
+        self.folder = folder
         (folder / "settings.toml").write_text(tomli_w.dumps(settings))
         self.run = RunDir(folder / "runs" / "bench")
         self._log = folder / "log"
@@ -87,6 +89,11 @@ class HeadraceTraining:
 
     def ended(self) -> bool:
         return self._process.poll() is not None
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended by itself, `seconds` at most."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
 
     def end(self) -> None:
         """Raises SystemExit where it has failed."""
@@ -190,9 +197,6 @@ class Judge:
                     played, reached = played + 1, reached + bool(episode.success)
             seen = step.observation
         return reached / played
-
-    def close(self) -> None:
-        self._env.close()
 
 
 def first_time(kept: Sequence[Kept], success_rate: Callable[[Act], float], least: float) -> Kept | None:

@@ -39,7 +39,7 @@ class Peer:
         return self._read(done.returncode, done.stdout, done.stderr)
 
     def begin(self, more: dict[str, Any], errors: Path) -> subprocess.Popen[str]:
-        """Its script, asked for `more` besides, for whoever wants to end it before `finish`; it complains to the file `errors`."""
+        """Its script, asked for `more` besides, for whoever wants to end it before `finish`; complaints go to a file."""
         with errors.open("w") as file:
             return subprocess.Popen(
                 [self._python, *self._script(more)], stdout=subprocess.PIPE, stderr=file, text=True, env=self._environment()
