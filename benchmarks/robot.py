@@ -46,7 +46,7 @@ SAVED_STEPS = 8192  # environment steps between two saved policies, on both side
 LEAST = 0.9
 ENOUGH, MORE = 0.95, 4  # training ends when so many policies have been saved since its own episodes succeeded that often
 WARM_UP_SECONDS, TRIAL_SECONDS = 10.0, 20.0
-START_SECONDS = 120.0  # that a process may take until it learns
+PATIENCE_SECONDS = 600.0  # until a training has begun to save policies, or something is wrong
 FORMS = [(form, threads) for form in ("DummyVecEnv", "SubprocVecEnv") for threads in (1, 2)]
 GRID = [  # (learning rate, steps of an environment per rollout, passes, minibatch)
     (3e-4, 128, 5, 256),
@@ -105,13 +105,13 @@ class Bench:
 
     def rate(self, begin: Callable[[float], Training], seconds: float) -> float:
         """Environment steps per second."""
-        training = begin(START_SECONDS + WARM_UP_SECONDS + seconds)
 
         def enough(training: Training) -> bool:
-            files = training.files()
-            return len(files) > 2 and _age(files[-1], files[0]) >= WARM_UP_SECONDS + seconds
+            written = [path.stat().st_mtime for path in training.files()]
+            counted = [moment for moment in written if moment >= written[0] + WARM_UP_SECONDS]
+            return len(counted) > 1 and counted[-1] >= counted[0] + seconds
 
-        return rate(train(training, enough), WARM_UP_SECONDS)
+        return rate(train(begin(PATIENCE_SECONDS + 2 * seconds), enough), WARM_UP_SECONDS)
 
     def choose_form(self, seconds: float) -> dict[str, float]:
         """Finds the peer's fastest form; every form's steps/s."""
@@ -149,10 +149,6 @@ class Bench:
         found = self._judge.success_rate(act, LEAST)
         print(f" {found:.0%}", end="", file=sys.stderr, flush=True)
         return found
-
-
-def _age(newest: Path, oldest: Path) -> float:
-    return newest.stat().st_mtime - oldest.stat().st_mtime
 
 
 def say(text: str) -> None:
