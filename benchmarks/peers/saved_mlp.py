@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,12 @@ class Saved(NamedTuple):
 
     def write(self, path: Path) -> None:
         """Whole or not at all: somebody may be waiting for it."""
-        named = {f"{kind}{k}": each for k, layer in enumerate(self.layers) for kind, each in zip("wb", layer, strict=True)}
+        named: dict[str, Any] = {"told": np.array([self.steps, self.success])}
+        for k, (weight, bias) in enumerate(self.layers):
+            named |= {f"w{k}": weight, f"b{k}": bias}
         temporary = path.with_suffix(".part")
         with open(temporary, "wb") as file:
-            np.savez(file, mean=self.mean, variance=self.variance, told=np.array([self.steps, self.success]), **named)
+            np.savez(file, mean=self.mean, variance=self.variance, **named)
         os.replace(temporary, path)
 
 

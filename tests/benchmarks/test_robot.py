@@ -16,7 +16,7 @@ from actors.envs.make import make_env
 from benchmarks import robot, success
 from benchmarks.peers import saved_mlp
 from benchmarks.report import Report
-from benchmarks.robot_runs import HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
+from benchmarks.robot_runs import Act, HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
 from deploy.config import RunConfig, layers, merge, resolve, write_config
 from learner.checkpoint import write
 from learner.policies import build_policy
@@ -27,7 +27,11 @@ KINEMATIC = {"env": {"backend": "kinematic"}}
 
 def kept(*found: tuple[float, int]) -> list[Kept]:
     """Policies that "act" by giving their own number."""
-    return [Kept(seconds, steps, lambda _, number=number: np.array(number)) for number, (seconds, steps) in enumerate(found)]
+
+    def giving(number: int) -> Act:
+        return lambda _: np.array(number)
+
+    return [Kept(seconds, steps, giving(number)) for number, (seconds, steps) in enumerate(found)]
 
 
 def number(one: Kept) -> int:
