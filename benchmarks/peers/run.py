@@ -35,17 +35,42 @@ class Peer:
 
     def run(self) -> list[dict[str, Any]]:
         """Every case of the peer's once: [{"case", "metric", "unit", "value"}]. Raises PeerFailed."""
-        done = self._start(["-m", f"benchmarks.peers.{self._package}_peer", json.dumps(self._asked)])
-        if done.returncode:
-            print(done.stderr, file=sys.stderr)
-            raise PeerFailed(f"{self.name} ended with {done.returncode}: see above")
-        told = json.loads(done.stdout.splitlines()[-1])
+        done = self._start(self._script({}))
+        return self._read(done.returncode, done.stdout, done.stderr)
+
+    def begin(self, more: dict[str, Any], errors: Path) -> subprocess.Popen[str]:
+        """Its script, asked for `more` besides, for whoever wants to end it before `finish`; complaints go to a file."""
+        with errors.open("w") as file:
+            return subprocess.Popen(
+                [self._python, *self._script(more)], stdout=subprocess.PIPE, stderr=file, text=True, env=self._environment()
+            )
+
+    def finish(self, process: subprocess.Popen[str], errors: Path, patience_seconds: float) -> list[dict[str, Any]]:
+        """What a script begun has to say at its end, as `run`. Raises PeerFailed."""
+        try:
+            text, _ = process.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise PeerFailed(f"{self.name} did not end when it was asked to") from None
+        return self._read(process.returncode, text, errors.read_text())
+
+    def _script(self, more: dict[str, Any]) -> list[str]:
+        return ["-m", f"benchmarks.peers.{self._package}_peer", json.dumps(self._asked | more)]
+
+    def _read(self, exit_status: int, text: str, errors: str) -> list[dict[str, Any]]:
+        if exit_status:
+            print(errors, file=sys.stderr)
+            raise PeerFailed(f"{self.name} ended with {exit_status}: see above")
+        told = json.loads(text.splitlines()[-1])
         self.version, self.settings = told["version"], told["settings"]
         self.checked += told["checked"]
         return list(told["results"])
 
     def _start(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONNOUSERSITE": "1"}
         return subprocess.run(
-            [self._python, *arguments], capture_output=True, text=True, env=environment, timeout=PATIENCE_SECONDS
+            [self._python, *arguments], capture_output=True, text=True, env=self._environment(), timeout=PATIENCE_SECONDS
         )
+
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONNOUSERSITE": "1"}

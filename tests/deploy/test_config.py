@@ -81,8 +81,8 @@ def test_every_environment_has_one_preset_that_is_preferred_and_one_per_algorith
 def test_an_algorithm_brings_what_it_needs_and_the_environments_preset_for_it(
     env_id: str, algorithm: str | None, origins: list[str]
 ) -> None:
-    flags: dict[str, dict[str, object]] = {"env": {"id": env_id}} | ({"algorithm": {"name": algorithm}} if algorithm else {})
-    stack = layers(flags)
+    asked = {"algorithm": {"name": algorithm}} if algorithm else {}
+    stack = layers({"env": {"id": env_id}, **asked})
     assert [layer.origin for layer in stack] == [*origins, FLAGS]
     name = resolve(stack).algorithm.__struct_config__.tag
     assert name == (algorithm or (preset.algorithm if (preset := preset_for(env_id)) else "dqn"))

@@ -88,9 +88,22 @@ def test_the_way_to_the_goal_is_an_input_where_there_is_a_goal() -> None:
     observation = make_observation(GOAL, (7, 2))
     way = observation["desired_goal"] - observation["achieved_goal"]
     expected = torch.cat([*observation.values(), way], 2)
-    assert torch.equal(network.inputs.raw(observation), expected) and network.policy[0].in_features == 2 * 14
+    assert torch.equal(network.inputs.raw(observation), expected) and network.policy[0].in_features == 2 * (14 + 3)
     differing = (vector("achieved_goal", 2), vector("desired_goal", 3))
     assert build_actor_critic(reals(*differing), SMALL).policy[0].in_features == 5
+    without = msgspec.structs.replace(SMALL, normalise_observation=False)  # there is no usual size to squeeze it by
+    assert build_actor_critic(reals(*GOAL, stack=2), without).policy[0].in_features == 2 * 14
+
+
+def test_what_is_left_of_the_way_is_squeezed_by_its_usual_size() -> None:
+    network = build_actor_critic(reals(*GOAL), SMALL)
+    observation = make_observation(GOAL, (500, 1))
+    network.observe({name: rows[:, 0] for name, rows in observation.items()}, torch.arange(500))
+    way = observation["desired_goal"] - observation["achieved_goal"]
+    near = network.inputs(observation)[:, -3:]
+    usual = float(way.reshape(500, 3).var(0, correction=0).mean().sqrt())
+    expected = way[:, 0] / (way[:, 0].norm(dim=1, keepdim=True) + usual / 8)
+    torch.testing.assert_close(near, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_stored_values_are_dequantised_inside_the_network() -> None:
