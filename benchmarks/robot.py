@@ -46,7 +46,7 @@ SAVED_STEPS = 8192  # environment steps between two saved policies, on both side
 LEAST = 0.9
 ENOUGH, MORE = 0.95, 4  # training ends when so many policies have been saved since its own episodes succeeded that often
 WARM_UP_SECONDS, TRIAL_SECONDS = 10.0, 20.0
-PATIENCE_SECONDS = 600.0  # until a training has begun to save policies, or something is wrong
+PATIENCE_SECONDS, TRIAL_PATIENCE_SECONDS = 600.0, 60.0  # until a training saves policies, or something is wrong
 FORMS = [(form, threads) for form in ("DummyVecEnv", "SubprocVecEnv") for threads in (1, 2)]
 GRID = [  # (learning rate, steps of an environment per rollout, passes, minibatch)
     (3e-4, 128, 5, 256),
@@ -96,30 +96,33 @@ class Bench:
 
     def other(self, settings: Tree, seed: int, seconds: float) -> Training:
         """The peer, with settings other than the same."""
-        chosen = self.theirs | self.form | settings
-        every = max(SAVED_STEPS // (ENVS * chosen["n_steps"]), 1)
-        return PeerTraining(self._new_folder(), self.peer, chosen | {"seed": seed, "every": every}, seconds)
+        chosen = self.theirs | self.form | {"seed": seed} | settings
+        every = {"every": max(SAVED_STEPS // (ENVS * chosen["n_steps"]), 1)}
+        return PeerTraining(self._new_folder(), self.peer, every | chosen, seconds)
 
     def _new_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._folder))
 
-    def rate(self, begin: Callable[[float], Training], seconds: float) -> float:
-        """Environment steps per second."""
+    def rate(self, begin: Callable[[float], Training], seconds: float, patience: float = PATIENCE_SECONDS) -> float:
+        """Environment steps per second. Raises ValueError where hardly a policy is saved in its time and `patience` besides."""
 
         def enough(training: Training) -> bool:
             written = [path.stat().st_mtime for path in training.files()]
             counted = [moment for moment in written if moment >= written[0] + WARM_UP_SECONDS]
             return len(counted) > 1 and counted[-1] >= counted[0] + seconds
 
-        return rate(train(begin(PATIENCE_SECONDS + 2 * seconds), enough), WARM_UP_SECONDS)
+        return rate(train(begin(patience + 2 * seconds), enough), WARM_UP_SECONDS)
 
     def choose_form(self, seconds: float) -> dict[str, float]:
         """Finds the peer's fastest form; every form's steps/s."""
-        found = {}
+        found: dict[str, float] = {}
         for form, threads in FORMS:
             self.form = {"form": form, "threads": threads}
             name = f"{form}, {threads} threads"
-            found[name] = self.rate(partial(self.other, {}, 1), seconds)
+            try:
+                found[name] = self.rate(partial(self.other, {"every": 1}, 1), seconds, TRIAL_PATIENCE_SECONDS)
+            except ValueError:
+                found[name] = 0.0  # so slow that it need not be told more exactly
             say(f"{PEER}, {name}: {found[name]:,.0f} steps/s")
         form, threads = FORMS[max(range(len(FORMS)), key=list(found.values()).__getitem__)]
         self.form = {"form": form, "threads": threads}
