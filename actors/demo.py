@@ -17,7 +17,7 @@ from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
 from actors.envs.vector import Episode, VectorEnv
-from actors.evaluate import SEED_OFFSET, load_policy, play, read_evaluator
+from actors.evaluate import SEED_OFFSET, amount, load_policy, play, read_evaluator
 from learner.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.run_dir import RunDir
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> list[Episode]:
     """Plays. Raises EnvError, CheckpointError, SpecError, OSError."""
     run_dir = RunDir(options.run_dir)
     settings = read_settings(run_dir, 0, options.env)
-    policy, metadata = load_policy(run_dir, settings, options.best)
+    policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
     recorder = None
     if options.video is not None:
         probe = make_env(settings.env)
@@ -130,6 +130,8 @@ def run(options: argparse.Namespace) -> list[Episode]:
         probe.close()
 
     def make(config: EnvConfig) -> gymnasium.Env:
+        if options.headless:
+            return make_env(config)
         return watched(config) if recorder is None else filmed(config, recorder.show)
 
     most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
@@ -141,7 +143,7 @@ def run(options: argparse.Namespace) -> list[Episode]:
             played += counted
             for episode in counted:
                 success = "" if episode.success is None else ", success" if episode.success else ", no success"
-                line = f"return {episode.total_reward:,.1f}, score {episode.score:,.1f}, {episode.length:,} steps{success}"
+                line = f"return {episode.total_reward:,.1f}, score {amount(episode.score)}, {episode.length:,} steps{success}"
                 print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
     finally:
         if recorder is not None:
@@ -157,6 +159,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="headrace demo", description="Watch or record a run's policy.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--video", type=Path)
+    parser.add_argument("--headless", action="store_true")
+    parser.add_argument("--weights", type=Path)
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--best", action="store_true")

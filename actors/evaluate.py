@@ -30,7 +30,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.stack import Stack
 from learner.acting import Mode, Policy, QPolicy
-from learner.checkpoint import CheckpointError, load_into, read
+from learner.checkpoint import CheckpointError, load_into, policy_weights, read
 from learner.policies import acting_policy, build_policy
 from transport.experience import ExperienceSpec, SpecError, bounded
 from transport.run_dir import RunDir
@@ -68,8 +68,20 @@ def play(env: VectorEnv, spec: ExperienceSpec, policy: Policy, episodes: int, mo
         yield counted
 
 
-def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool) -> tuple[Policy, dict[str, str]]:
-    """The newest policy on disk, or the best, ready to act, with what its file says of it. Raises CheckpointError."""
+def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool, path: Path | None = None) -> tuple[Policy, dict[str, str]]:
+    """The newest policy of a run, or the best, or that of a file, ready to act, with what its file says of it.
+
+    Raises CheckpointError.
+    """
+    if path is not None:
+        network = build_policy(settings.spec, settings.algorithm)
+        weights, metadata = read(path)
+        if metadata.get("spec_digest") != settings.spec.digest:
+            raise CheckpointError(
+                f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}"
+            )
+        load_into(network, policy_weights(weights))
+        return acting_policy(network), metadata
     path = run_dir.best if best else run_dir.latest
     if not path.exists():
         which = "evaluated no weights" if best else "written no weights"
@@ -202,6 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
     for switch in ("--stochastic", "--best", "--random", "--json"):
         parser.add_argument(switch, action="store_true")
     parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
+    parser.add_argument("--weights", type=Path)
     parser.add_argument("--tolerances", type=float, nargs="*", default=[])
     options = parser.parse_args(arguments)
     run_dir = RunDir(options.run_dir)
@@ -213,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.random:  # acts in the same environments from the same seeds
             policy, metadata = acting_policy(build_policy(settings.spec, settings.algorithm)), dict[str, str]()
         else:
-            policy, metadata = load_policy(run_dir, settings, options.best)
+            policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
         mode: Mode = "random" if options.random else "explore" if options.stochastic else "greedy"
         most_steps = read_evaluator(run_dir).max_episode_steps
 

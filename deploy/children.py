@@ -16,14 +16,21 @@ FAILED = 1
 
 def evaluate(parsed: argparse.Namespace) -> int:
     """Forwards to the evaluation, in a process of its own."""
-    run = runs.chosen(parsed) if parsed.random else _with_weights(parsed)
+    run = runs.chosen(parsed) if parsed.random or parsed.weights else _with_weights(parsed)
     if parsed.episodes < 1:
         raise ConfigError("--episodes must be at least 1")
     switches = [f"--{name}" for name in ("stochastic", "best", "random", "json") if getattr(parsed, name)]
-    chosen = ("--episodes", str(parsed.episodes), *switches, *_other_env(parsed, run))
+    chosen = ("--episodes", str(parsed.episodes), *switches, *_weights(parsed), *_other_env(parsed, run))
     if parsed.tolerances:
         chosen += ("--tolerances", *map(str, parsed.tolerances))
     return _child("actors.evaluate", str(run.path), *chosen, python=_actor_python(run))
+
+
+def _weights(parsed: argparse.Namespace) -> list[str]:
+    """The file that was named instead of the run's newest weights, for the child. Raises ConfigError."""
+    if parsed.weights is not None and not parsed.weights.is_file():
+        raise ConfigError(f"--weights: there is no file {parsed.weights}")
+    return [] if parsed.weights is None else ["--weights", str(parsed.weights)]
 
 
 def _other_env(parsed: argparse.Namespace, run: RunDir) -> list[str]:
@@ -45,12 +52,14 @@ def _with_weights(parsed: argparse.Namespace) -> RunDir:
 
 def demo(parsed: argparse.Namespace) -> int:
     """Forwards to the demonstration, in a process of its own."""
-    run = _with_weights(parsed)
+    run = runs.chosen(parsed) if parsed.weights else _with_weights(parsed)
     if parsed.episodes < 1:
         raise ConfigError("--episodes must be at least 1")
     if parsed.video is not None and not parsed.video.parent.is_dir():
         raise ConfigError(f"--video: there is no folder {parsed.video.parent}")
-    more = ["--best"] if parsed.best else []
+    if parsed.video is not None and parsed.headless:
+        raise ConfigError("--headless shows nothing and --video records; take one of them")
+    more = [f"--{name}" for name in ("best", "headless") if getattr(parsed, name)] + _weights(parsed)
     more += ["--video", str(parsed.video)] if parsed.video is not None else []
     chosen = ("--episodes", str(parsed.episodes), "--seed", str(parsed.seed), *more, *_other_env(parsed, run))
     return _child("actors.demo", str(run.path), *chosen, python=_actor_python(run))

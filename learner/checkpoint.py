@@ -119,6 +119,11 @@ def load_into(module: nn.Module, weights: Weights) -> None:
             own[name].copy_(tensor)
 
 
+def policy_weights(weights: Weights) -> Weights:
+    """The policy's part of a full checkpoint; a policy's own weights as they are."""
+    return {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")} or weights
+
+
 def as_array(value: Tensor | np.ndarray) -> np.ndarray:
     """A C-ordered array on the host, whatever the device and memory format; 0-d stays 0-d."""
     if isinstance(value, Tensor):

@@ -277,8 +277,7 @@ class Learner:
             raise CheckpointError(
                 f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"
             )
-        whole = {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")}
-        checkpoint.load_into(self.algorithm.policy(), whole or weights)
+        checkpoint.load_into(self.algorithm.policy(), checkpoint.policy_weights(weights))
         say(f"begins with policy v{metadata.get('policy_version')} of {path}")
 
     def _counters(self) -> Record:
