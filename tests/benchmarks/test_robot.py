@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,6 +163,37 @@ def test_the_grid_has_rollouts_that_its_minibatches_divide() -> None:
         settings = robot.grid_settings(entry)
         assert robot.ENVS * settings["n_steps"] % settings["minibatch"] == 0
     assert len(set(robot.GRID)) == len(robot.GRID) <= 6
+
+
+class Canned(robot.Bench):
+    """Says at once what was found, by what each training is asked for."""
+
+    def __init__(self) -> None:
+        pass
+
+    def other(self, settings: dict[str, object], seed: int, seconds: float) -> tuple[str, int]:  # type: ignore[override]
+        return str(settings.get("n_steps", "same")) + f"/{settings.get('passes')}/{settings.get('learning_rate')}", seed
+
+    def headrace(self, seed: int, seconds: float) -> tuple[str, int]:  # type: ignore[override]
+        return "headrace", seed
+
+    def time(self, begin: Callable[[float], object], limit: float) -> robot.Reached:
+        asked: Any = begin(limit)
+        who, seed = asked
+        seconds = {"headrace": 20.0, "same/None/None": 90.0, "512/10/0.001": 60.0}.get(who)
+        return robot.Reached(limit, 7, False) if seconds is None else robot.Reached(seconds + seed, 1000 * seed, True)
+
+
+def test_the_better_of_the_peers_settings_is_found_and_what_is_not_reached_is_told() -> None:
+    report, theirs = Report("robot"), list[dict[str, Any]]()
+    robot.measure_time(Canned(), 3, 300.0, report, theirs)
+    assert {(one["peer"], one["value"]) for one in report.ratios} == {
+        ("stable_baselines3, same settings", 22 / 92),
+        ("stable_baselines3, its best settings", 22 / 62),
+    }
+    told = {(one["case"], one["metric"]): one["runs"] for one in theirs}
+    assert told["time, its best: lr 0.001, n_steps 512, 10 passes of 512", "to 90 %"] == [61, 62, 63]
+    assert sum("not reached" in note for note in report.notes) == len(robot.GRID) - 1
 
 
 def test_the_drop_is_what_is_lost_in_the_other_backend_seed_by_seed() -> None:
