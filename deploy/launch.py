@@ -140,7 +140,7 @@ def prepare(request: Request) -> Launch:
     with _device_probe(config.learner.device) as probe:
         spec = _check_environment(config)
         device = _probed(probe)
-    config = resolve(stack, on_gpu=device["device"] != "cpu")
+    config = fit_rollouts(resolve(stack, on_gpu=device["device"] != "cpu"), spec)
     _check_spec(run, config, spec, stopped)
     shortages = find_shortages(config, spec, run)
     if shortages:
@@ -148,6 +148,23 @@ def prepare(request: Request) -> Launch:
     if little := find_little_disk(config, spec, run):
         print(little, flush=True)
     return Launch(run, config, spec, stopped, request.fresh)
+
+
+def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
+    """For PPO: a rollout batch is a multiple of what all environments collect in a chunk each, or some would wait for the next
+    one and be too old by then."""
+    if not isinstance(config.algorithm, PpoConfig):
+        return config
+    environments = config.actors.count * config.actors.envs_per_actor
+    wave, wanted = environments * spec.chunk_length, config.learner.batch_size
+    size = -(-wanted // wave) * wave
+    if size == wanted:
+        return config
+    print(
+        f"rollout batches have {size:,} steps instead of {wanted:,}: whole chunks of {spec.chunk_length}, as many of each of the "
+        f"{environments} environments"
+    )
+    return msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, batch_size=size))
 
 
 def _default_name(request: Request) -> str:
@@ -238,11 +255,6 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
     if isinstance(algorithm, SacConfig) and isinstance(spec.action, Categorical):
         raise ConfigError(
             f"--algo sac acts by reals, but {config.env.id} has {spec.action.n} actions to choose from: --algo dqn or ppo"
-        )
-    if isinstance(algorithm, PpoConfig) and config.learner.batch_size % spec.chunk_length:
-        raise ConfigError(
-            f"--learner.batch-size {config.learner.batch_size}: PPO learns from whole chunks of {spec.chunk_length} steps, so "
-            "take a multiple of that, or another --env.chunk-length"
         )
     try:
         capacity.slots(spec, config.replay, _lent(config, spec))

@@ -164,6 +164,11 @@ class Service:
         if self.supervisor.stopping or actors == before:
             return
         self.say(f"scaling from {before} to {actors} actors")
+        if actors > before and self._config.replay.selector == "fifo":
+            self.say(
+                "rollout batches stay as they are until the run is started again: where there are more environments than chunks in "
+                "one, some chunks will be too old and dropped"
+            )
         self._config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
         try:
             write_atomically(self._run.config, write_config(self._config))

@@ -11,7 +11,7 @@ import pytest
 from actors.config import EnvConfig
 from actors.envs.make import EnvError
 from deploy import cli, launch, options, runs
-from deploy.config import RunConfig, load_run_config
+from deploy.config import RunConfig, layers, load_run_config, resolve
 from deploy.process import child_environment
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field
 from transport.run_dir import RunDir
@@ -137,6 +137,20 @@ def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str]
     monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: continuous)
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
     assert status == 2 and "--algo dqn picks one of n actions" in error and "--algo sac or ppo" in error and not Service.made
+
+
+@pytest.mark.parametrize(("wanted", "actors", "size"), [(2048, 2, 2048), (2048, 3, 3072), (2000, 2, 2048), (512, 4, 2048)])
+def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
+    wanted: int, actors: int, size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {
+        "algorithm": {"name": "ppo"},
+        "actors": {"count": actors, "envs_per_actor": 16},
+        "learner": {"batch_size": wanted},
+    }
+    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
+    assert launch.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
+    assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
 
 
 def test_a_second_up_of_a_running_run_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:
