@@ -166,8 +166,8 @@ class Service:
         self.say(f"scaling from {before} to {actors} actors")
         if actors > before and self._config.replay.selector == "fifo":
             self.say(
-                "rollout batches stay as they are until the run is started again: where there are more environments than chunks in "
-                "one, some chunks will be too old and dropped"
+                "rollout batches stay as they are until the run is started again: where there are more environments than "
+                "chunks in one, some chunks will be too old and dropped"
             )
         self._config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
         try:

@@ -12,7 +12,8 @@ import msgspec
 
 from learner.compiling import still_at_work
 from learner.config import AlgorithmConfig, LearnerConfig
-from learner.train import Learner, LearnerSettings, describe
+from learner.line import describe
+from learner.train import Learner, LearnerSettings
 from replay.client import ReplayRefused
 from replay.config import ReplayConfig
 from transport.experience import read_spec

@@ -61,9 +61,7 @@ def test_success_is_told_by_tier_and_at_each_tolerance_with_intervals(
     assert "0.9 m" in capsys.readouterr().out
 
 
-def test_another_task_is_one_flag_away_but_not_another_thing_to_see(
-    run_dir: RunDir, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_task_is_one_flag_away_but_not_another_thing_to_see(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert figures(run_dir, capsys, "--env", '{"tolerance": 0.9}')["success_rate"] > 0.5
     assert set(figures(run_dir, capsys, "--env", '{"tier": "easy"}')["by_tier"]) == {"easy"}
     assert "the policy was made for" in refused(run_dir, capsys, "--env", '{"id": "robot:flat"}')

@@ -20,8 +20,9 @@ from learner import checkpoint
 from learner.algorithms.base import Algorithm, Batch
 from learner.checkpoint import CheckpointError
 from learner.config import DqnConfig, LearnerConfig
+from learner.line import describe
 from learner.networks import build_network
-from learner.train import Learner, LearnerSettings, describe
+from learner.train import Learner, LearnerSettings
 from learner.weights import WeightFollower
 from replay.config import ReplayConfig
 from replay.server import ReplayServer
