@@ -109,7 +109,7 @@ class HeadraceTraining:
 
     def load(self, path: Path) -> tuple[int, Act]:
         weights, metadata = read(path)
-        steps = int(json.loads(metadata["counters"])["items"])
+        steps = int(json.loads(metadata["progress"])["steps"])
         policy = {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")}
         config = load_run_config(self.run.config)
         spec = spec_of(config)

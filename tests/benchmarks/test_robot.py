@@ -118,7 +118,7 @@ def test_checkpoints_are_read_with_their_times_and_steps_and_act_as_their_policy
             network.policy[-1].weight.zero_()  # type: ignore[index, union-attr]
         tensors = {f"policy/{name}": value for name, value in network.state_dict().items()} | {"random/cpu": torch.zeros(1)}
         path = run.checkpoints / f"epoch-{epoch:010d}.safetensors"
-        write(path, tensors, {"counters": json.dumps({"items": 4000 * epoch, "updates": 1})})
+        write(path, tensors, {"progress": json.dumps({"steps": 4000 * epoch, "updates": 1})})
         os.utime(path, (seconds, seconds))
     asked: list[int] = []
 
