@@ -98,7 +98,7 @@ def interval(successes: int, episodes: int) -> tuple[float, float]:
     middle = rate + z * z / (2 * episodes)
     margin = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes**2))
     scale = 1 + z * z / episodes
-    return (middle - margin) / scale, (middle + margin) / scale
+    return max((middle - margin) / scale, 0.0), min((middle + margin) / scale, 1.0)  # rounding must not lead beyond
 
 
 def summarise(played: list[Episode]) -> dict[str, Any]:
