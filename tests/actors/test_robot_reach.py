@@ -54,7 +54,7 @@ def test_gymnasiums_checker_has_nothing_against_it(name: str, backend: str) -> N
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(infinity|flattened|different seeds|already unwrapped).*")  # advice
         env = gymnasium.make(name, backend=backend, render_mode="rgb_array")
-        check_env(env.unwrapped, skip_render_check=True)
+        check_env(env.unwrapped)
     env.reset(seed=0)
     picture = env.render()
     assert isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim == 3 and len(np.unique(picture)) > 5

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,9 @@ from actors.envs.robot.urdf import OWN_URDF, read_urdf
 
 TOLERANCE = 0.02  # metres
 BACKENDS = ("pybullet", "kinematic")
-RENDER_MODES = {"pybullet": ("rgb_array", "human"), "kinematic": ("rgb_array",)}
+# Without a display PyBullet does not refuse a window, it ends the process.
+DISPLAY = not sys.platform.startswith("linux") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+RENDER_MODES = {"pybullet": ("rgb_array", "human") if DISPLAY else ("rgb_array",), "kinematic": ("rgb_array",)}
 
 
 class ReachEnv(gymnasium.Env):
@@ -35,7 +39,7 @@ class ReachEnv(gymnasium.Env):
     {"target": (x, y, z)}, and refuses one out of reach.
     """
 
-    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": STEPS_PER_SECOND}
+    metadata = {"render_modes": list(RENDER_MODES["pybullet"]), "render_fps": STEPS_PER_SECOND}
 
     def __init__(
         self,
@@ -60,6 +64,8 @@ class ReachEnv(gymnasium.Env):
         _check("backend", backend, BACKENDS)
         if curriculum and reward == "sparse":
             raise EnvError("curriculum is for the dense reward: with the sparse one hindsight does what it is for")
+        if render_mode == "human" and not DISPLAY:
+            raise EnvError("there is no display for a window: record with --video out.mp4, or watch with --headless")
         if render_mode not in (None, *RENDER_MODES[backend]):
             raise EnvError(
                 f"the {backend} backend has no render mode {render_mode}; it has {' and '.join(RENDER_MODES[backend])}"
