@@ -64,7 +64,7 @@ class ReachEnv(gymnasium.Env):
         _check("backend", backend, BACKENDS)
         if curriculum and reward == "sparse":
             raise EnvError("curriculum is for the dense reward: with the sparse one hindsight does what it is for")
-        if render_mode == "human" and not DISPLAY:
+        if render_mode == "human" and backend == "pybullet" and not DISPLAY:
             raise EnvError("there is no display for a window: record with --video out.mp4, or watch with --headless")
         if render_mode not in (None, *RENDER_MODES[backend]):
             raise EnvError(
