@@ -57,7 +57,8 @@ def describe(record: Record) -> str:
     raw, sent = get("raw_bytes_per_second", 0), get("sent_bytes_per_second", 0)
     episode = f"return {record['episode_return']:,.1f}" if "episode_return" in record else "return –"
     if get("episode_score") != get("episode_return"):  # the workload has a figure of its own
-        episode += f" · score {get('episode_score', 0):,.0f}"
+        score = get("episode_score", 0)
+        episode += f" · score {score:,.0f}" if abs(score) >= 10 else f" · score {score:.3g}"
     if get("levels"):
         episode += f" · level {get('level', 0) + 1:.0f}/{get('levels', 0):.0f}"
     if get("broken_episodes"):

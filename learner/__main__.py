@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from learner.compiling import still_at_work
-from learner.config import AlgorithmConfig, LearnerConfig
+from learner.config import AlgorithmConfig, LearnerConfig, PpoConfig
 from learner.line import describe
 from learner.train import Learner, LearnerSettings
 from replay.client import ReplayRefused
@@ -45,7 +45,8 @@ def main() -> int:
         device, precision = str(learner.device), learner.optimiser.precision
         write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
         how = f"on {device} in {precision}"
-        say(f"{settings.learner.batch_size} items per update {how}, {parameters:,} parameters")
+        size = "steps per rollout batch" if isinstance(settings.algorithm, PpoConfig) else "items per update"
+        say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
         learner.run()
     except (ValueError, OSError, MemoryError, ReplayRefused) as error:
         say(f"learner: {error}")
