@@ -17,13 +17,11 @@ pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="s
 COMMON = "--algorithm.hidden 16 --learner.checkpoint-epochs 2 --device cpu --seed 3 --actors.envs-per-actor 2"
 CASES = [
     # environment, algorithm's options, what is to be struck
-    pytest.param(
-        "CartPole-v1", "--algo ppo --learner.batch-size 128 --env.chunk-length 16", ("learner", "actor-1", "replay"), id="ppo"
-    ),
+    pytest.param("CartPole-v1", "--algo ppo --learner.batch-size 128 --env.chunk-length 16", ("learner", "replay"), id="ppo"),
     pytest.param(
         "robot",
         "--algo sac --env.backend kinematic --replay.min-size 300 --learner.batch-size 32 --replay.samples-per-insert-low 8",
-        ("learner", "actor-0"),
+        ("learner",),
         id="sac-with-hindsight",
     ),
 ]
