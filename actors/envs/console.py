@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from abc import ABC, abstractmethod
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,46 +26,46 @@ ACTION_SETS = {"right": "RIGHT_ONLY", "simple": "SIMPLE_MOVEMENT", "complex": "C
 INSTALL = "pip install 'headrace[mario]'"
 
 
-class Console:
+class Console(ABC):
     """One console with the cartridge in it: buttons in, frames and RAM out, one saved state."""
 
     @property
+    @abstractmethod
     def ram(self) -> memoryview:
         """[2048], writable; its items are ints, so no uint8 arithmetic can overflow. Read it anew after any other call."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def frame(self) -> np.ndarray:
         """The screen [240, 256, 4] uint8 BGRX, overwritten by every frame."""
-        raise NotImplementedError
 
     def draw_grey(self, rows: np.ndarray) -> None:
         """Draws the bottom of the screen into `rows` [R, 256] uint8."""
         cv2.cvtColor(self.frame[-len(rows) :], cv2.COLOR_BGRA2GRAY, dst=rows)
 
+    @abstractmethod
     def press(self, buttons: int) -> None:
         """Holds these buttons (a sum of BUTTONS) until told otherwise."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, frames: int) -> None:
         """Runs the emulator. The emulator's step alone: no observation, reward or info of the frames between."""
-        raise NotImplementedError
 
+    @abstractmethod
     def power_on(self) -> None:
         """Restarts the game at its title screen."""
-        raise NotImplementedError
 
+    @abstractmethod
     def save(self) -> None:
         """Keeps the present state for `restore`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restore(self) -> None:
         """Returns to the state that `save` kept, buttons released."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Frees what is held."""
-        raise NotImplementedError
 
     def number(self, address: int, digits: int) -> int:
         """Reads a number that the game keeps as decimal digits."""
