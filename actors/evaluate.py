@@ -73,22 +73,16 @@ def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool, path: Path
 
     Raises CheckpointError.
     """
-    if path is not None:
-        network = build_policy(settings.spec, settings.algorithm)
-        weights, metadata = read(path)
-        if metadata.get("spec_digest") != settings.spec.digest:
-            raise CheckpointError(
-                f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}"
-            )
-        load_into(network, policy_weights(weights))
-        return acting_policy(network), metadata
-    path = run_dir.best if best else run_dir.latest
-    if not path.exists():
-        which = "evaluated no weights" if best else "written no weights"
-        raise CheckpointError(f"run {run_dir.name} has {which} yet: let it run a little longer{'' if best else ', or stop it'}")
+    if path is None:
+        path = run_dir.best if best else run_dir.latest
+        if not path.exists():
+            which, cure = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
+            raise CheckpointError(f"run {run_dir.name} has {which} yet: let it run a little longer{cure}")
     weights, metadata = read(path)
+    if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
+        raise CheckpointError(f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}")
     network = build_policy(settings.spec, settings.algorithm)
-    load_into(network, weights)
+    load_into(network, policy_weights(weights))
     return acting_policy(network), metadata
 
 
