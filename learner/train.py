@@ -6,12 +6,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from learner import checkpoint, devices, resume
+from learner.algorithms.dqn import Dqn
 from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo import Ppo
 from learner.algorithms.sac import Sac
@@ -57,9 +57,8 @@ class Learner:
         self.device = devices.resolve(config.device)
         devices.set_up(self.device, config.threads)
         torch.manual_seed(settings.seed)
-        self.algorithm: Any = make_algorithm(settings.spec, settings.algorithm, self.device)
-        rates = self.algorithm.rates() if isinstance(self.algorithm, Sac) else {}
-        self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device, rates)
+        self.algorithm = make_algorithm(settings.spec, settings.algorithm, self.device)
+        self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device, self.algorithm.rates())
         self.epoch = 0
         self.version = self._announced() + 1  # a version that actors may have seen must not come again with other weights
         self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)
@@ -79,25 +78,27 @@ class Learner:
         address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
         if address is None:
             return
-        rollouts = isinstance(self.algorithm, Ppo)
+        algorithm = self.algorithm
+        rollouts = isinstance(algorithm, Ppo)
         # The batch in use keeps its slot. The next rollouts are not asked for ahead: they would be older.
         size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
         sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
         life.ready()
-        if config.compile and rollouts:
-            say("warning: --learner.compile is for batches of items of one size; PPO's updates run as they are")
-        elif config.compile:
-            self._compile(sampler)
-        while not life.stopping:
-            if isinstance(self.algorithm, Ppo):
-                self._learn_from_rollout(sampler, self.algorithm)
-            else:
-                self._learn_from_items(sampler)
+        if isinstance(algorithm, Ppo):
+            if config.compile:
+                say("warning: --learner.compile is for batches of items of one size; PPO's updates run as they are")
+            while not life.stopping:
+                self._learn_from_rollout(sampler, algorithm)
+        else:
+            if config.compile:
+                self._compile(sampler, algorithm)
+            while not life.stopping:
+                self._learn_from_items(sampler, algorithm)
         self._save()
         sampler.close()
         self._publisher.close()
 
-    def _learn_from_items(self, sampler: Sampler) -> None:
+    def _learn_from_items(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
         """An epoch of updates, each on a batch of its own."""
         config, spec, life = self.settings.learner, self.settings.spec, self._life
         for _ in range(config.updates_per_epoch):
@@ -107,7 +108,7 @@ class Learner:
             with self._metrics.phase("copy"):
                 batch = to_device(sampled, spec, self.device)
             with self._metrics.phase("update"):
-                measured, priorities = self.optimiser.update(self.algorithm, batch)
+                measured, priorities = self.optimiser.update(algorithm, batch)
                 new = priorities.cpu().numpy()  # the one wait for the device in this loop
             self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"].mean()))
             with self._metrics.phase("send"):
@@ -160,21 +161,21 @@ class Learner:
         newest = {name: measured[name] for name in NEWEST} | {"learning_rate": torch.tensor(self.optimiser.learning_rate)}
         return {name: value / updates for name, value in total.items()} | newest
 
-    def _compile(self, sampler: Sampler) -> None:
+    def _compile(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
         """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
         sampled = self._wait_for_batch(sampler)
         if sampled is None:
             return
         batch = to_device(sampled, self.settings.spec, self.device)
         size = self.settings.learner.batch_size // self.settings.learner.accumulation
-        example = (batch.part(0, size), self.algorithm.importance(batch)[:size])
+        example = (batch.part(0, size), algorithm.importance(batch)[:size])
         say("compiling the update, which may take minutes …")
         begun = time.monotonic()
         self._metrics.gauge("compiling", 1)
         try:
             with cache_in(self._run_dir.compiled):
                 autocast = self.optimiser.autocast
-                compiled = compile_loss(self.algorithm, example, autocast, lambda: not self._beat_while_waiting())
+                compiled = compile_loss(algorithm, example, autocast, lambda: not self._beat_while_waiting())
         except CompileError as error:
             if self._life.stopping:
                 return

@@ -65,6 +65,9 @@ class Algorithm(Protocol[TakenT]):
     def parameters(self) -> list[nn.Parameter]:
         """What is to be optimised."""
 
+    def rates(self) -> dict[nn.Parameter, float]:
+        """The parameters that have a learning rate of their own, the last of parameters(); mostly none."""
+
     def importance(self, batch: TakenT) -> Tensor:
         """The weight [B] of each item's loss, normalised over the whole batch."""
 

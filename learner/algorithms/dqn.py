@@ -35,6 +35,10 @@ class Dqn:
         """The online network's parameters."""
         return list(self.network.parameters())
 
+    def rates(self) -> dict[Parameter, float]:
+        """All learn at the configured rate."""
+        return {}
+
     def policy(self) -> QNetwork:
         """The online network: its act() is what actors run."""
         return self.network

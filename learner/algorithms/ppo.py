@@ -54,6 +54,10 @@ class Ppo:
         """The network's parameters."""
         return list(self.network.parameters())
 
+    def rates(self) -> dict[Parameter, float]:
+        """All learn at the configured rate."""
+        return {}
+
     def policy(self) -> ActorCritic:
         """The network: its act() is what actors run."""
         return self.network

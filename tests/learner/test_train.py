@@ -18,6 +18,7 @@ import torch
 from learner import __main__ as command
 from learner import checkpoint
 from learner.algorithms.base import Algorithm, Batch
+from learner.algorithms.dqn import Dqn
 from learner.checkpoint import CheckpointError
 from learner.config import DqnConfig, LearnerConfig
 from learner.line import describe
@@ -176,6 +177,7 @@ def test_a_resumed_learner_continues_above_every_version_that_was_announced(
     second = bench.learner(updates=2)
     assert second.version == first.version + 1 and second.epoch == 3
     weights = checkpoint.read(bench.run_dir.checkpoints / "epoch-0000000003.safetensors")[0]
+    assert isinstance(second.algorithm, Dqn)
     for kind, network in (("policy", second.algorithm.network), ("target", second.algorithm.target)):
         for name, value in network.state_dict().items():
             assert np.array_equal(weights[f"{kind}/{name}"], value.numpy()), "both networks take up what was learned"
