@@ -236,7 +236,7 @@ def validate(config: RunConfig) -> list[str]:
     chunk = config.env.chunk_length
     rollouts = replay.selector == "fifo"
     checks = [
-        (rollouts or learner.batch_size % learner.accumulation == 0,
+        (learner.batch_size % learner.accumulation == 0,
          f"learner.accumulation ({learner.accumulation}) must divide learner.batch_size ({learner.batch_size})"),
         (rollouts or replay.min_size <= replay.capacity,
          f"replay.capacity ({replay.capacity}) must be at least replay.min_size ({replay.min_size})"),

@@ -29,6 +29,7 @@ from deploy.config import (
     load_run_config,
     nearest,
     resolve,
+    validate,
     write_config,
 )
 from deploy.process import check_actor_python, child_environment, python_command
@@ -152,7 +153,7 @@ def prepare(request: Request) -> Launch:
 
 def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     """For PPO: a rollout batch is a multiple of what all environments collect in a chunk each, or some would wait for the next
-    one and be too old by then."""
+    one and be too old by then. Raises ConfigError where another setting does not fit that."""
     if not isinstance(config.algorithm, PpoConfig):
         return config
     environments = config.actors.count * config.actors.envs_per_actor
@@ -164,7 +165,10 @@ def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
         f"rollout batches have {size:,} steps instead of {wanted:,}: whole chunks of {spec.chunk_length}, as many of each of the "
         f"{environments} environments"
     )
-    return msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, batch_size=size))
+    fitted = msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, batch_size=size))
+    if complaints := validate(fitted):
+        raise ConfigError("; ".join(complaints))
+    return fitted
 
 
 def _default_name(request: Request) -> str:

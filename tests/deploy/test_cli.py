@@ -11,7 +11,7 @@ import pytest
 from actors.config import EnvConfig
 from actors.envs.make import EnvError
 from deploy import cli, launch, options, runs
-from deploy.config import RunConfig, layers, load_run_config, resolve
+from deploy.config import ConfigError, RunConfig, layers, load_run_config, resolve
 from deploy.process import child_environment
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field
 from transport.run_dir import RunDir
@@ -151,6 +151,17 @@ def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
     spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
     assert launch.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
     assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
+
+
+def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch() -> None:
+    flags = {
+        "algorithm": {"name": "ppo"},
+        "actors": {"count": 3, "envs_per_actor": 16},
+        "learner": {"batch_size": 2560, "accumulation": 5},
+    }
+    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
+    with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
+        launch.fit_rollouts(resolve(layers(flags)), spec)
 
 
 def test_a_second_up_of_a_running_run_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:
