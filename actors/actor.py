@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 
 from actors.chunker import Chunker
+from actors.completion import completion
 from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.exploration import epsilon_ladder
-from actors.recall import recall
 from actors.stack import Stack
 from learner.acting import QPolicy
 from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
@@ -88,7 +88,7 @@ class Actor:
         self._assignment = life.assignment or settings.assignment
         self._take_place()
         self._stack = Stack(spec, streams)
-        known, complete = recall(spec, settings.algorithm, self._env, settings.assignment.first_seed)
+        known, complete = completion(spec, settings.algorithm, self._env, settings.assignment.first_seed)
         # What is learned from once and in whole rollouts had better arrive together.
         chunk_seconds = settings.actors.chunk_seconds
         self._chunker = Chunker(known, streams, chunk_seconds, complete=complete, staggered=not self._rollouts)

@@ -18,9 +18,9 @@ from torch import Tensor
 from learner.__main__ import read_settings
 from learner.algorithms.base import Algorithm, Batch
 from learner.config import LearnerConfig
-from learner.line import describe
 from learner.networks import build_network
 from learner.optim import Optimiser
+from learner.throughput_line import describe
 from learner.train import WAIT_SECONDS, Learner, LearnerSettings
 from learner.weights import WeightPublisher
 from replay.client import Sampler

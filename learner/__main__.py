@@ -12,7 +12,7 @@ import msgspec
 
 from learner.compiling import still_at_work
 from learner.config import AlgorithmConfig, LearnerConfig, PpoConfig
-from learner.line import describe
+from learner.throughput_line import describe
 from learner.train import Learner, LearnerSettings
 from replay.client import ReplayRefused
 from replay.config import ReplayConfig

@@ -21,8 +21,8 @@ from learner.algorithms.base import Algorithm, Batch
 from learner.algorithms.dqn import Dqn
 from learner.checkpoint import CheckpointError
 from learner.config import DqnConfig, LearnerConfig
-from learner.line import describe
 from learner.networks import build_network
+from learner.throughput_line import describe
 from learner.train import Learner, LearnerSettings
 from learner.weights import WeightFollower
 from replay.config import ReplayConfig

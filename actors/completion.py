@@ -1,4 +1,4 @@
-"""What an algorithm wants to know of each row beside what happened: remembered in the actor, made up when a chunk leaves."""
+"""How rows become whole as their chunk leaves: what an algorithm wants of each beside what happened is kept until then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transport.experience import INITIAL_PRIORITY, Columns, ExperienceSpec
 Complete = Callable[[Columns], Columns]
 
 
-def recall(spec: ExperienceSpec, algorithm: AlgorithmConfig, env: VectorEnv, seed: int) -> tuple[ExperienceSpec, Complete]:
+def completion(spec: ExperienceSpec, algorithm: AlgorithmConfig, env: VectorEnv, seed: int) -> tuple[ExperienceSpec, Complete]:
     """The spec of rows as the actor keeps them, and what turns the columns [M, rows, …] of M chunks into those of `spec`.
 
     For DQN: Q-values stay here; what replay is sent instead, how much there may be to learn from each item, is computed n rows
