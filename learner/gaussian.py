@@ -15,13 +15,16 @@ HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Log-density of tanh(action), [..., A] unbounded each -> [...]: sum of log N(action; mean, std) - log(1 - tanh(action)^2).
 
-    Haarnoja et al. 2018 (arXiv:1812.05905, appendix C, eq. 26); log(1 - tanh^2 u) = 2 (log 2 - u - softplus(-2u)), which does
-    not overflow.
+    Haarnoja et al. 2018 (arXiv:1812.05905, appendix C, eq. 26).
     """
     assert action.shape == mean.shape
     density = -0.5 * ((action - mean) * torch.exp(-log_std)).square() - log_std - HALF_LOG_2_PI
-    slope = 2 * (math.log(2) - action - softplus(-2 * action))
-    return (density - slope).sum(-1)
+    return (density - log_slope(action)).sum(-1)
+
+
+def log_slope(action: Tensor) -> Tensor:
+    """log(1 - tanh(action)^2), of any shape, without overflow."""
+    return 2 * (math.log(2) - action - softplus(-2 * action))
 
 
 def entropy(log_std: Tensor) -> Tensor:

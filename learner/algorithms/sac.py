@@ -13,19 +13,17 @@ be stayed at.
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
-from torch.nn.functional import softplus
 
 from learner import dense
 from learner.actor_critic import DESIRED, exact
 from learner.algorithms.base import Batch, take_rows
 from learner.config import SacConfig
-from learner.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
+from learner.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD, log_slope
 from learner.returns import n_step_return
 from learner.soft_networks import Critics, SoftPolicy, Temperature, build_soft_policy
 from transport.experience import Continuous, ExperienceSpec
@@ -164,8 +162,7 @@ class Sac:
         noise = torch.randn_like(log_std)
         spread = log_std.exp() * noise
         action = mean + spread
-        slope = 2 * (math.log(2) - action - softplus(-2 * action))  # log(1 - tanh^2)
-        log_prob = (-0.5 * noise.square() - log_std - slope).sum(1) - HALF_LOG_2_PI * self.network.actions
+        log_prob = (-0.5 * noise.square() - log_std - log_slope(action)).sum(1) - HALF_LOG_2_PI * self.network.actions
         return Drawn(torch.tanh(action), log_prob, spread, (raw == log_std).float())
 
     def _values(self, layers: list[dense.Layer], rows: Tensor, action: Tensor) -> list[Tensor]:
