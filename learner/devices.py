@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -18,14 +19,19 @@ class DeviceError(ValueError):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a device can do."""
+    """What a device can do. Nothing else in the learner asks for a device's name."""
 
-    precisions: tuple[str, ...]  # what it computes in; the first is what "auto" means
-    fused_optimiser: bool  # Adam in one kernel, which can also skip a step by itself
-    pinned_memory: bool  # page-locked host memory makes copies to it asynchronous
-    channels_last: bool  # convolutions prefer their channels innermost
     name: str  # for people
+    precisions: tuple[str, ...] = ("float32",)  # what it computes in; the first is what "auto" means
     convolution_precision: str = ""  # where a type pays for networks with large convolutions only: what "auto" means for those
+    adam: Literal["fused", "foreach", "single"] = "single"  # one kernel, which can skip a step by itself; many tensors a kernel
+    pinned_memory: bool = False  # page-locked host memory makes copies to it asynchronous
+    streams: bool = False  # copies run beside the computing, and events tell when they are done
+    graphs: bool = False  # a whole update is recorded once and launched as one
+    compiles: bool = False  # torch.compile knows it
+    memory_figures: bool = False  # it tells how much of its memory is free
+    collectives: str = ""  # torch.distributed's backend for it; empty: one process only
+    channels_last: bool = False  # convolutions prefer their channels innermost
 
 
 def resolve(name: str) -> torch.device:
@@ -68,15 +74,42 @@ def capabilities(device: torch.device) -> Capabilities:
             precisions = ("float16", "float32")
         else:
             precisions = ("float32",)  # older cards compute float16 more slowly than float32
-        return Capabilities(precisions, True, True, True, torch.cuda.get_device_name(device))
+        return Capabilities(
+            torch.cuda.get_device_name(device),
+            precisions,
+            adam="fused",
+            pinned_memory=True,
+            streams=True,
+            graphs=True,
+            compiles=True,
+            memory_figures=True,
+            collectives="nccl",
+            channels_last=True,
+        )
     if device.type == "xpu":
-        return Capabilities(("bfloat16", "float32"), False, True, True, torch.xpu.get_device_name(device))
+        return Capabilities(
+            torch.xpu.get_device_name(device),
+            ("bfloat16", "float32"),
+            adam="foreach",
+            pinned_memory=True,
+            compiles=True,
+            memory_figures=True,
+            channels_last=True,
+        )
     if device.type == "cpu":
         # Measured: fused Adam takes a fifth of the time, channels innermost two thirds (Nature network, batch of 32). bfloat16
         # takes half of what is left where the processor multiplies it, and many times as long where it is emulated.
-        return Capabilities(("float32", "bfloat16"), True, False, True, "CPU", "bfloat16" if _multiplies_bfloat16() else "")
+        return Capabilities(
+            "CPU",
+            ("float32", "bfloat16"),
+            "bfloat16" if _multiplies_bfloat16() else "",
+            adam="fused",
+            compiles=True,
+            collectives="gloo",
+            channels_last=True,
+        )
     # MPS has no autocast in all torch versions; DirectML has neither autocast nor multi-tensor kernels in any.
-    return Capabilities(("float32",), False, False, False, "MPS" if device.type == "mps" else "DirectML")
+    return Capabilities("MPS" if device.type == "mps" else "DirectML")
 
 
 def precision(requested: str, device: torch.device, convolutions: bool = False) -> str:

@@ -47,15 +47,15 @@ class Optimiser:
         self.precision = precision(config.precision, device, large_convolutions(parameters))
         self.compiled_loss: Loss | None = None  # to be used instead of the algorithm's own
         self._parameters = parameters
-        self._fused = capabilities(device).fused_optimiser
-        foreach = None if self._fused else False  # where Adam is not fused, kernels over many tensors are missing too
+        adam = capabilities(device).adam
+        self._fused = adam == "fused"
         usual = [parameter for parameter in parameters if parameter not in rates]
         groups: list[dict[str, Any]] = [
             {"params": usual},
             *({"params": [parameter], "lr": rate} for parameter, rate in rates.items()),
         ]
         self._adam = torch.optim.Adam(
-            groups, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=foreach
+            groups, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=adam == "foreach"
         )
         self._rates = [group["lr"] for group in self._adam.param_groups]
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None

@@ -86,7 +86,7 @@ def test_a_gpu_computes_in_what_its_generation_is_fast_at(
 
 
 def test_a_device_without_fused_kernels_is_not_asked_for_them() -> None:
-    assert not capabilities(torch.device("mps")).fused_optimiser
+    assert capabilities(torch.device("mps")).adam == "single"
     assert capabilities(torch.device("mps")).precisions == ("float32",)
     clear_cache(CPU)
 

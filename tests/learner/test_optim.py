@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -99,9 +100,11 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_forgotten() -> None:
         torch.testing.assert_close(one, other.detach())
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_skipping_works_with_and_without_a_fused_optimiser(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    able = replace(capabilities(CPU), fused_optimiser=fused)
+@pytest.mark.parametrize("adam", ["fused", "foreach", "single"])
+def test_skipping_works_with_every_kind_of_optimiser(
+    adam: Literal["fused", "foreach", "single"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able = replace(capabilities(CPU), adam=adam)
     monkeypatch.setattr(optim, "capabilities", lambda device: able)
     parameter = torch.nn.Parameter(torch.ones(3))
     optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
