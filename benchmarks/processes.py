@@ -1,4 +1,4 @@
-"""Processes of a benchmark: started with one compute thread, waited for, ended, and what their metrics say."""
+"""Processes of a benchmark: started with few compute threads, waited for, ended, and what their metrics say."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from deploy.process import child_environment
 from transport.run_dir import RunDir
 
 READY_SECONDS = 120.0
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """A process of a benchmark's; what it says on its output is read at its end."""
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment(**ONE_THREAD))
+def start(*arguments: str, threads: int = 1) -> subprocess.Popen[str]:
+    """A process of a benchmark's, as a run starts one; what it says on its output is read at its end."""
+    environment = child_environment(**dict.fromkeys(THREADS, str(threads)))
+    return subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def end(processes: Sequence[subprocess.Popen[str]]) -> None:

@@ -8,9 +8,13 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import textwrap
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+
+from deploy.process import child_environment, python_command
 
 INDENT = " " * 28
 WIDTH = 150
@@ -102,10 +106,22 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
-        "gpu": None,
+        "gpu": accelerator(),
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),
     }
+
+
+@cache
+def accelerator() -> str | None:
+    """The name of the accelerator that a learner would choose; None where that is the CPU. A child asks: it takes torch."""
+    done = subprocess.run(python_command("learner.devices", "auto"), capture_output=True, text=True, env=child_environment())
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        print(f"torch tells no device: {done.stderr[-300:]}", file=sys.stderr)
+        return None
+    return None if found.get("device", "cpu") == "cpu" else str(found["name"])
 
 
 def commit() -> str | None:

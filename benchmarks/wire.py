@@ -32,6 +32,7 @@ CHECKED_BATCHES = 3  # as many as the limiter lets through when nobody writes
 LEAD_SECONDS = 0.3  # between the word to begin and the beginning
 RESTORE_SECONDS = 300.0
 
+ACTIONS = 7
 Kind = Literal["frames", "vectors"]
 
 
@@ -42,7 +43,7 @@ def make_spec(kind: Kind, n_step: int, codec: str) -> ExperienceSpec:
     else:
         field = Field("observation", (22,), "<f4")
     stack, length = (4, 128) if kind == "frames" else (1, 64)
-    return ExperienceSpec((field,), Categorical(7), length, stack, n_step, (INITIAL_PRIORITY,))
+    return ExperienceSpec((field,), Categorical(ACTIONS), length, stack, n_step, (INITIAL_PRIORITY,))
 
 
 def make_recording(kind: Kind) -> Recording:
@@ -84,6 +85,7 @@ class Wire:
         durable: bool,
         mix: float | None = None,
         capacity: int = CAPACITY,
+        selector: Literal["prioritised", "fifo"] = "prioritised",
     ) -> None:
         """`mix`: samples per insert, None for any."""
         self.spec = spec
@@ -92,6 +94,7 @@ class Wire:
         save_circle(folder / "recording", recording, spec.rows(spec.chunk_length))
         config = ReplayConfig(
             capacity=capacity,
+            selector=selector,
             budget_bytes=budget_bytes(spec, capacity),
             min_size=BATCH,
             samples_per_insert_low=mix or 0.0,

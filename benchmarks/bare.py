@@ -1,0 +1,73 @@
+"""`python -m benchmarks.bare TASK`: the update as one writes it by hand for a single experiment, on batches that are there.
+
+What `headrace bench learner` measures the learner against: plain torch, the same arithmetic on networks of the same shapes, the
+same precision and settings of torch, batches that the same server has drawn, kept as tensors on the device as they rest. Nothing
+is awaited but the priorities, which a prioritised learner has to have on the host; on a device that computes beside the host they
+are read an update late.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks.bare_dqn import DqnLoop
+from benchmarks.bare_ppo import PpoLoop
+from benchmarks.replay_roles import READY_SECONDS, connect
+from benchmarks.workloads import WORKLOADS, Task
+from learner.config import DqnConfig
+from replay.client import Sampler
+from transport.lifetime import keep_memory, new_incarnation
+from transport.run_dir import RunDir
+
+KEPT = 8  # batches that it goes round
+KEPT_BYTES = 1 << 30  # but no more than about this
+WARM_UP_UPDATES = 5
+
+
+def draw(task: Task) -> list[dict[str, np.ndarray]]:
+    """A few batches of the server's, copied. Ends the process when none comes."""
+    run_dir, workload = RunDir(Path(task.run_dir)), WORKLOADS[task.setting.workload]
+    spec = workload.spec()
+    size = task.setting.learner().batch_size // (spec.chunk_length if workload.rollouts else 1)
+    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, size, 1, rollouts=workload.rollouts)
+    batches: list[dict[str, np.ndarray]] = []
+    while len(batches) < KEPT and sum(array.nbytes for batch in batches for array in batch.values()) < KEPT_BYTES:
+        batch = sampler.next(READY_SECONDS)
+        if batch is None:
+            raise SystemExit(f"no batch within {READY_SECONDS:.0f} s")
+        batches.append({name: array.copy() for name, array in batch.arrays.items()})
+        sampler.release(batch)
+    sampler.close()
+    return batches
+
+
+def measure(loop: DqnLoop | PpoLoop, seconds: float) -> float:
+    """Updates per second."""
+    while loop.updates < WARM_UP_UPDATES:
+        loop.update()
+    loop.machine.wait()
+    begun, before = time.monotonic(), loop.updates
+    while time.monotonic() < begun + seconds:
+        loop.update()
+    loop.machine.wait()
+    return (loop.updates - before) / (time.monotonic() - begun)
+
+
+def main() -> None:
+    """Prints what it has measured."""
+    keep_memory()
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    batches = draw(task)
+    config = WORKLOADS[task.setting.workload].algorithm
+    loop = DqnLoop(task.setting, config, batches) if isinstance(config, DqnConfig) else PpoLoop(task.setting, config, batches)
+    print(json.dumps({"updates": measure(loop, task.seconds), "precision": loop.machine.precision}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
