@@ -1,4 +1,4 @@
-"""How busy a device is, from the profiler: the time in which at least one kernel runs, over the time from the first to the last."""
+"""How busy a device is, from the profiler: the time with at least one kernel running, over that from the first to the last."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -10,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import psutil
@@ -23,36 +25,24 @@ from transport.run_dir import RunDir
 READY_SECONDS = 240.0  # until a learner has done its first updates: compiling included
 WARM_UP_UPDATES = 5
 SECONDS_AFTER = 60.0  # that a process has to end when its time is over
-Found = dict[str, float]
+LOOK_SECONDS = 1.0
+Found = dict[str, Any]  # figures by name; and perhaps the precision
 
 
 class CaseFailed(Exception):
     """A case that cannot be measured: the message says why, in one line."""
 
 
-class Learned(NamedTuple):
-    """What a learner's process wrote about itself, and what the system says of it."""
+def figures(told: list[dict[str, float]]) -> Found:
+    """Of a learner's records: updates and items per second; its phases' and processor's shares of the time, in percent."""
+    spans = [after["time"] - before["time"] for before, after in zip(told[:-1], told[1:], strict=True)]
 
-    records: list[dict[str, float]]
-    resident_bytes: int
-    precision: str
+    def share(phase: str) -> float:
+        shares = [row.get(f"{phase}_fraction", 0.0) for row in told[1:]]
+        return 100 * sum(value * span for value, span in zip(shares, spans, strict=True)) / sum(spans)
 
-    def figures(self) -> Found:
-        """Updates and items per second; shares of the time in percent; memory in MB."""
-        spans = [after["time"] - before["time"] for before, after in zip(self.records[:-1], self.records[1:], strict=True)]
-
-        def share(phase: str) -> float:
-            told = [row.get(f"{phase}_fraction", 0.0) for row in self.records[1:]]
-            return 100 * sum(value * span for value, span in zip(told, spans, strict=True)) / sum(spans)
-
-        return {
-            "updates": rate(self.records, "updates"),
-            "items": rate(self.records, "items"),
-            "data wait": share("data_wait"),
-            "update": share("update"),
-            "processor": share("processor"),
-            "memory": self.resident_bytes / 1e6,
-        }
+    found = {"updates": rate(told, "updates"), "items": rate(told, "items"), "data wait": share("data_wait")}
+    return found | {"update": share("update"), "processor": share("processor")}
 
 
 class Source:
@@ -61,40 +51,32 @@ class Source:
     def __init__(self, folder: Path, run_dir: RunDir) -> None:
         self._folder, self._run_dir = folder, run_dir
 
-    def learner(self, setting: Setting, seconds: float) -> Learned:
-        """The learner as a run has it, `seconds` long once it is warm. Raises CaseFailed."""
+    def learner(self, setting: Setting, seconds: float) -> Found:
+        """The learner as a run has it, `seconds` long once it is warm: figures(), resident memory in MB. Raises CaseFailed."""
         with self._run(setting) as run, started("learner", str(run.path), threads=setting.threads) as process:
+            used = Utilisation()
 
             def warm() -> list[dict[str, float]]:
-                told = records(run, "learner")
-                return [row for row in told if row.get("updates", 0) >= WARM_UP_UPDATES]
+                return [row for row in records(run, "learner") if row.get("updates", 0) >= WARM_UP_UPDATES]
+
+            def over() -> bool:
+                used.look()
+                return warm()[-1]["time"] >= warm()[0]["time"] + seconds
 
             wait_for(process, lambda: bool(warm()), READY_SECONDS, "the learner's first updates")
-            wait_for(process, lambda: warm()[-1]["time"] >= warm()[0]["time"] + seconds, READY_SECONDS + seconds, "the end")
-            resident = psutil.Process(process.pid).memory_info().rss
-            return Learned(warm(), resident, json.loads(run.device.read_text())["precision"])
+            wait_for(process, over, READY_SECONDS + seconds, "the end")
+            precision = json.loads(run.device.read_text())["precision"]
+            resident = psutil.Process(process.pid).memory_info().rss / 1e6
+            return figures(warm()) | used.mean() | {"memory": resident, "precision": precision}
 
     def watched(self, setting: Setting, seconds: float) -> Found:
         """The learner's loop with a profiler in it: what benchmarks.watched tells. Raises CaseFailed."""
         with self._run(setting) as run:
-            return self._told(("benchmarks.watched", str(run.path), str(seconds)), seconds, setting.threads)
+            return told(("benchmarks.watched", str(run.path), str(seconds)), seconds, setting.threads)
 
-    def by_hand(self, module: str, setting: Setting, seconds: float) -> Found:
-        """A loop written by hand, on batches of this server's. Raises CaseFailed."""
-        task = Task(str(self._run_dir.path), setting, seconds)
-        return self._told((module, msgspec.json.encode(task).decode()), seconds, setting.threads)
-
-    def _told(self, command: tuple[str, ...], seconds: float, threads: int) -> Found:
-        """The JSON that a process prints at its end."""
-        with started(*command, threads=threads) as process:
-            try:
-                text, _ = process.communicate(timeout=READY_SECONDS + seconds + SECONDS_AFTER)
-            except subprocess.TimeoutExpired:
-                raise CaseFailed(f"{command[0]} has not ended in its time") from None
-        lines = text.strip().splitlines()
-        if process.returncode:
-            raise CaseFailed(lines[-1] if lines else f"{command[0]} ended with {process.returncode}")
-        return dict(json.loads(lines[-1]))
+    def bare(self, setting: Setting, seconds: float) -> Found:
+        """The bare loop, on batches of this server's. Raises CaseFailed."""
+        return by_hand("benchmarks.bare", Task(str(self._run_dir.path), setting, seconds))
 
     @contextmanager
     def _run(self, setting: Setting) -> Iterator[RunDir]:
@@ -107,6 +89,24 @@ class Source:
             yield run
         finally:
             run.remove_sockets()
+
+
+def by_hand(module: str, task: Task) -> Found:
+    """A loop written by hand, in a process of its own. Raises CaseFailed."""
+    return told((module, msgspec.json.encode(task).decode()), task.seconds, task.setting.threads)
+
+
+def told(command: tuple[str, ...], seconds: float, threads: int) -> Found:
+    """The JSON that a process prints at its end. Raises CaseFailed."""
+    with started(*command, threads=threads) as process:
+        try:
+            text, _ = process.communicate(timeout=READY_SECONDS + seconds + SECONDS_AFTER)
+        except subprocess.TimeoutExpired:
+            raise CaseFailed(f"{command[0]} has not ended in its time") from None
+    lines = text.strip().splitlines()
+    if process.returncode:
+        raise CaseFailed(lines[-1] if lines else f"{command[0]} ended with {process.returncode}")
+    return dict(json.loads(lines[-1]))
 
 
 @contextmanager
@@ -155,13 +155,24 @@ def say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def utilisation() -> float | None:
-    """What nvidia-smi calls the device's utilisation now, in percent; None where it tells nothing."""
-    asked: Any = None
-    with suppress(OSError, subprocess.SubprocessError):
-        command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    try:
-        return float(asked.stdout.split()[0]) if asked is not None and not asked.returncode else None
-    except (ValueError, IndexError):
-        return None
+class Utilisation:
+    """What nvidia-smi says of the device's, now and then; nothing where it is not there."""
+
+    def __init__(self) -> None:
+        self._command = shutil.which("nvidia-smi")
+        self._next = time.monotonic()
+        self._seen: list[float] = []
+
+    def look(self) -> None:
+        """Asks once a second at most."""
+        if self._command is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + LOOK_SECONDS
+        ask = [self._command, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
+            text = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
+            self._seen.append(float(text.split()[0]))
+
+    def mean(self) -> Found:
+        """In percent."""
+        return {"nvidia-smi": statistics.fmean(self._seen)} if self._seen else {}

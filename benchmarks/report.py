@@ -30,6 +30,8 @@ class Report:
     ratios: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     peers: list[dict[str, Any]] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)  # of the JSON document, by key
+    gpu: str | None = None  # the accelerator's name, where the benchmark knows it
 
     def add(self, case: str, metric: str, unit: str, runs: list[float]) -> float:
         """Adds a figure: its value is the median of its runs."""
@@ -48,12 +50,13 @@ class Report:
         """The JSON document."""
         return {
             "benchmark": self.benchmark,
-            "machine": machine(),
+            "machine": machine() | ({"gpu": self.gpu} if self.gpu else {}),
             "commit": commit(),
             "notes": self.notes,
             "results": self.results,
             "peers": self.peers,
             "ratios": self.ratios,
+            **self.more,
         }
 
     def print(self, as_json: bool) -> None:

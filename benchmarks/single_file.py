@@ -1,7 +1,7 @@
 """`python -m benchmarks.single_file TASK`: deep Q-learning as single-file implementations have it, its replay memory included.
 
-Plain torch and numpy: stacks and next stacks stored whole in a ring, uniform batches, float32, the target network's greatest value
-as the goal, mean squared error, Adam as it comes. So it does less than the learner: one value of the next state, not two; no n-step
+Plain torch and numpy: stacks and next stacks stored whole, uniform batches, float32, the target network's greatest value as the
+goal, mean squared error, Adam as it comes. So it does less than the learner: one value of the next state, not two; no n-step
 returns, priorities, weights or clipping. The network is the same.
 """
 

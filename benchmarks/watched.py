@@ -1,4 +1,4 @@
-"""`python -m benchmarks.watched RUN_DIR SECONDS`: the learner itself, its loop and its whole way of a batch, with a profiler in it.
+"""`python -m benchmarks.watched RUN_DIR SECONDS`: the learner itself, its loop and its whole way of a batch, and a profiler.
 
 Once it is warm it is timed for SECONDS; then the profiler records some updates. Prints what it has found as JSON and ends.
 """
@@ -52,7 +52,7 @@ class Watch:
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """The most that tensors took on the device so far, in MB, and what torch has reserved for them; empty where it is not told."""
+    """The most that tensors took on the device so far, and what torch has reserved, in MB; empty where that is not told."""
     if device.type not in ("cuda", "xpu"):
         return {}
     module = getattr(torch, device.type)

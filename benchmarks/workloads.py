@@ -52,14 +52,15 @@ WORKLOADS = {
 
 
 class Setting(Struct, frozen=True):
-    """How a learner is set. `batch`: items of an update, all micro-batches together; for PPO of a minibatch."""
+    """How a learner is set. `batch`: items of an update, all micro-batches together; for PPO of a minibatch. `graphs` None: as
+    the learner has it."""
 
     workload: str
     batch: int
     accumulation: int = 1
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     compile: bool = False
-    graphs: bool = False
+    graphs: bool | None = None
     device: str = "auto"
     threads: int = 1
 
@@ -69,7 +70,8 @@ class Setting(Struct, frozen=True):
         times = f"{self.accumulation} x " if self.accumulation > 1 else ""
         parts = [f"{self.workload} {times}{self.batch // self.accumulation}"]
         parts += [self.precision] if self.precision != "auto" else []
-        parts += [word for word, used in (("compiled", self.compile), ("graphs", self.graphs)) if used]
+        parts += ["compiled"] if self.compile else []
+        parts += [] if self.graphs is None else ["graphs" if self.graphs else "no graphs"]
         return ", ".join(parts)
 
     def learner(self) -> LearnerConfig:
@@ -86,7 +88,7 @@ class Setting(Struct, frozen=True):
         }
         if workload.rollouts:
             given |= {"publish_epochs": 1, "learning_rate": 3e-4, "max_gradient_norm": 0.5}
-        if has_graphs():
+        if self.graphs is not None and has_graphs():
             given["graphs"] = self.graphs
         return msgspec.convert(given, LearnerConfig)
 

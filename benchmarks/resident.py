@@ -1,0 +1,143 @@
+"""Real updates of every shipped algorithm and network on made-up batches, for whoever wants to look at what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+
+from benchmarks.operations import Operation, Recorder
+from learner.algorithms.dqn import Dqn
+from learner.algorithms.make import make_algorithm
+from learner.algorithms.ppo import Ppo
+from learner.batches import to_device
+from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.devices import capabilities
+from learner.optim import Optimiser
+from learner.rollouts import to_rollout
+from replay.client import SampledBatch
+from replay.storage import batch_layout, rollout_layout
+from transport.experience import Categorical, Continuous, ExperienceSpec, Field
+
+CPU = torch.device("cpu")
+IMAGE = (Field("observation", (84, 84), "|u1", 1 / 255),)
+GOALS = tuple(Field(name, (size,), "<f4") for name, size in (("observation", 19), ("achieved_goal", 3), ("desired_goal", 3)))
+Config = DqnConfig | PpoConfig | SacConfig
+
+
+class Network(NamedTuple):
+    """An algorithm with one of its networks, as a preset has it."""
+
+    name: str
+    config: Config
+    spec: ExperienceSpec
+    images: bool = False
+
+
+def networks() -> list[Network]:
+    """Every kind that is shipped."""
+    n, reals = Categorical(7), Continuous((-1.0,) * 6, (1.0,) * 6)
+    vector = (Field("observation", (22,), "<f4"),)
+    items = ExperienceSpec(IMAGE, n, 32, 4, 3)
+    robot = ExperienceSpec(vector, reals, 32, remembered=(LOG_PROB,))
+    pictures = ExperienceSpec(IMAGE, n, 32, 4, remembered=(LOG_PROB,))
+    ppo: dict[str, Any] = {"name": "ppo", "passes": 1, "minibatches": 1}
+    return [
+        Network("DQN Nature", DqnConfig(), items, True),
+        Network("DQN BatchNorm", DqnConfig(network="nature_batchnorm"), items, True),
+        Network("DQN MLP", DqnConfig(network="mlp", hidden=256), ExperienceSpec(vector, n, 32, 1, 3)),
+        Network("PPO MLP", msgspec.convert(ppo | {"hidden": 128}, PpoConfig), robot),
+        Network("PPO images", msgspec.convert(ppo | {"hidden": 512}, PpoConfig), pictures, True),
+        Network("SAC", SacConfig(), ExperienceSpec(GOALS, reals, 32, hindsight=4)),
+    ]
+
+
+def recorded(device: torch.device, items: int, say: Callable[[str], None]) -> list[Operation]:
+    """All operations of all networks: in float32, those of images also in bfloat16 where the device has it; Adam's step as the
+    device's learner has it."""
+    found: dict[Any, Operation] = {}
+    able = capabilities(device)
+    for network in networks():
+        for precision in ("float32", "bfloat16") if network.images else ("float32",):
+            if precision in able.precisions:
+                say(f"recording {network.name} in {precision}")
+                record(network, items, precision, found)
+    if able.adam != capabilities(CPU).adam:
+        for key in [key for key, one in found.items() if "adam" in one.name]:
+            del found[key]
+        record_adam(able.adam, found)
+    return list(found.values())
+
+
+def record_adam(kind: str, found: dict[Any, Operation]) -> None:
+    """Adds the operations of a step of that kind."""
+    parameters = [torch.randn(shape, requires_grad=True) for shape in ((32, 4, 8, 8), (512, 3136), (512,))]
+    adam = torch.optim.Adam(parameters, fused=kind == "fused", foreach=kind == "foreach")
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    with Recorder(found, f"Adam, {kind}"):
+        adam.step()
+
+
+def record(network: Network, items: int, precision: str, found: dict[Any, Operation]) -> None:
+    """Adds the operations of one update on the CPU, of a batch of `items`, the upload left out. For PPO: of a whole rollout."""
+    torch.manual_seed(0)
+    algorithm = make_algorithm(network.spec, network.config, CPU)
+    learner = msgspec.convert({"batch_size": items, "precision": precision, "device": "cpu"}, LearnerConfig)
+    optimiser = Optimiser(algorithm.parameters(), learner, CPU, algorithm.rates())
+    update = updating(algorithm, optimiser, network.spec, items)
+    update()  # the first also looks at how much memory it takes
+    name = network.name if precision == "float32" else f"{network.name}, {precision}"
+    with Recorder(found, name):
+        update()
+
+
+def updating(algorithm: Any, optimiser: Optimiser, spec: ExperienceSpec, items: int) -> Callable[[], None]:
+    """What does an update."""
+    if isinstance(algorithm, Ppo):
+        rollout = to_rollout(made_up(rollout_layout(spec, max(items // spec.chunk_length, 1)).arrays, spec), spec, CPU)
+
+        def learn() -> None:
+            with optimiser.autocast():
+                prepared, _ = algorithm.prepare(rollout, vtrace=False)
+            for minibatch in algorithm.minibatches(prepared):
+                optimiser.update(algorithm, minibatch)
+            algorithm.finish(prepared)
+
+        return learn
+    batch = to_device(SampledBatch(0, 0, 1, made_up(batch_layout(spec, items).arrays, spec)), spec, CPU)
+
+    def update() -> None:
+        optimiser.update(algorithm, batch)
+        if isinstance(algorithm, Dqn):
+            algorithm.synchronise_target()
+
+    return update
+
+
+def made_up(arrays: tuple[tuple[str, tuple[int, ...], str], ...], spec: ExperienceSpec) -> dict[str, np.ndarray]:
+    """Arrays of replay's, filled with something that can be learned from."""
+    random = np.random.default_rng(0)
+    made: dict[str, np.ndarray] = {}
+    for name, shape, dtype in arrays:
+        if np.dtype(dtype).kind == "f":
+            made[name] = random.random(shape, np.float32).astype(dtype) + np.asarray(0.1, dtype)
+        elif name.startswith("observation/"):
+            made[name] = random.integers(0, 256, shape).astype(dtype)
+        else:
+            made[name] = np.zeros(shape, dtype)
+    if isinstance(spec.action, Categorical):
+        made["action"] = random.integers(0, spec.action.n, made["action"].shape).astype(made["action"].dtype)
+    if "steps" in made:
+        made["steps"][:] = spec.n_step
+        made["observation_index"][:] = np.arange(spec.stack)
+        made["next_index"][:] = np.arange(spec.stack) + spec.n_step
+    else:
+        made["length"][:] = spec.chunk_length
+        made["valid"][:] = 1
+        made["log_prob"][:] = -2.0
+        made["episode_step"][:] = np.arange(made["episode_step"].shape[1])
+    return made
