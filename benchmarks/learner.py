@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -165,7 +166,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--actors", nargs="+", type=int, default=learner_actors.counts(), help="of the case actors")
     parser.add_argument("--threads", type=int, default=0, help="of the learner and of all else (default by workload)")
     parser.add_argument("--rounds", type=int, default=3, help="of learner and bare loop in turn; the median counts (default 3)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="length of each measurement compared (default 15)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement compared (default 10)")
     parser.add_argument("--short-seconds", type=float, default=6.0, help="length of each other measurement (default 6)")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which nothing more is begun (default none)")
     parser.add_argument("--quick", action="store_true", help="one round of 5 s, no variants")
@@ -187,6 +188,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and measures."""
     options = parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what runs, and tells what was measured
     try:
         about = ask_device(options.device)
         options.batches = options.batches or batches(BATCHES[about.kind])
@@ -196,14 +198,17 @@ def main(arguments: list[str] | None = None) -> int:
         peer = Peer(PEER, options.peer_python, {}, "stable_baselines3_update") if options.peer_python else None
         bench = Bench(about, options)
         rates = measured_rates(about) if "bounds" in options.cases else {}
-        bench.run(peer)
     except (CaseFailed, PeerFailed) as error:
         print(f"headrace bench learner: {error}", file=sys.stderr)
         return 2
+    try:
+        bench.run(peer)
+    except KeyboardInterrupt:
+        bench.left_out.append("all that was still to come: stopped")
     report = make_report(bench.found, bench.precisions, about)
     if rates:
         bound(report, bench.settings, bench.precisions, rates)
-    if peer is not None:
+    if report.peers and peer is not None:
         report.peers[-1] |= {"version": peer.version, "settings": peer.settings}
     report.notes += [f"left out: {what}" for what in bench.left_out]
     given = " ".join(["headrace bench learner", *(sys.argv[1:] if arguments is None else arguments)])
