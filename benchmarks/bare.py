@@ -47,16 +47,17 @@ def draw(task: Task) -> list[dict[str, np.ndarray]]:
     return batches
 
 
-def measure(loop: DqnLoop | PpoLoop, seconds: float) -> float:
-    """Updates per second."""
+def measure(loop: DqnLoop | PpoLoop, seconds: float) -> dict[str, float]:
+    """Updates per second, and milliseconds of the processor that each takes."""
     while loop.updates < WARM_UP_UPDATES:
         loop.update()
     loop.machine.wait()
-    begun, before = time.monotonic(), loop.updates
+    begun, before, cpu = time.monotonic(), loop.updates, time.process_time()
     while time.monotonic() < begun + seconds:
         loop.update()
     loop.machine.wait()
-    return (loop.updates - before) / (time.monotonic() - begun)
+    done, cpu = loop.updates - before, time.process_time() - cpu
+    return {"updates": done / (time.monotonic() - begun), "CPU": 1e3 * cpu / done}
 
 
 def main() -> None:
@@ -66,7 +67,7 @@ def main() -> None:
     batches = draw(task)
     config = WORKLOADS[task.setting.workload].algorithm
     loop = DqnLoop(task.setting, config, batches) if isinstance(config, DqnConfig) else PpoLoop(task.setting, config, batches)
-    print(json.dumps({"updates": measure(loop, task.seconds), "precision": loop.machine.precision}), flush=True)
+    print(json.dumps(measure(loop, task.seconds) | {"precision": loop.machine.precision}), flush=True)
 
 
 if __name__ == "__main__":

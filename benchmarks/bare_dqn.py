@@ -50,10 +50,13 @@ class DqnLoop:
         tensors = {name: torch.tensor(array, device=self.machine.device) for name, array in arrays.items()}
         return tensors | {"action": tensors["action"].long()[:, None]}
 
-    def q(self, network: nn.Module, rows: Tensor, index: Tensor) -> Tensor:
-        """Q-values [b, n] of the stacks [b, stack] that are rows of all windows in one."""
+    def stacks(self, rows: Tensor, index: Tensor) -> Tensor:
+        """What a network reads of the stacks [b, stack] that are rows of all windows in one."""
         observation = rows.index_select(0, index.reshape(-1)).reshape(*index.shape, *rows.shape[1:])
-        values = observation.float().mul_(1 / 255) if self.images else observation
+        return self.machine.decode(observation) if self.images else observation
+
+    def q(self, network: nn.Module, values: Tensor) -> Tensor:
+        """Q-values [b, n]."""
         with self.machine.autocast():
             out = network(values)
         out = out.float()
@@ -62,11 +65,11 @@ class DqnLoop:
     def _loss(self, batch: Tensors, weight: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
         config, part = self.config, {name: values[start:stop] for name, values in batch.items()}
         rows, first = part["observation/observation"].flatten(0, 1), self.first_rows[: stop - start]
-        q = self.q(self.network, rows, part["observation_index"] + first).gather(1, part["action"]).squeeze(1)
+        q = self.q(self.network, self.stacks(rows, part["observation_index"] + first)).gather(1, part["action"]).squeeze(1)
         with torch.no_grad():
-            following = part["next_index"] + first
-            best = self.q(self.network, rows, following).argmax(1, keepdim=True)
-            value = self.q(self.target, rows, following).gather(1, best).squeeze(1)
+            following = self.stacks(rows, part["next_index"] + first)
+            best = self.q(self.network, following).argmax(1, keepdim=True)
+            value = self.q(self.target, following).gather(1, best).squeeze(1)
             taken = torch.arange(config.n_step, device=rows.device) < part["steps"][:, None]
             reward = torch.where(taken, part["reward"] * self.powers, 0.0).sum(1) * config.reward_scale
             discount = torch.where(part["terminated"], 0.0, torch.pow(config.gamma, part["steps"]))

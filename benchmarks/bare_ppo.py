@@ -57,7 +57,7 @@ class PpoLoop:
         observation = rows.index_select(0, index.reshape(-1)).reshape(*index.shape, *rows.shape[1:])
         if self.images:
             with self.machine.autocast():
-                features = self.body(observation.float().mul_(1 / 255)).float()
+                features = self.body(self.machine.decode(observation)).float()
         else:
             features = ((observation - self.mean) / self.deviation).clamp(-10.0, 10.0)
         return self.policy(features), self.value(features).squeeze(1)

@@ -35,6 +35,7 @@ class Machine:
         devices.set_up(self.device, setting.threads)
         self.able = devices.capabilities(self.device)
         self.precision = devices.precision(setting.precision, self.device, images)
+        self.layout = torch.channels_last if self.able.channels_last else torch.contiguous_format
         self.scaler = torch.amp.GradScaler(self.device.type) if self.precision == "float16" else None
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -43,8 +44,11 @@ class Machine:
         return torch.autocast(self.device.type, dtype=getattr(torch, self.precision))
 
     def place(self, network: nn.Module) -> Any:
-        layout = torch.channels_last if self.able.channels_last else torch.contiguous_format
-        return network.to(self.device, memory_format=layout)  # type: ignore[call-overload]
+        return network.to(self.device, memory_format=self.layout)  # type: ignore[call-overload]
+
+    def decode(self, pixels: Tensor) -> Tensor:
+        """[N, stack, 84, 84] uint8 as what the first convolution reads."""
+        return pixels.to(getattr(torch, self.precision), memory_format=self.layout).mul_(1 / 255)
 
     def adam(self, parameters: list[nn.Parameter], rate: float, epsilon: float) -> torch.optim.Adam:
         kind = self.able.adam

@@ -17,7 +17,13 @@ from benchmarks.workloads import WORKLOADS, Setting
 Key = tuple[str, str]  # the case, and who did it
 LEARNER, BARE, WATCHED, RUN = "learner", "bare loop", "with profiler", "run"
 SINGLE, PEER = "single-file DQN", "stable_baselines3"
-UNITS = {"updates": "updates/s", "items": "items/s", "steps": "steps/s", "kernels": "kernels/s"}  # memory: MB; else percent
+UNITS = {
+    "updates": "updates/s",
+    "items": "items/s",
+    "steps": "steps/s",
+    "kernels": "kernels/s",
+    "CPU": "ms/update",
+}  # memory: MB; else percent
 VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 PRODUCTS = {"float32": ("TF32", "float32"), "bfloat16": ("bfloat16",), "float16": ("float16",)}  # how they are measured
 
