@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -97,10 +98,13 @@ def measure_memory(report: Report, device: torch.device, size_bytes: int, second
 def measure_operations(report: Report, device: torch.device, items: int, compare_: Callable[[Operation], Outcome]) -> None:
     """Times by operation and by network; the lists."""
     operations, outcomes = recorded(device, items, say), []
-    for number, operation in enumerate(operations):
-        if number % 50 == 0:
-            say(f"operation {number + 1} of {len(operations)}")
-        outcomes.append(compare_(operation))
+    try:
+        for number, operation in enumerate(operations):
+            if number % 50 == 0:
+                say(f"operation {number + 1} of {len(operations)}")
+            outcomes.append(compare_(operation))
+    except KeyboardInterrupt:
+        report.notes.append(f"stopped after {len(outcomes)} operations")
     report.notes.append(f"{len(operations)} operations by shape and type, recorded from updates of {items} items")
     for network in dict.fromkeys(name for operation in operations for name in operation.calls):
         add_times(report, f"all of {network}", [per_update(each, network) for each in outcomes], "ms", 1e3)
@@ -182,6 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     except DeviceError as error:
         print(f"headrace bench device: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # tells what was measured
     if options.about:
         print(json.dumps(about(device)))
         return 0
