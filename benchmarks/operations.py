@@ -203,7 +203,11 @@ def waiter(device: torch.device) -> Callable[[], None]:
     module = getattr(torch, device.type, None)
     if module is not None and hasattr(module, "synchronize"):
         return module.synchronize  # type: ignore[no-any-return]
-    return lambda: torch.zeros(1, device=device).cpu() and None  # DirectML: reading back waits
+
+    def read_back() -> None:  # DirectML
+        torch.zeros(1, device=device).cpu()
+
+    return read_back
 
 
 def by_name(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:

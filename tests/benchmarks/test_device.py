@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,17 +26,13 @@ def recorded(*networks: str) -> list[Operation]:
     return list(found.values())
 
 
-def named(found: list[Operation], name: str) -> Operation:
-    return next(one for one in found if one.name == name)
-
-
 def test_every_shipped_network_is_recorded_with_what_it_is_known_to_need() -> None:
     found = {network.name: dict[Any, Operation]() for network in resident.networks()}
     for network in resident.networks():
         resident.record(network, 32 if network.images else 64, "float32", found[network.name])
-    names = {network: {one.name for one in operations.values()} for network, operations in found.items()}
-    for network in ("DQN Nature", "DQN BatchNorm", "PPO images"):
-        assert {"aten::convolution", "aten::convolution_backward", "aten::index_select"} <= names[network], network
+    names = {name: {one.name for one in operations.values()} for name, operations in found.items()}
+    for name in ("DQN Nature", "DQN BatchNorm", "PPO images"):
+        assert {"aten::convolution", "aten::convolution_backward", "aten::index_select"} <= names[name], name
     assert "aten::native_batch_norm" in names["DQN BatchNorm"] and "aten::native_batch_norm" not in names["DQN Nature"]
     assert "aten::huber_loss" in names["DQN MLP"] and "aten::tanh" in names["PPO MLP"] and "aten::baddbmm" in names["SAC"]
     for each in names.values():
@@ -125,18 +122,13 @@ def test_random_answers_are_not_compared() -> None:
 
 
 def test_adam_is_recorded_as_the_device_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     poor = replace(capabilities(CPU), adam="single", precisions=("float32",))
     monkeypatch.setattr(resident, "capabilities", lambda of: poor if of.type == "meta" else capabilities(of))
-    monkeypatch.setattr(resident, "networks", lambda: [one for one in resident_networks if one.name == "DQN MLP"])
-    resident_networks = NETWORKS
+    few = [one for one in resident.networks() if one.name == "DQN MLP"]
+    monkeypatch.setattr(resident, "networks", lambda: few)
     names = {one.name for one in resident.recorded(torch.device("meta"), 32, lambda _: None)}
     assert "aten::_fused_adam_" not in names and "aten::addcdiv_" in names
     assert "aten::_fused_adam_" in {one.name for one in resident.recorded(CPU, 32, lambda _: None)}
-
-
-NETWORKS = resident.networks()
 
 
 def test_times_of_an_update_count_every_call() -> None:

@@ -20,7 +20,7 @@ from benchmarks.learner_plan import BATCHES, About, batches, compared, variants
 from benchmarks.learner_runs import figures
 from benchmarks.resident import made_up
 from benchmarks.workloads import WORKLOADS, Setting
-from learner.algorithms.make import make_algorithm
+from learner.algorithms.dqn import Dqn
 from learner.algorithms.ppo import Ppo
 from learner.batches import to_device
 from learner.config import DqnConfig, PpoConfig
@@ -130,10 +130,10 @@ def test_the_bare_loop_learns_what_the_learner_learns(name: str, batch: int, par
     arrays["terminated"][:] = np.arange(batch) % 3 == 0
     arrays["reward"] *= 1e3
     loop = DqnLoop(setting, config, [arrays])
-    algorithm = make_algorithm(spec, config, CPU)
+    algorithm = Dqn(spec, config, CPU)
     optimiser = Optimiser(algorithm.parameters(), setting.learner(), CPU)
     with torch.no_grad():
-        for theirs, ours in ((loop.network, algorithm.network), (loop.target, algorithm.target)):  # type: ignore[union-attr]
+        for theirs, ours in ((loop.network, algorithm.network), (loop.target, algorithm.target)):
             for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
                 assert mine.shape == other.shape, "networks of the same shapes"
                 mine.copy_(other)
@@ -155,8 +155,7 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
     arrays["terminated"][:, 10] = 1
     arrays["truncated"][:, 20] = 1
     loop = PpoLoop(setting, config, [arrays])
-    algorithm = make_algorithm(spec, config, CPU)
-    assert isinstance(algorithm, Ppo)
+    algorithm = Ppo(spec, config, CPU)
     assert sorted(one.shape for one in loop.parameters) == sorted(one.shape for one in algorithm.parameters())
     with torch.no_grad():
         for mine, other in zip(algorithm.network.policy.parameters(), loop.policy.parameters(), strict=True):
@@ -208,8 +207,8 @@ def test_ratios_are_those_of_rounds_and_gains_those_of_variants() -> None:
 
 def test_busy_is_the_time_with_a_kernel_whatever_runs_beside_it() -> None:
     assert union([(0, 2), (1, 3), (5, 6)]) == 4 and union([]) == 0
-    kernels = [{"cat": "kernel", "ts": begin, "dur": 2.0} for begin in (0.0, 1.0, 5.0, 10.0)]
-    other = [
+    kernels: list[dict[str, Any]] = [{"cat": "kernel", "ts": begin, "dur": 2.0} for begin in (0.0, 1.0, 5.0, 10.0)]
+    other: list[dict[str, Any]] = [
         {"cat": "gpu_memcpy", "ts": 3.0, "dur": 1.0},
         {"cat": "gpu_user_annotation", "ts": 0.0, "dur": 10.0},
         {"cat": "cpu_op", "ts": 0.0, "dur": 10.0},
@@ -226,7 +225,7 @@ def test_the_arithmetic_of_the_nature_network_is_what_torch_counts() -> None:
 
     config = DqnConfig()
     spec = WORKLOADS["nature"].spec()
-    algorithm = make_algorithm(spec, config, CPU)
+    algorithm = Dqn(spec, config, CPU)
     arrays = made_up(batch_layout(spec, 4).arrays, spec)
     optimiser = Optimiser(algorithm.parameters(), Setting("nature", 4, device="cpu", precision="float32").learner(), CPU)
     batch = to_device(SampledBatch(0, 0, 1, arrays), spec, CPU)
