@@ -147,11 +147,11 @@ def say(text: str) -> None:
 def about(device: torch.device) -> dict[str, Any]:
     """What other benchmarks ask."""
     able = capabilities(device)
-    name = None if device.type == "cpu" else able.name
+    usual = devices.precision("auto", device, convolutions=True)
     return {
         "device": str(device),
-        "name": name,
-        "precisions": list(able.precisions),
+        "name": None if device.type == "cpu" else able.name,
+        "precisions": [usual, *(other for other in able.precisions if other != usual)],
         "compiles": able.compiles,
         "graphs": able.graphs,
     }

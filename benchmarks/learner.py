@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import learner_actors
-from benchmarks.learner_plan import BATCHES, About, batches, compared, variants
+from benchmarks.learner_plan import BATCHES, SWEPT, About, batches, compared, variants
 from benchmarks.learner_report import BARE, LEARNER, PEER, RUN, SINGLE, WATCHED, Key, bound, make_report
 from benchmarks.learner_runs import CaseFailed, Found, Source, by_hand, say, serving
 from benchmarks.peers.run import Peer, PeerFailed
@@ -67,6 +67,7 @@ class Bench:
             say(f"{case}, {who}: failed: {error}")
             self.left_out.append(f"{case}, {who}: {error}")
             return
+        self.left_out += [f"{case}, {who}: {words}" for words in told.pop("warnings", [])]
         self.precisions[case] = str(told.pop("precision", self.precisions.get(case, "")))
         self.found[case, who].append(told)
         say(f"{case}, {who}: {told['updates']:,.1f} updates/s  ({time.monotonic() - begun:.0f} s)")
@@ -77,8 +78,9 @@ class Bench:
             with serving(WORKLOADS[name]) as source:
                 self.compare(source, [setting for setting in self.settings if setting.workload == name])
         if "variants" in self.options.cases:
-            with serving(WORKLOADS["nature"]) as source:
-                self.vary(source)
+            for name in SWEPT[self.about.kind]:
+                with serving(WORKLOADS[name]) as source:
+                    self.vary(source, name)
         if "peers" in self.options.cases:
             self.peers(peer)
         if "actors" in self.options.cases:
@@ -94,9 +96,9 @@ class Bench:
         for setting in settings if self.about.kind != "cpu" else []:
             self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
 
-    def vary(self, source: Source) -> None:
+    def vary(self, source: Source, name: str) -> None:
         """One variant after another."""
-        first = compared(self.about, batches("nature:1"), self.options.threads, os.cpu_count() or 1)[0]
+        first = compared(self.about, batches(f"{name}:1"), self.options.threads, os.cpu_count() or 1)[0]
         for setting in variants(self.about, self.options.precisions, first):
             self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
 

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec.structs import replace
+from msgspec import structs
 
-from benchmarks.workloads import WORKLOADS, Setting, has_graphs
+from benchmarks.workloads import WORKLOADS, Setting
 
 BATCHES = {
     "cpu": "nature:64,512 mlp:256 ppo-nature:64 ppo-mlp:256",
     "other": "nature:512,4x512 mlp:256 ppo-nature:2048 ppo-mlp:4096",
 }
-SWEPT = {"cpu": (64,), "other": (512, 256, 1024, 2048, 4096)}  # batches of the Nature network; all variants at the first
+# Batches of the workloads whose variants are measured, all of them at the first.
+SWEPT = {"cpu": {"nature": (64,)}, "other": {"nature": (512, 256, 1024, 2048, 4096), "mlp": (256, 4096)}}
 
 
 class About(NamedTuple):
@@ -60,23 +61,19 @@ def compared(about: About, chosen: dict[str, list[tuple[int, int]]], threads: in
 
 
 def variants(about: About, precisions: list[str], first: Setting) -> Iterator[Setting]:
-    """Precisions, compiled or not, with graphs and without, at the first batch; then other batches as the learner is by itself.
-
-    first: the Nature network's setting that the rest differs from.
-    """
-    batch, *others = SWEPT[about.kind]
-    plain = replace(first, batch=batch, accumulation=1, graphs=False if about.graphs and has_graphs() else None)
+    """Of the workload of `first`: each precision, compiled, with graphs and both, at the first batch; then other batches."""
+    batch, *others = SWEPT[about.kind].get(first.workload, (first.batch,))
+    plain = structs.replace(first, batch=batch, accumulation=1)
     for precision in precisions:
-        yield replace(plain, precision=precision)
-    best = replace(plain, precision=precisions[0])
-    if plain.graphs is False:
-        yield replace(best, graphs=True)
-    if about.compiles:
-        yield replace(best, compile=True)
+        yield structs.replace(plain, precision=precision)
+    ways = [{"graphs": True}] if about.graphs else []
+    ways += [{"compile": True}] if about.compiles else []
+    ways += [{"compile": True, "graphs": True}] if about.graphs and about.compiles else []
+    for way in ways:
+        yield structs.replace(plain, precision=precisions[0], **way)
     for size in others:
-        yield replace(first, batch=size, accumulation=1)
-    for precision in precisions[1:]:
-        if plain.graphs is False:
-            yield replace(plain, precision=precision, graphs=True)
-        if about.compiles and about.kind != "cpu":
-            yield replace(plain, precision=precision, compile=True)
+        yield structs.replace(plain, batch=size)
+    for precision in precisions[1:] if about.kind == "other" else []:
+        for way in ways:
+            if not (precision == "float16" and way.get("graphs")):  # the host keeps float16's loss scale: never recorded
+                yield structs.replace(plain, precision=precision, **way)

@@ -74,8 +74,7 @@ def gains(report: Report, updates: Mapping[str, float]) -> None:
     """What each variant gains over the same without it: compiled, graphs; and each precision over float32."""
     for case, rate in updates.items():
         words = case.split(", ")
-        plain = {"compiled": [word for word in words if word != "compiled"]}
-        plain["graphs"] = ["no graphs" if word == "graphs" else word for word in words]
+        plain = {word: [other for other in words if other != word] for word in ("compiled", "graphs")}
         for kind in ("bfloat16", "float16"):
             plain[kind] = ["float32" if word == kind else word for word in words]
         for word, other in plain.items():

@@ -19,11 +19,10 @@ import psutil
 
 from benchmarks.processes import end, rate, records, start
 from benchmarks.wire import Wire, make_recording
-from benchmarks.workloads import Setting, Task, Workload
+from benchmarks.workloads import Setting, Task, Workload, warm_up_updates
 from transport.run_dir import RunDir
 
 READY_SECONDS = 240.0  # until a learner has done its first updates: compiling included
-WARM_UP_UPDATES = 5
 SECONDS_AFTER = 60.0  # that a process has to end when its time is over
 LOOK_SECONDS = 1.0
 Found = dict[str, Any]  # figures by name; and perhaps the precision
@@ -60,7 +59,7 @@ class Source:
             used = Utilisation()
 
             def warm() -> list[dict[str, float]]:
-                return [row for row in records(run, "learner") if row.get("updates", 0) >= WARM_UP_UPDATES]
+                return [row for row in records(run, "learner") if row.get("updates", 0) >= warm_up_updates(setting.device)]
 
             def over() -> bool:
                 used.look()
@@ -109,7 +108,8 @@ def told(command: tuple[str, ...], seconds: float, threads: int) -> Found:
     lines = text.strip().splitlines()
     if process.returncode:
         raise CaseFailed(lines[-1] if lines else f"{command[0]} ended with {process.returncode}")
-    return dict(json.loads(lines[-1]))
+    warnings = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+    return dict(json.loads(lines[-1])) | ({"warnings": warnings} if warnings else {})
 
 
 @contextmanager

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from benchmarks.kernels import Profile
+from benchmarks.workloads import warm_up_updates
 from learner.__main__ import read_settings
 from learner.throughput_line import describe
 from learner.train import Learner
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
-WARM_UP_UPDATES = 10
 PROFILED_UPDATES = 40
 
 
@@ -38,7 +38,7 @@ class Watch:
     def count(self) -> None:
         """One update more."""
         self._updates += 1
-        if self._updates == WARM_UP_UPDATES:
+        if self._updates == warm_up_updates(self._learner.device.type):
             self._begun, self._first = time.monotonic(), self._updates
         elif self._begun and "updates" not in self.found:
             elapsed = time.monotonic() - self._begun

@@ -52,15 +52,14 @@ WORKLOADS = {
 
 
 class Setting(Struct, frozen=True):
-    """How a learner is set. `batch`: items of an update, all micro-batches together; for PPO of a minibatch. `graphs` None: as
-    the learner has it."""
+    """How a learner is set. `batch`: items of an update, all micro-batches together; for PPO of a minibatch."""
 
     workload: str
     batch: int
     accumulation: int = 1
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     compile: bool = False
-    graphs: bool | None = None
+    graphs: bool = False
     device: str = "auto"
     threads: int = 1
 
@@ -70,8 +69,7 @@ class Setting(Struct, frozen=True):
         times = f"{self.accumulation} x " if self.accumulation > 1 else ""
         parts = [f"{self.workload} {times}{self.batch // self.accumulation}"]
         parts += [self.precision] if self.precision != "auto" else []
-        parts += ["compiled"] if self.compile else []
-        parts += [] if self.graphs is None else ["graphs" if self.graphs else "no graphs"]
+        parts += [word for word, used in (("compiled", self.compile), ("graphs", self.graphs)) if used]
         return ", ".join(parts)
 
     def learner(self) -> LearnerConfig:
@@ -83,13 +81,12 @@ class Setting(Struct, frozen=True):
             "accumulation": self.accumulation,
             "precision": self.precision,
             "compile": self.compile,
+            "graphs": self.graphs,
             "device": self.device,
             "threads": self.threads,
         }
         if workload.rollouts:
             given |= {"publish_epochs": 1, "learning_rate": 3e-4, "max_gradient_norm": 0.5}
-        if self.graphs is not None and has_graphs():
-            given["graphs"] = self.graphs
         return msgspec.convert(given, LearnerConfig)
 
     def write(self, run_dir: RunDir) -> None:
@@ -105,14 +102,14 @@ class Setting(Struct, frozen=True):
         run_dir.spec.write_bytes(msgspec.json.encode(workload.spec()))
 
 
+def warm_up_updates(device: str) -> int:
+    """After which a learner's are counted: on an accelerator, when kernels are chosen and the first epoch's update is recorded."""
+    return 5 if device == "cpu" else 30
+
+
 class Task(Struct, frozen=True):
     """What a loop written by hand is to do. `run_dir`: of the replay server that draws its batches."""
 
     run_dir: str
     setting: Setting
     seconds: float
-
-
-def has_graphs() -> bool:
-    """Whether this learner knows CUDA graphs."""
-    return "graphs" in LearnerConfig.__struct_fields__

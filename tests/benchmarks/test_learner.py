@@ -62,8 +62,9 @@ def test_the_learner_with_a_profiler_tells_its_rate_and_ends() -> None:
     from benchmarks.learner_runs import serving
 
     with serving(WORKLOADS["mlp"]) as source:
-        told = source.watched(Setting("mlp", 32, device="cpu"), 0.5)
+        told = source.watched(Setting("mlp", 32, device="cpu", graphs=True), 0.5)
     assert told["updates"] > 0 and told["precision"] == "float32" and "device busy" not in told
+    assert len(told["warnings"]) == 1 and "are not recorded" in told["warnings"][0], "what was asked for and not done is told"
 
 
 def test_what_fails_is_told_and_the_rest_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,8 +108,12 @@ def test_the_names_of_all_cases_of_a_device_differ() -> None:
         assert any(one.compile for one in found)
         for one in found:
             assert one.learner().batch_size == one.batch
-    sizes = {one.batch for one in variants(LARGE, LARGE.precisions, compared(LARGE, batches("nature:1"), 0, 2)[0])}
-    assert sizes == {256, 512, 1024, 2048, 4096}
+    large = [*variants(LARGE, LARGE.precisions, compared(LARGE, batches("nature:1"), 0, 2)[0])]
+    assert {one.batch for one in large} == {256, 512, 1024, 2048, 4096}
+    assert any(one.graphs and one.compile for one in large) and not any(
+        one.graphs and one.precision == "float16" for one in large
+    )
+    assert not any(one.graphs for one in found), "a CPU has none"
 
 
 def test_cores_are_for_images_on_a_cpu_alone() -> None:
@@ -187,19 +192,19 @@ def test_ratios_are_those_of_rounds_and_gains_those_of_variants() -> None:
     found: dict[tuple[str, str], list[dict[str, Any]]] = {
         ("nature 512", "bare loop"): [{"updates": 10.0}, {"updates": 20.0}, {"updates": 40.0}],
         ("nature 512", "learner"): [{"updates": 9.0}, {"updates": 20.0}],
-        ("nature 512, float32, no graphs", "with profiler"): [{"updates": 10.0}],
-        ("nature 512, bfloat16, no graphs", "with profiler"): [{"updates": 25.0, "device busy": 90.0}],
+        ("nature 512, float32", "with profiler"): [{"updates": 10.0}],
+        ("nature 512, bfloat16", "with profiler"): [{"updates": 25.0, "device busy": 90.0}],
         ("nature 512, bfloat16, graphs", "with profiler"): [{"updates": 30.0}],
-        ("nature 512, bfloat16, compiled, no graphs", "with profiler"): [{"updates": 50.0}],
+        ("nature 512, bfloat16, compiled", "with profiler"): [{"updates": 50.0}],
         ("1 actors, nature 64", "run"): [{"updates": 1.0, "steps": 100.0}],
         ("4 actors, nature 64", "run"): [{"updates": 1.0, "steps": 300.0}],
     }
     report = learner_report.make_report(found, {"nature 512": "bfloat16"}, LARGE)
     ratios = {(each["case"], each["peer"]): each["value"] for each in report.ratios}
     assert ratios["nature 512", "bare loop"] == pytest.approx(0.95)
-    assert ratios["nature 512, bfloat16, no graphs", "nature 512, float32, no graphs"] == pytest.approx(2.5)
-    assert ratios["nature 512, bfloat16, graphs", "nature 512, bfloat16, no graphs"] == pytest.approx(1.2)
-    assert ratios["nature 512, bfloat16, compiled, no graphs", "nature 512, bfloat16, no graphs"] == pytest.approx(2.0)
+    assert ratios["nature 512, bfloat16", "nature 512, float32"] == pytest.approx(2.5)
+    assert ratios["nature 512, bfloat16, graphs", "nature 512, bfloat16"] == pytest.approx(1.2)
+    assert ratios["nature 512, bfloat16, compiled", "nature 512, bfloat16"] == pytest.approx(2.0)
     values = {(each["case"], each["metric"]): each["value"] for each in report.results}
     assert values["1 actors, nature 64", "efficiency"] == 100 and values["4 actors, nature 64", "efficiency"] == pytest.approx(75)
     assert report.document()["machine"]["gpu"] == "a GPU" and "nature 512: bfloat16" in report.notes
