@@ -145,11 +145,11 @@ def say(text: str) -> None:
 
 
 def about(device: torch.device) -> dict[str, Any]:
-    """What other benchmarks ask."""
+    """What other benchmarks ask: what learner.device calls it, its name (None of the CPU), what it can do."""
     able = capabilities(device)
     usual = devices.precision("auto", device, convolutions=True)
     return {
-        "device": str(device),
+        "device": "directml" if device.type == "privateuseone" else str(device),
         "name": None if device.type == "cpu" else able.name,
         "precisions": [usual, *(other for other in able.precisions if other != usual)],
         "compiles": able.compiles,

@@ -1,15 +1,16 @@
 """`python -m benchmarks.gpu --out DIR`: what is to be measured on a machine with a large GPU, by one command in limited time.
 
 Parts, each written to DIR as the JSON of its benchmark as soon as it is there:
-  learner  the learner beside the bare loop at 512, at 4 x 512 accumulated and with the MLP; with the profiler: precisions,
-           compiled, CUDA graphs, other batches; what arithmetic and memory allow
-  device   matrix products, memory, every operation of the shipped networks
-  actors   a whole run that learns, with 1 to 14 actors
-  ppo      PPO beside its bare loop
-  peers    a single-file DQN, and Stable-Baselines3 where --peer-python has it
+  compared  the learner beside the bare loop at 512, at 4 x 512 accumulated and with the MLP, each with the profiler once; what
+            arithmetic and memory allow
+  device    matrix products, memory, every operation of the shipped networks
+  actors    a whole run that learns, with 1 to 14 actors
+  variants  precisions, compiled, CUDA graphs, other batches
+  ppo       PPO beside its bare loop
+  peers     a single-file DQN, and Stable-Baselines3 where --peer-python has it
 
-A part gets its share of what is left of the time; what it has no time for is named in its notes. `--parts` measures some of them,
-for a second command to do the rest. Needs no network.
+A part gets its share of what is left of the time; what it has no time for is named in its notes. The first three are one command,
+`--parts variants ppo peers` is a second. Needs no network.
 """
 
 from __future__ import annotations
@@ -41,15 +42,14 @@ class Part(NamedTuple):
 
 BRIEF = ("--rounds", "2", "--seconds", "5", "--short-seconds", "3")
 PARTS = {
-    "learner": Part(
-        "learner", ("--cases", "compared", "variants", "bounds", "--batches", "nature:512,4x512", "mlp:256", *BRIEF), 300
-    ),
-    "device": Part("device", (), 90, budget=False),
-    "actors": Part("learner", ("--cases", "actors", *BRIEF), 120),
-    "ppo": Part("learner", ("--cases", "compared", "--batches", "ppo-nature:2048", "ppo-mlp:4096", *BRIEF), 120),
+    "compared": Part("learner", ("--cases", "compared", "bounds", "--batches", "nature:512,4x512", "mlp:256", *BRIEF), 260),
+    "device": Part("device", (), 80, budget=False),
+    "actors": Part("learner", ("--cases", "actors", *BRIEF), 200),
+    "variants": Part("learner", ("--cases", "variants", *BRIEF), 400),
+    "ppo": Part("learner", ("--cases", "compared", "--batches", "ppo-nature:2048", "ppo-mlp:4096", *BRIEF), 130),
     "peers": Part("learner", ("--cases", "peers", "--batches", "nature:512", "mlp:256", "ppo-mlp:4096", *BRIEF), 60),
 }
-FIRST = ("learner", "device", "actors")  # what one command of ten minutes is for
+FIRST = ("compared", "device", "actors")  # what one command of ten minutes has time for
 
 
 def shares(parts: list[str], seconds: float) -> list[float]:

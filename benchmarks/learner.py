@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
         bound(report, bench.settings, bench.precisions, rates)
     if report.peers and peer is not None:
         report.peers[-1] |= {"version": peer.version, "settings": peer.settings}
-    report.notes += [f"left out: {what}" for what in bench.left_out]
+    report.notes += [f"left out: {what}" for what in dict.fromkeys(bench.left_out)]
     given = " ".join(["headrace bench learner", *(sys.argv[1:] if arguments is None else arguments)])
     report.notes.insert(0, given.replace(options.peer_python or "\0", "PATH"))  # a result says nothing of whose machine it was
     report.print(options.json)

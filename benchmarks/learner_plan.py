@@ -15,7 +15,10 @@ BATCHES = {
     "other": "nature:512,4x512 mlp:256 ppo-nature:2048 ppo-mlp:4096",
 }
 # Batches of the workloads whose variants are measured, all of them at the first.
-SWEPT = {"cpu": {"nature": (64,)}, "other": {"nature": (512, 256, 1024, 2048, 4096), "mlp": (256, 4096)}}
+SWEPT: dict[str, dict[str, tuple[int, ...]]] = {
+    "cpu": {"nature": (64,)},
+    "other": {"nature": (512, 256, 1024, 2048, 4096), "mlp": (256, 4096)},
+}
 
 
 class About(NamedTuple):
@@ -66,7 +69,7 @@ def variants(about: About, precisions: list[str], first: Setting) -> Iterator[Se
     plain = structs.replace(first, batch=batch, accumulation=1)
     for precision in precisions:
         yield structs.replace(plain, precision=precision)
-    ways = [{"graphs": True}] if about.graphs else []
+    ways: list[dict[str, bool]] = [{"graphs": True}] if about.graphs else []
     ways += [{"compile": True}] if about.compiles else []
     ways += [{"compile": True, "graphs": True}] if about.graphs and about.compiles else []
     for way in ways:

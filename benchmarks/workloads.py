@@ -103,7 +103,7 @@ class Setting(Struct, frozen=True):
 
 
 def warm_up_updates(device: str) -> int:
-    """After which a learner's are counted: on an accelerator, when kernels are chosen and the first epoch's update is recorded."""
+    """After which a learner's are counted: on an accelerator, when kernels are chosen and an update has been recorded."""
     return 5 if device == "cpu" else 30
 
 

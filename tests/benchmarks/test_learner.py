@@ -269,10 +269,10 @@ def test_the_plan_for_a_gpu_keeps_within_its_time_and_writes_what_there_is(
         return name != "device"
 
     monkeypatch.setattr(gpu, "measure", measure)
-    assert gpu.main(["--out", str(tmp_path / "new"), "--budget", "510"]) == 1, "one has written nothing"
+    assert gpu.main(["--out", str(tmp_path / "new"), "--budget", "540"]) == 1, "one has written nothing"
     names, seconds = zip(*told, strict=True)
-    assert names == gpu.FIRST and sum(seconds[:1]) == pytest.approx(300, rel=0.01)
-    assert seconds[1:] == pytest.approx((510 * 90 / 210, 510), rel=0.01), "who comes later gets what is left"
+    assert names == gpu.FIRST
+    assert seconds == pytest.approx((260, 540 * 80 / 280, 540), rel=0.01), "who comes later gets what is left"
     assert "actors\n" in capsys.readouterr().out
     for name, part in gpu.PARTS.items():
         if part.benchmark == "learner":
@@ -287,7 +287,7 @@ def test_a_part_that_outlasts_its_time_is_ended_and_still_writes(tmp_path: Path,
     part = gpu.Part(
         "learner", ("--cases", "compared", "--batches", "mlp:32", "--rounds", "1000", "--seconds", "1"), 1, budget=False
     )
-    monkeypatch.setitem(gpu.PARTS, "learner", part)
-    assert gpu.measure("learner", 1.0, tmp_path, ["--device", "cpu"])
-    document = json.loads((tmp_path / "learner.json").read_text())
+    monkeypatch.setitem(gpu.PARTS, "endless", part)
+    assert gpu.measure("endless", 1.0, tmp_path, ["--device", "cpu"])
+    document = json.loads((tmp_path / "endless.json").read_text())
     assert any("stopped" in note for note in document["notes"])
