@@ -134,16 +134,24 @@ class ActorCritic(nn.Module):
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """{name: [B, stack, *shape]} as stored -> logits [B, n] or means [B, A] of the unbounded action, and values [B]."""
+        hidden = self.hidden(observation)
+        with exact(hidden.device.type):
+            return self.answer(hidden), self.value(hidden).squeeze(1)
+
+    def hidden(self, observation: dict[str, Tensor]) -> Tensor:
+        """{name: [B, stack, *shape]} as stored -> what goes into policy and value, [B, features] float32."""
         if not self.names:
-            features = self.inputs(observation)
-        else:
-            inner = self.trunk[0].weight.dtype  # of an actor's copy it may be a smaller one
-            seen = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
-            if self.inputs.fields:
-                seen.append(self.inputs(observation).to(inner))
-            features = self.trunk(seen[0] if len(seen) == 1 else torch.cat(seen, 1)).float()
-        with exact(features.device.type):
-            return self.policy(features), self.value(features).squeeze(1)
+            return self.inputs(observation)  # type: ignore[no-any-return]
+        inner = self.trunk[0].weight.dtype  # of an actor's copy it may be a smaller one
+        seen = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
+        if self.inputs.fields:
+            seen.append(self.inputs(observation).to(inner))
+        features: Tensor = self.trunk(seen[0] if len(seen) == 1 else torch.cat(seen, 1))
+        return features.float()
+
+    def answer(self, hidden: Tensor) -> Tensor:
+        """What goes into the policy -> logits [B, n] or means [B, A] of the unbounded action."""
+        return self.policy(hidden)  # type: ignore[no-any-return]
 
     def log_prob_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Of actions [B] or [B, A] (unbounded) under forward()'s first answer: their log-probability [B], and the entropy [B].

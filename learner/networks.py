@@ -123,16 +123,24 @@ class QNetwork(nn.Module):
         initialise(self)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        """Takes {name: [B, stack, *shape]} as stored; gives Q-values [B, n] in the parameters' type, also under autocast.
+        """Takes {name: [B, stack, *shape]} as stored; gives Q-values [B, n] in the parameters' type, also under autocast."""
+        return self.answer(self.hidden(observation))
+
+    def hidden(self, observation: dict[str, Tensor]) -> Tensor:
+        """{name: [B, stack, *shape]} as stored -> what goes into the head, [B, hidden]."""
+        dtype = self.head.weight.dtype
+        inner = next(self.torsos.parameters(), self.head.weight).dtype  # of an actor's copy it may be a smaller one
+        features = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
+        hidden: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))
+        return hidden if inner == dtype else hidden.to(dtype)
+
+    def answer(self, hidden: Tensor) -> Tensor:
+        """What goes into the head -> Q-values [B, n].
 
         Dueling: Q = V + A - mean A, Wang et al. 2016 (arXiv:1511.06581, eq. 9). The streams share the hidden layer, which
         halves what travels to the actors.
         """
-        dtype = self.head.weight.dtype
-        inner = next(self.torsos.parameters(), self.head.weight).dtype  # of an actor's copy it may be a smaller one
-        features = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
-        hidden = self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))
-        output = self.head(hidden if inner == dtype else hidden.to(dtype)).to(dtype)
+        output: Tensor = self.head(hidden).to(self.head.weight.dtype)
         if not self.dueling:
             return output
         value, advantage = output[:, :1], output[:, 1:]  # [B, 1], [B, n]
