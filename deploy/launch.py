@@ -132,6 +132,7 @@ def prepare(request: Request) -> Launch:
         _check_resume(run, config)
     _check_device_name(config.learner.device)
     check_actor_python(config.deploy.actor_python)
+    _check_precision(config)
     if config.learner.weights and not Path(config.learner.weights).is_file():
         raise ConfigError(f"--learner.weights: there is no file {config.learner.weights}")
     if config.env.backend == "auto":  # whoever reads the run's config.toml, now or later, plays on the same emulator
@@ -199,6 +200,18 @@ def _settle_backend(python: str) -> str:
 def _check_device_name(name: str) -> None:
     if name.partition(":")[0] not in DEVICES:
         raise ConfigError(f"--device: no device is called {name!r}; {nearest(name, DEVICES)}")
+
+
+def _check_precision(config: RunConfig) -> None:
+    """Raises ConfigError where actors could not act in int8: which processors and torches can is known only by trying."""
+    if config.actors.precision != "int8":
+        return
+    python = config.deploy.actor_python
+    command, environment = python_command("learner.quantised", python=python), child_environment(python)
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stdout or done.stderr).strip().splitlines() or [f"exit {done.returncode}"]
+        raise ConfigError(f"--actors.precision: {said[-1]}")
 
 
 def _check_environment(config: RunConfig) -> ExperienceSpec:

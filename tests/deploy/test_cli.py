@@ -132,6 +132,21 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_writte
     assert status == 2 and "no such thing" in error and not Path("runs").exists()
 
 
+def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "precision int8 is not to be had on cpu: why; use auto"
+    tried: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        tried.append(command)
+        return subprocess.CompletedProcess(command, 2, f"{said}\n", "a warning\n")
+
+    monkeypatch.setattr(launch.subprocess, "run", run)
+    status, error = refused(capsys, "up", "--env", "CartPole-v1", "--actors.precision", "int8")
+    assert status == 2 and error == f"headrace: --actors.precision: {said}\n" and not Service.made
+    assert cli.main(["up", "--env", "CartPole-v1", "--actors.precision", "bfloat16"]) == 0
+    assert len(tried) == 1, "what every processor can is not tried"
+
+
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
     monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: continuous)
