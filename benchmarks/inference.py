@@ -39,6 +39,7 @@ from benchmarks.report import Report
 from deploy.config import RunConfig, Tree, layers, resolve
 from deploy.process import child_environment, python_command
 from learner.acting import Policy, QPolicy
+from learner.actor_critic import ActorCritic
 from learner.checkpoint import CheckpointError
 from learner.devices import DeviceError
 from learner.export import load
@@ -46,6 +47,7 @@ from learner.forward import Forward
 from learner.networks import QNetwork, Torso
 from learner.policies import acting_policy, build_policy
 from learner.quantised import check
+from learner.soft_networks import SoftPolicy
 from transport.experience import Categorical, Columns, ExperienceSpec, Field, bounded
 
 ROWS = (1, 8, 16)
@@ -120,13 +122,17 @@ class _InTorch:
     """A network without convolutions as torch runs its layers, all but the last converted."""
 
     def __init__(self, network: nn.Module, convert: Callable[[nn.Sequential], nn.Module], dtype: torch.dtype) -> None:
+        self._inputs: Callable[[dict[str, Tensor]], Tensor]
+        self._last: Callable[[Tensor], Tensor]
         if isinstance(network, QNetwork):
             (torso,) = network.torsos
             assert isinstance(torso, Torso)
-            self._inputs, body, self._last = _dequantised(network, torso), [*torso.layers, *network.trunk], network.answer
+            body = [*torso.layers, *network.trunk]
+            self._inputs, self._last = _dequantised(network, torso), network.answer
         else:
-            assert isinstance(network.policy, nn.Sequential) and isinstance(network.inputs, nn.Module)
-            self._inputs, body, self._last = network.inputs, [*network.policy[:-1]], network.policy[-1]
+            assert isinstance(network, ActorCritic | SoftPolicy)
+            *body, last = network.policy
+            self._inputs, self._last = network.inputs, last
         self._body, self._dtype = convert(copy.deepcopy(nn.Sequential(*body))), dtype
 
     def refresh(self) -> None:

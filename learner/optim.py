@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from learner.networks import large_convolutions
 from transport.lifetime import say
 
 MEASURED_ITEMS = 8  # by which the memory of a batch is foreseen
+Answer = tuple[dict[str, Tensor], Tensor]  # metrics, 0-d each; priorities [N]
 SCALER_STATE = ("scale", "_growth_tracker")  # what changes; the rest is configuration
 
 
@@ -46,16 +47,22 @@ class Optimiser:
         self.config, self.device = config, device
         self.precision = precision(config.precision, device, large_convolutions(parameters))
         self.compiled_loss: Loss | None = None  # to be used instead of the algorithm's own
+        self.recorded: Callable[[Any], Answer] | None = None  # to be used instead of compute()
         self._parameters = parameters
-        adam = capabilities(device).adam
-        self._fused = adam == "fused"
+        able = capabilities(device)
+        self._fused = able.adam == "fused"
         usual = [parameter for parameter in parameters if parameter not in rates]
         groups: list[dict[str, Any]] = [
             {"params": usual},
             *({"params": [parameter], "lr": rate} for parameter, rate in rates.items()),
         ]
         self._adam = torch.optim.Adam(
-            groups, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=adam == "foreach"
+            groups,
+            lr=config.learning_rate,
+            eps=config.adam_epsilon,
+            fused=self._fused,
+            foreach=able.adam == "foreach",
+            capturable=able.graphs,
         )
         self._rates = [group["lr"] for group in self._adam.param_groups]
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
@@ -65,12 +72,19 @@ class Optimiser:
         if config.memory_limit_bytes:
             limit_memory(device, config.memory_limit_bytes)
 
-    def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> tuple[dict[str, Tensor], Tensor]:
-        """Learns from one batch of N items, in as many parts as it takes to fit into memory, the last maybe smaller.
+    def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> Answer:
+        """Learns from one batch of N items. Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping
+        and skipped_updates so far; and priorities [N]. They last until the next update.
 
-        Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping and skipped_updates so far;
-        and priorities [N]. Raises MemoryError when a single item does not fit.
+        Raises MemoryError when a single item does not fit.
         """
+        answer = self.recorded(batch) if self.recorded else self.compute(algorithm, batch)
+        algorithm.after_update()
+        return answer
+
+    def compute(self, algorithm: Algorithm[BatchT], batch: BatchT) -> Answer:
+        """All of an update but the algorithm's after_update(): in as many parts as it takes to fit into memory, the last maybe
+        smaller."""
         weight = algorithm.importance(batch)  # over the whole batch, before it is split
         if not self._fitted:
             self._fit(algorithm, batch, weight)
@@ -84,27 +98,43 @@ class Optimiser:
             self._split_further(len(weight))  # here, where the error no longer holds what was computed
         totals["gradient_norm"] = self._step()
         totals["skipped_updates"] = self._skipped.clone()
-        algorithm.after_update()
         return totals, priorities
+
+    def changed_tensors(self, algorithm: Algorithm[BatchT]) -> list[Tensor]:
+        """Whatever compute() changes: parameters, running statistics, moments, counters."""
+        buffers = [buffer for module in algorithm.modules().values() for buffer in module.buffers()]
+        return [*algorithm.parameters(), *buffers, *self.state().values()]
+
+    def forget_gradient(self) -> None:
+        """The next update begins without one."""
+        self._adam.zero_grad(set_to_none=True)
 
     def _differentiate(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Adds up the gradients of all parts; their mean metrics and all priorities."""
         loss_of = self.compiled_loss or algorithm.loss
         items = len(weight)
+        if self.parts == 1:
+            with self.autocast():
+                loss, priorities, metrics = loss_of(batch, weight)
+            self._backward(loss)
+            return dict(metrics), priorities
         size = -(-items // self.parts)
         totals: dict[str, Tensor] = {}
-        priorities = []
+        parts = []
         for start in range(0, items, size):
             stop = min(start + size, items)
             share = (stop - start) / items  # the micro-batches' shares add up to the mean over the batch
             with self.autocast():
                 loss, priority, metrics = loss_of(batch.part(start, stop), weight[start:stop])
                 loss = loss * share
-            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-            priorities.append(priority)
+            self._backward(loss)
+            parts.append(priority)
             for name, value in metrics.items():
                 totals[name] = totals[name] + value * share if name in totals else value * share
-        return totals, torch.cat(priorities)
+        return totals, torch.cat(parts)
+
+    def _backward(self, loss: Tensor) -> None:
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
 
     def _fit(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> None:
         """Foresees how many parts it takes, by what a few items keep for the backward pass."""
@@ -122,7 +152,7 @@ class Optimiser:
 
     def _split_further(self, items: int) -> None:
         """After an allocation failed: forgets the gradient, gives memory back, halves the micro-batch."""
-        self._adam.zero_grad(set_to_none=True)
+        self.forget_gradient()
         clear_cache(self.device)
         if self.parts >= items:
             raise MemoryError("out of memory with a single item: a smaller network or observation is needed")
@@ -194,5 +224,5 @@ class Optimiser:
             self._adam.step()
         elif not broken:
             self._adam.step()
-        self._adam.zero_grad(set_to_none=True)
+        self.forget_gradient()
         return norm
