@@ -104,7 +104,7 @@ class redirected(TorchFunctionMode):  # noqa: N801  # a context that reads like 
             return value.type == "cuda"
         if isinstance(value, str):
             return CUDA.fullmatch(value) is not None
-        return isinstance(value, int) and not isinstance(value, bool)  # a bare number is one of the accelerator's
+        return isinstance(value, int)  # a bare number is one of the accelerator's
 
     def _holds(self, tensor: Tensor) -> bool:
         return tensor.device.type == self.device.type and self.device.index in (None, tensor.device.index)

@@ -33,6 +33,7 @@ SPECS = {
     "colours and vectors": make_spec(image(shape=(3, 40, 44)), vector(), stack=2),
     "two images": ExperienceSpec((image(), vector(), Field("left", (40, 40), "|u1", 1 / 255, 0.0)), Categorical(3), 16, 4),
     "signed": ExperienceSpec((SIGNED,), Categorical(3), 16, 3),
+    "no byte near 0": ExperienceSpec((Field("image", (40, 40), "|u1", 0.01, 1.0),), Categorical(3), 16, 3),
     "small and signed": ExperienceSpec((Field("image", (13, 13), "|u1", 2 / 255, -1.0),), Categorical(3), 16, 3),
 }
 KINDS: dict[str, Any] = {"dqn": DqnConfig, "ppo": PpoConfig}

@@ -179,9 +179,16 @@ def test_the_innermost_decides_and_nothing_is_left_after_it() -> None:
             torch.ones(2).cuda()
 
 
-def test_an_inner_context_for_one_gpu_is_not_redirected_by_an_outer_one() -> None:
-    with redirected(CPU), redirected(torch.device("cuda", 1)):
-        assert torch.device("cuda") == torch.device("cuda", 1)
+def test_an_inner_context_for_one_gpu_is_not_redirected_by_an_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redirect, "capabilities", lambda device: Capabilities("a stand-in"))
+
+    class Listener(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return kwargs["device"] if func is torch.zeros else func(*args, **(kwargs or {}))
+
+    second = torch.device("cuda", 1)
+    with Listener(), redirected(CPU), redirected(second):
+        assert torch.zeros(2, device="cuda") == second and torch.device("cuda") == second
 
 
 def test_it_belongs_to_its_thread() -> None:
