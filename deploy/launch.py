@@ -248,7 +248,7 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
         raise ConfigError(f"the device could not be looked for: {last}") from None
     if "error" in found:
         raise ConfigError(f"--device: {found['error']}")
-    processes = f" and others, {found['processes']} processes" if "processes" in found else ""
+    processes = f", {found['processes']} processes" if "processes" in found else ""
     print(f"learner on {found['device']} ({found['name']}){processes}", flush=True)
     return dict(found)
 

@@ -12,6 +12,8 @@ import msgspec
 
 from learner.compiling import still_at_work
 from learner.config import AlgorithmConfig, LearnerConfig, PpoConfig
+from learner.group import GroupBroken, join, place, process_name
+from learner.ranks import BROKEN_STATUS, launch, resolve_each
 from learner.throughput_line import describe
 from learner.train import Learner, LearnerSettings
 from replay.client import ReplayRefused
@@ -35,27 +37,44 @@ def read_settings(run_dir: RunDir) -> LearnerSettings:
 
 
 def main() -> int:
-    """Set up, then one loop."""
+    """Set up, then one loop. Where several processes are wanted this one starts them, each with this same command."""
     run_dir = RunDir(Path(sys.argv[1]))
+    (rank, size), name = place(), process_name(place()[0])
     try:
         settings = read_settings(run_dir)
-        life = Lifetime("learner", run_dir, describe)
-        learner = Learner(settings, run_dir, life)
-        parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
-        device, precision = str(learner.device), learner.optimiser.precision
-        write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
-        how = f"on {device} in {precision}"
-        size = "steps per rollout batch" if isinstance(settings.algorithm, PpoConfig) else "items per update"
-        say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
+        if settings.learner.processes > size:
+            return launch(run_dir, settings.learner.processes)
+        # To the supervisor the process that it started is the learner, and rank 0 speaks for it.
+        known_as = os.getppid() if size > 1 else 0
+        life = Lifetime(name, run_dir, describe if rank == 0 else lambda record: "", known_as, reports=rank == 0)
+        device = resolve_each(settings.learner.device, size)[rank]
+        group = join(device, life)
+        learner = Learner(settings, run_dir, life, group)
+        if rank == 0:
+            _introduce(learner, run_dir)
         learner.run()
     except (ValueError, OSError, MemoryError, ReplayRefused) as error:
-        say(f"learner: {error}")
+        say(f"{name}: {error}")
         return 2
+    except GroupBroken:  # whoever ended first has said why, and the launcher who that was
+        return 0 if life.stopping else BROKEN_STATUS
     life.close()
+    group.close()
     if still_at_work():
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+def _introduce(learner: Learner, run_dir: RunDir) -> None:
+    """The first line of the log, and the file from which others know the device."""
+    settings, group = learner.settings, learner.group
+    parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
+    device, precision = str(learner.device), learner.optimiser.precision
+    write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
+    how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
+    size = "steps per rollout batch" if isinstance(settings.algorithm, PpoConfig) else "items per update"
+    say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
 
 
 if __name__ == "__main__":

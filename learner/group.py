@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 import torch
@@ -30,6 +30,17 @@ TIMEOUT = timedelta(minutes=5)  # of what all do at the same time
 PATIENCE = timedelta(days=365)  # of what waits for the slowest to have a batch, which may be never
 
 Observed = tuple[int | Tensor, Tensor, Tensor]  # how many, their variance, their mean
+
+
+class Life(Protocol):
+    """What is asked of a process's Lifetime here."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is to end."""
+
+    def beat(self) -> None:
+        """Says that it is not stuck."""
 
 
 class GroupBroken(RuntimeError):
@@ -104,17 +115,18 @@ class Ranks(Group):
     raises GroupBroken when another process is gone.
     """
 
-    def __init__(self, rank: int, size: int, store: str, device: torch.device, beat: Callable[[], bool]) -> None:
+    def __init__(self, rank: int, size: int, store: str, device: torch.device, life: Life) -> None:
         """Waits, beating, until all are here; `store` is the path of a file that all can reach. Raises GroupBroken when
-        `beat` says that it is time to stop."""
+        it is to stop before."""
         import torch.distributed as distributed  # here: a process on its own shall not pay for it
 
-        self.rank, self.size, self._device, self._beat, self._distributed = rank, size, device, beat, distributed
+        self.rank, self.size, self._life, self._distributed = rank, size, life, distributed
         _stay_on_this_host()
         found = distributed.FileStore(store, size)
         found.set(f"here/{rank}", "yes")
         while not found.check([f"here/{other}" for other in range(size)]):  # connecting would wait without beating
-            if beat():
+            life.beat()
+            if life.stopping:
                 raise GroupBroken("asked to stop before all were here")
             time.sleep(LONGEST_POLL_SECONDS)
         backend = capabilities(device).collectives
@@ -145,7 +157,7 @@ class Ranks(Group):
             work = self._distributed.all_reduce(answer, self._distributed.ReduceOp.MAX, group=self._patient, async_op=True)
             assert work is not None
             while not work.is_completed():
-                self._beat()
+                self._life.beat()
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_POLL_SECONDS)
             work.wait()
@@ -224,10 +236,10 @@ def place() -> tuple[int, int]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def join(device: torch.device, beat: Callable[[], bool]) -> Group:
+def join(device: torch.device, life: Life) -> Group:
     """The group that this process was started in; one of its own if it was started alone."""
     rank, size = place()
-    return Ranks(rank, size, os.environ[STORE_VARIABLE], device, beat) if size > 1 else Group()
+    return Ranks(rank, size, os.environ[STORE_VARIABLE], device, life) if size > 1 else Group()
 
 
 def _stay_on_this_host() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -47,7 +48,7 @@ def launch(run_dir: RunDir, processes: int) -> int:
     die_with_parent()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # until the agent takes signals
     os.environ[PARENT_VARIABLE] = str(os.getpid())
-    os.environ.setdefault("LOGLEVEL", "CRITICAL")  # of torchrun; before it is imported
+    logging.disable()  # what torchrun tells of an end is told in one line here
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # a server for what the file does
     files = [run_dir.path / "endpoints" / f"{kind}-{os.getpid()}" for kind in ("ranks", "agent")]
     os.environ[STORE_VARIABLE] = str(files[0])

@@ -152,20 +152,25 @@ def running_statistics(group: Group) -> dict[str, np.ndarray]:
     return {"before": before.numpy()} | {name: value.numpy().copy() for name, value in module.named_buffers()}
 
 
+class Beating:
+    """Leaves a trace after many beats."""
+
+    stopping = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.beats = folder, 0
+
+    def beat(self) -> None:
+        self.beats += 1
+        if self.beats == 30:
+            (self.folder / "beaten").touch()
+
+
 def main(folder: Path) -> None:
     """Everything that two ranks can be seen to do, one thing after the other."""
     torch.set_num_threads(1)
     torch.randn_like = fixed_noise  # type: ignore[assignment]
-    beats = 0
-
-    def beat() -> bool:
-        nonlocal beats
-        beats += 1
-        if beats == 30:
-            (folder / "beaten").touch()
-        return False
-
-    group = join(CPU, beat)
+    group = join(CPU, Beating(folder))
     for case in CASES:
         np.savez(folder / f"{case}-{group.rank}.npz", **learn(case, group))  # type: ignore[arg-type]
     np.savez(folder / f"broken-{group.rank}.npz", **one_breaks(group))  # type: ignore[arg-type]

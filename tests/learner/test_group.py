@@ -97,7 +97,7 @@ def test_who_has_lost_another_rank_is_told(together: Path) -> None:
 
 
 def test_a_process_that_was_started_alone_has_nobody_to_ask() -> None:
-    assert place() == (0, 1) and type(join(torch.device("cpu"), lambda: False)) is type(ALONE)
+    assert place() == (0, 1) and type(join(torch.device("cpu"), learning_together.Beating(Path()))) is type(ALONE)
     value, parameter = torch.tensor(2.0), torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.full((3,), 5.0)
     ALONE.average([parameter], 4)

@@ -75,7 +75,7 @@ class Bench:
     def drawn(self) -> float:
         return self.server._metrics.value("sampled_items")
 
-    def life(self, *_arguments: object) -> Life:
+    def life(self, *_arguments: object, **_options: object) -> Life:
         self._lives.append(Life("learner", self.run_dir, describe))
         return self._lives[-1]
 
