@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from replay.config import ReplayConfig
 from transport.experience import read_spec
 from transport.lifetime import Lifetime, say
 from transport.run_dir import RunDir, write_atomically
+
+LAST_WORDS_SECONDS = 5.0
 
 
 def read_settings(run_dir: RunDir) -> LearnerSettings:
@@ -39,31 +42,52 @@ def read_settings(run_dir: RunDir) -> LearnerSettings:
 def main() -> int:
     """Set up, then one loop. Where several processes are wanted this one starts them, each with this same command."""
     run_dir = RunDir(Path(sys.argv[1]))
-    (rank, size), name = place(), process_name(place()[0])
+    rank, size = place()
     try:
         settings = read_settings(run_dir)
-        if settings.learner.processes > size:
-            return launch(run_dir, settings.learner.processes)
-        # To the supervisor the process that it started is the learner, and rank 0 speaks for it.
-        known_as = os.getppid() if size > 1 else 0
-        life = Lifetime(name, run_dir, describe if rank == 0 else lambda record: "", known_as, reports=rank == 0)
-        device = resolve_each(settings.learner.device, size)[rank]
-        group = join(device, life)
-        learner = Learner(settings, run_dir, life, group)
-        if rank == 0:
-            _introduce(learner, run_dir)
-        learner.run()
-    except (ValueError, OSError, MemoryError, ReplayRefused) as error:
-        say(f"{name}: {error}")
+    except (ValueError, OSError) as error:
+        say(f"learner: {error}")
         return 2
-    except GroupBroken:  # whoever ended first has said why, and the launcher who that was
-        return 0 if life.stopping else BROKEN_STATUS
+    if settings.learner.processes > size:
+        return launch(run_dir, settings.learner.processes)
+    if size == 1:
+        life = Lifetime("learner", run_dir, describe)
+    else:  # to the supervisor the process that it started is the learner, and rank 0 speaks for it
+        life = Lifetime(process_name(rank), run_dir, describe if rank == 0 else lambda record: "", os.getppid(), rank == 0)
+    if status := _learn(settings, run_dir, life, rank, size):
+        return status
     life.close()
-    group.close()
     if still_at_work():
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int, size: int) -> int:
+    """Until it is to stop; the exit status."""
+    try:
+        group = join(resolve_each(settings.learner.device, size)[rank], life)
+        learner = Learner(settings, run_dir, life, group)
+        if rank == 0:
+            _introduce(learner, run_dir)
+        learner.run()
+        group.close()
+    except (ValueError, OSError, MemoryError, ReplayRefused) as error:
+        # What is wrong with a configuration or a checkpoint is so for all, and need be said but once.
+        if rank == 0 or not (isinstance(error, ValueError) and _ended_by_the_others(life)):
+            say(f"{process_name(rank)}: {error}")
+        return 2
+    except GroupBroken:  # whoever ended first has said why, and the launcher will say who that was
+        return 0 if life.stopping else BROKEN_STATUS
+    return 0
+
+
+def _ended_by_the_others(life: Lifetime) -> bool:
+    """Whether it is asked to end within a moment."""
+    until = time.monotonic() + LAST_WORDS_SECONDS
+    while not life.stopping and time.monotonic() < until:
+        time.sleep(0.05)
+    return life.stopping
 
 
 def _introduce(learner: Learner, run_dir: RunDir) -> None:

@@ -78,7 +78,8 @@ def _run_agent(run_dir: RunDir, processes: int, store: Path) -> int:
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
     try:
-        elastic_launch(config, sys.executable)("-P", "-m", "learner", str(run_dir.path))
+        path = ["-P"] if sys.flags.safe_path else []  # modules are looked for where this process found them
+        elastic_launch(config, sys.executable)(*path, "-m", "learner", str(run_dir.path))
     except SignalException as asked:
         return 0 if asked.sigval in STOP_SIGNALS else 1
     except ChildFailedError as error:
