@@ -51,6 +51,8 @@ def test_a_learner_of_two_processes_survives_its_parts_and_stops_as_one(world: W
     world.until(lambda: (world.status["learner"]["updates"] or 0) > 0 and world.run_dir.latest.exists(), "updates and weights")
     agent, members = world.process("learner")["pid"], ranks(world)
     assert len(members) == 2
+    memory = [member.memory_info().rss for member in members]
+    assert world.process("learner")["rss_bytes"] > 0.9 * sum(memory), "the status counts all of them"
     assert not [entry for entry in members[0].net_connections("inet") if entry.laddr.ip != "127.0.0.1"]
 
     members[1].send_signal(signal.SIGKILL)
