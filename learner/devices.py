@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 
@@ -134,6 +136,22 @@ def set_up(device: torch.device, threads: int) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32, for what autocast leaves in float32
         torch.backends.cudnn.benchmark = True  # shapes never change, so the search is paid once
+
+
+def backend(device: torch.device) -> Any:
+    """torch's own module of a device: torch.cuda for CUDA and ROCm."""
+    return getattr(torch, device.type)
+
+
+def page_lock(memory: np.ndarray, device: torch.device) -> bool:
+    """Locks memory that is mapped already, for copies to the device that nobody waits for; says whether that went well."""
+    if device.type != "cuda":
+        return False
+    if int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
+        return True
+    with suppress(RuntimeError):  # CUDA reports what failed a second time, to whoever comes next
+        torch.zeros(1, device=device).cpu()
+    return False
 
 
 def clear_cache(device: torch.device) -> None:

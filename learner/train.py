@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +18,7 @@ from learner.algorithms.dqn import Dqn
 from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo import Ppo
 from learner.algorithms.sac import Sac
-from learner.batches import to_device
+from learner.batches import Batches, Drawn, make_batches, to_device
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig
@@ -33,6 +36,7 @@ from transport.run_dir import RunDir, write_atomically
 WAIT_SECONDS = 0.2
 CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
 Measured = dict[str, Tensor]  # of an epoch, 0-d each
+DrawnT = TypeVar("DrawnT", Drawn, SampledBatch)
 NEWEST = ("skipped_updates",)  # of an epoch's updates the last one's figure counts, not the mean
 COUNTERS = ("updates", "items")  # go on counting after a restart
 
@@ -63,6 +67,7 @@ class Learner:
         torch.manual_seed(settings.seed)
         self.algorithm = make_algorithm(settings.spec, settings.algorithm, self.device)
         self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device, self.algorithm.rates(), group)
+        self._over = False  # once a process of the group is to stop: all do after the same update
         self.epoch = 0
         self.version = self._announced() + 1  # a version that actors may have seen must not come again with other weights
         self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)
@@ -94,34 +99,31 @@ class Learner:
         if isinstance(algorithm, Ppo):
             if config.compile:
                 self.group.say("warning: --learner.compile is for batches of items of one size; PPO's updates run as they are")
-            while not life.stopping:
+            while not self._over:
                 self._learn_from_rollout(sampler, algorithm)
         else:
             if config.compile:
                 self._compile(sampler, algorithm)
-            while not life.stopping:
-                self._learn_from_items(sampler, algorithm)
+            batches = make_batches(sampler, spec, self.device, self._metrics, self.group.warn)
+            while not self._over:
+                self._learn_from_items(batches, algorithm)
+            batches.finish()
         self._save()
         sampler.close()
         if self._publisher:
             self._publisher.close()
 
-    def _learn_from_items(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
+    def _learn_from_items(self, batches: Batches, algorithm: Dqn | Sac) -> None:
         """An epoch of updates, each on a batch of its own."""
-        config, spec, life = self.settings.learner, self.settings.spec, self._life
+        config, life = self.settings.learner, self._life
         for _ in range(config.updates_per_epoch):
-            sampled = self._wait_for_batch(sampler)
-            if sampled is None:
+            drawn = self._wait(batches.next)
+            if drawn is None:
                 return
-            with self._metrics.phase("copy"):
-                batch = to_device(sampled, spec, self.device)
             with self._metrics.phase("update"):
-                measured, priorities = self.optimiser.update(algorithm, batch)
-                new = priorities.cpu().numpy()  # the one wait for the device in this loop
-            self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"].mean()))
-            with self._metrics.phase("send"):
-                sampler.update_priorities(sampled.arrays["key"], new)
-                sampler.release(sampled)  # after the update: on a CPU the batch lies in the slot
+                measured, priorities = self.optimiser.update(algorithm, drawn.batch)
+            batches.done(drawn, priorities)  # here alone the host waits for the device, on accelerators an update later
+            self._metrics.mean("lag_mean", self.version - drawn.mean_version)
             self._metrics.count("updates")
             self._metrics.count("items", config.batch_size * self.group.size)
             life.beat()
@@ -129,7 +131,7 @@ class Learner:
 
     def _learn_from_rollout(self, sampler: Sampler, algorithm: Ppo) -> None:
         """An epoch of PPO: some passes over one rollout batch. The next is asked for when the new weights are out."""
-        sampled = self._wait_for_batch(sampler)
+        sampled = self._wait(partial(self._next_rollouts, sampler))
         if sampled is None:
             return
         with self._metrics.phase("copy"):
@@ -160,20 +162,21 @@ class Learner:
                 self._metrics.count("updates")
                 self._metrics.count("items", minibatch.size * self.group.size)  # the others have about as many
                 self._life.beat()
-                if self.group.any(
-                    self._life.stopping
-                ):  # what has been learned from half a rollout is as good as half of the steps
+                self._over = self.group.any(self._life.stopping)
+                if self._over:  # what has been learned from half a rollout is as good as half of the steps
                     return None
             if config.max_kl and algorithm.stop(float(self.group.mean(measured["kl"]))):  # waits for the device
                 break
         if config.target_kl:
             algorithm.adapt(float(self.group.mean(measured["kl"])))
-        newest = {name: measured[name] for name in NEWEST} | {"learning_rate": torch.tensor(self.optimiser.learning_rate)}
+        newest = {name: measured[name] for name in NEWEST} | {
+            "learning_rate": torch.tensor(self.optimiser.learning_rate, device=self.device)
+        }
         return {name: value / updates for name, value in total.items()} | newest
 
     def _compile(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
         """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
-        sampled = self._wait_for_batch(sampler)
+        sampled = self._wait(sampler.next)
         if sampled is None:
             return
         batch = to_device(sampled, self.settings.spec, self.device)
@@ -203,8 +206,9 @@ class Learner:
         config = self.settings.learner
         self.epoch += 1
         self._metrics.gauge("epoch", self.epoch)
-        for name, value in measured.items():
-            self._metrics.gauge(name, float(value))
+        values = torch.stack([value.float() for value in measured.values()]).tolist()  # waits for the device, once for all
+        for name, value in zip(measured, values, strict=True):
+            self._metrics.gauge(name, value)
         if self.epoch % config.publish_epochs == 0:
             with self._metrics.phase("publish"):
                 self.version += 1
@@ -215,16 +219,20 @@ class Learner:
         if self.epoch % CACHE_EPOCHS == 0:
             devices.clear_cache(self.device)
 
-    def _wait_for_batch(self, sampler: Sampler) -> SampledBatch | None:
-        """The next batch, when every process of the group has one; None when one of them is to stop."""
-        sampled = None
-        while sampled is None and not self._life.stopping:
-            with self._metrics.phase("data_wait"):
-                sampled = sampler.next(WAIT_SECONDS)
-            if sampled is None:
+    def _next_rollouts(self, sampler: Sampler, timeout_seconds: float) -> SampledBatch | None:
+        with self._metrics.phase("data_wait"):
+            return sampler.next(timeout_seconds)
+
+    def _wait(self, next_of: Callable[[float], DrawnT | None]) -> DrawnT | None:
+        """What comes next, when every process of the group has its own; None, and all are over, when one of them is to stop."""
+        drawn = None
+        while drawn is None and not self._life.stopping:
+            drawn = next_of(WAIT_SECONDS)
+            if drawn is None:
                 self._life.beat()
         with self._metrics.phase("data_wait"):
-            return None if self.group.any(sampled is None) else sampled
+            self._over = self.group.any(drawn is None)
+        return None if self._over else drawn
 
     def _beat_while_waiting(self) -> bool:
         self._life.beat()
