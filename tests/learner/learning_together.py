@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ from tests.learner.examples import CPU, make_batch, make_spec, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_sac import make_batch as make_goal_batch
 from tests.learner.test_sac import make_spec as make_goal_spec
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Categorical, Columns, ExperienceSpec
 
 ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
 LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_gradient_norm=1.0)
@@ -107,13 +108,14 @@ def learn_rollouts(algorithm: Ppo, optimiser: Optimiser, group: Group) -> dict[s
 def rollouts(spec: ExperienceSpec, group: Group) -> Iterator[dict[str, np.ndarray]]:
     """Chunks of a random policy; rank 0 of two gets those of the first streams, which are fewer."""
     for seed in range(ROLLOUTS):
-        random = np.random.default_rng(seed)
-        chunks, _ = play(spec, lambda stacked, random=random: acted(len(stacked["vector"]), random), 6, 20, seed)
+        chunks, _ = play(spec, partial(acted, np.random.default_rng(seed)), 6, 20, seed)
         mine = [chunk for chunk in chunks if group.size == 1 or (chunk.stream < 2) == (group.rank == 0)]
         yield to_arrays(spec, mine)
 
 
-def acted(count: int, random: np.random.Generator) -> Acted:
+def acted(random: np.random.Generator, stacked: Columns) -> Acted:
+    """At random, among three."""
+    count = len(stacked["vector"])
     log_prob = np.full(count, np.log(1 / 3), np.float32)
     return Acted(random.integers(3, size=count), {LOG_PROB: log_prob})
 
@@ -126,7 +128,7 @@ def fixed_noise(like: Tensor) -> Tensor:
 def one_breaks(group: Group) -> dict[str, np.ndarray]:
     """The gradient of rank 1 is not finite once: nobody may take that step."""
     torch.manual_seed(1)
-    algorithm = make_algorithm(DQN, DqnConfig(hidden=16, n_step=3), CPU)
+    algorithm = Dqn(DQN, DqnConfig(hidden=16, n_step=3), CPU)
     optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, group=group)
     loss = algorithm.loss
     for number in range(3):

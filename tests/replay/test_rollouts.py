@@ -397,10 +397,14 @@ def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the
         link.until(turn, feeder.writer, seconds=20)
         drawn_now = sum((drawn(batch) for _, batch in sorted(held.items(), key=lambda each: each[1].arrays["key"][0])), [])
         found += drawn_now
-        drawn_chunks = len(found)
-        link.until(lambda wanted=drawn_chunks + 4: feeder.feed() >= min(wanted, len(CHUNKS)), feeder.writer)
+        wanted = min(len(found) + 4, len(CHUNKS))
+
+        def collected(wanted: int = wanted) -> bool:
+            return feeder.feed() >= wanted
+
+        link.until(collected, feeder.writer)
         settle(link, feeder.writer)
-        assert feeder.feed() == min(drawn_chunks + 4, len(CHUNKS)), "two batches of two are under way, and no more"
+        assert feeder.feed() == wanted, "two batches of two are under way, and no more"
         for place, batch in held.items():
             samplers[place].release(batch)
     assert all_same(found, CHUNKS[: len(found)])
