@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from learner.group import ALONE, Group
 from learner.networks import large_convolutions
 
 MEASURED_ITEMS = 8  # by which the memory of a batch is foreseen
+Answer = tuple[dict[str, Tensor], Tensor]  # metrics, 0-d each; priorities [N]
 SCALER_STATE = ("scale", "_growth_tracker")  # what changes; the rest is configuration
 
 
@@ -48,16 +49,22 @@ class Optimiser:
         self.config, self.device, self._group = config, device, group
         self.precision = precision(config.precision, device, large_convolutions(parameters))
         self.compiled_loss: Loss | None = None  # to be used instead of the algorithm's own
+        self.recorded: Callable[[Any], Answer] | None = None  # to be used instead of compute()
         self._parameters = parameters
-        adam = capabilities(device).adam
-        self._fused = adam == "fused"
+        able = capabilities(device)
+        self._fused = able.adam == "fused"
         usual = [parameter for parameter in parameters if parameter not in rates]
         groups: list[dict[str, Any]] = [
             {"params": usual},
             *({"params": [parameter], "lr": rate} for parameter, rate in rates.items()),
         ]
         self._adam = torch.optim.Adam(
-            groups, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=adam == "foreach"
+            groups,
+            lr=config.learning_rate,
+            eps=config.adam_epsilon,
+            fused=self._fused,
+            foreach=able.adam == "foreach",
+            capturable=able.graphs,
         )
         self._rates = [group["lr"] for group in self._adam.param_groups]
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
@@ -67,12 +74,19 @@ class Optimiser:
         if config.memory_limit_bytes:
             limit_memory(device, config.memory_limit_bytes)
 
-    def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> tuple[dict[str, Tensor], Tensor]:
-        """Learns from one batch of N items, in as many parts as it takes to fit into memory, the last maybe smaller.
+    def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> Answer:
+        """Learns from one batch of N items. Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping
+        and skipped_updates so far; and priorities [N]. They last until the next update.
 
-        Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping and skipped_updates so far;
-        and priorities [N]. Raises MemoryError when a single item does not fit.
+        Raises MemoryError when a single item does not fit.
         """
+        answer = self.recorded(batch) if self.recorded else self.compute(algorithm, batch)
+        algorithm.after_update()
+        return answer
+
+    def compute(self, algorithm: Algorithm[BatchT], batch: BatchT) -> Answer:
+        """All of an update but the algorithm's after_update(): in as many parts as it takes to fit into memory, the last maybe
+        smaller."""
         weight = algorithm.importance(batch)  # over the whole batch, before it is split
         weight = weight / self._group.greatest(weight.max())
         if not self._fitted:
@@ -88,8 +102,16 @@ class Optimiser:
         self._group.average(self._parameters, len(weight))
         totals["gradient_norm"] = self._step()
         totals["skipped_updates"] = self._skipped.clone()
-        algorithm.after_update()
         return totals, priorities
+
+    def changed_tensors(self, algorithm: Algorithm[BatchT]) -> list[Tensor]:
+        """Whatever compute() changes: parameters, running statistics, moments, counters."""
+        buffers = [buffer for module in algorithm.modules().values() for buffer in module.buffers()]
+        return [*algorithm.parameters(), *buffers, *self.state().values()]
+
+    def forget_gradient(self) -> None:
+        """The next update begins without one."""
+        self._adam.zero_grad(set_to_none=True)
 
     def _differentiate(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Adds up the gradients of all parts; their mean metrics and all priorities."""
@@ -136,7 +158,7 @@ class Optimiser:
 
     def _split_further(self, items: int) -> None:
         """After an allocation failed: forgets the gradient, gives memory back, halves the micro-batch."""
-        self._adam.zero_grad(set_to_none=True)
+        self.forget_gradient()
         clear_cache(self.device)
         if self.parts >= items:
             raise MemoryError("out of memory with a single item: a smaller network or observation is needed")
@@ -208,5 +230,5 @@ class Optimiser:
             self._adam.step()
         elif not broken:
             self._adam.step()
-        self._adam.zero_grad(set_to_none=True)
+        self.forget_gradient()
         return norm
