@@ -16,7 +16,7 @@ from tests.flow.world import World, gone
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals"), pytest.mark.timeout(240)]
 
 SETTINGS = """
---algorithm.hidden 16 --actors.envs-per-actor 2 --actors.chunk-seconds 0.5 --replay.capacity 20_000 --replay.min-size 200
+--algorithm.hidden 16 --actors.envs-per-actor 2 --actors.chunk-seconds 0.5 --replay.capacity 20_000 --replay.min-size 100
 --learner.batch-size 16 --learner.updates-per-epoch 10 --learner.checkpoint-epochs 2 --device cpu --seed 3
 --evaluator.enabled false --actors 1
 """.split()
@@ -24,7 +24,7 @@ SETTINGS = """
 
 @pytest.fixture
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("world"), "CartPole-v1", [*SETTINGS, "--learner.processes", "2"])
+    made = World(tmp_path_factory.mktemp("world"), "tests.deploy.paced_env:sleepy", [*SETTINGS, "--learner.processes", "2"])
     yield made
     made.close()
     made.run_dir.remove_sockets()
