@@ -8,6 +8,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -49,18 +50,25 @@ def main() -> int:
         say(f"learner: {error}")
         return 2
     if settings.learner.processes > size:
-        return launch(run_dir, settings.learner.processes)
+        _leave(launch(run_dir, settings.learner.processes))
     if size == 1:
         life = Lifetime("learner", run_dir, describe)
     else:  # to the supervisor the process that it started is the learner, and rank 0 speaks for it
         life = Lifetime(process_name(rank), run_dir, describe if rank == 0 else lambda record: "", os.getppid(), rank == 0)
-    if status := _learn(settings, run_dir, life, rank, size):
-        return status
-    life.close()
-    if still_at_work():
-        sys.stdout.flush()
-        os._exit(0)
-    return 0
+    status = _learn(settings, run_dir, life, rank, size)
+    if not status:
+        life.close()
+    if still_at_work() or rank > 0 or (status and size > 1):
+        _leave(status)
+    return status
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process without taking the interpreter down, which might wait for an abandoned compilation or a broken sum, and
+    with torch takes the better part of a second, of the few that a stop has, for each process of a group. After an orderly end
+    rank 0 does not leave so: its last record is still being sent."""
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int, size: int) -> int:
