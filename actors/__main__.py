@@ -15,6 +15,7 @@ from actors.actor import Actor, ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import EnvError
 from learner.config import AlgorithmConfig
+from learner.devices import DeviceError
 from replay.client import ReplayRefused
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say
@@ -54,7 +55,7 @@ def main() -> int:
             place = settings.assignment.offset, arguments.environments, arguments.first_seed
             life.assignment = Assignment(*place, arguments.level)
         Actor(settings, run_dir, life).run()
-    except (SpecError, EnvError, ReplayRefused) as error:
+    except (SpecError, EnvError, DeviceError, ReplayRefused) as error:
         say(f"actor-{arguments.actor}: {error}")
         return 2
     life.close()

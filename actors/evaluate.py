@@ -31,6 +31,7 @@ from actors.envs.vector import Episode, VectorEnv
 from actors.stack import Stack
 from learner.acting import Mode, Policy, QPolicy
 from learner.checkpoint import CheckpointError, load_into, policy_weights, read
+from learner.devices import DeviceError
 from learner.policies import acting_policy, build_policy
 from transport.experience import ExperienceSpec, SpecError, bounded
 from transport.run_dir import RunDir
@@ -68,10 +69,12 @@ def play(env: VectorEnv, spec: ExperienceSpec, policy: Policy, episodes: int, mo
         yield counted
 
 
-def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool, path: Path | None = None) -> tuple[Policy, dict[str, str]]:
+def load_policy(
+    run_dir: RunDir, settings: ActorSettings, best: bool, path: Path | None = None, precision: str = "float32"
+) -> tuple[Policy, dict[str, str]]:
     """The newest policy of a run, or the best, or that of a file, ready to act, with what its file says of it.
 
-    Raises CheckpointError.
+    Raises CheckpointError, or DeviceError for a precision that there is not.
     """
     if path is None:
         path = run_dir.best if best else run_dir.latest
@@ -83,7 +86,7 @@ def load_policy(run_dir: RunDir, settings: ActorSettings, best: bool, path: Path
         raise CheckpointError(f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}")
     network = build_policy(settings.spec, settings.algorithm)
     load_into(network, policy_weights(weights))
-    return acting_policy(network), metadata
+    return acting_policy(network, precision), metadata
 
 
 def interval(successes: int, episodes: int) -> tuple[float, float]:
@@ -210,6 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--tolerances", type=float, nargs="*", default=[])
+    parser.add_argument("--precision", default="float32")
     options = parser.parse_args(arguments)
     run_dir = RunDir(options.run_dir)
     torch.set_num_threads(1)
@@ -220,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.random:  # acts in the same environments from the same seeds
             policy, metadata = acting_policy(build_policy(settings.spec, settings.algorithm)), dict[str, str]()
         else:
-            policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
+            policy, metadata = load_policy(run_dir, settings, options.best, options.weights, options.precision)
         mode: Mode = "random" if options.random else "explore" if options.stochastic else "greedy"
         most_steps = read_evaluator(run_dir).max_episode_steps
 
@@ -237,7 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
         }
         if options.tolerances:
             figures["by_tolerance"] = by_tolerance(settings, options.tolerances, play_with)
-    except (CheckpointError, EnvError, SpecError) as error:
+    except (CheckpointError, DeviceError, EnvError, SpecError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
     print(json.dumps(figures) if options.json else describe(figures))

@@ -23,6 +23,8 @@ def evaluate(parsed: argparse.Namespace) -> int:
     chosen = ("--episodes", str(parsed.episodes), *switches, *_weights(parsed), *_other_env(parsed, run))
     if parsed.tolerances:
         chosen += ("--tolerances", *map(str, parsed.tolerances))
+    if precision := options.given(parsed).get("actors", {}).get("precision"):
+        chosen += ("--precision", precision)
     return _child("actors.evaluate", str(run.path), *chosen, python=_actor_python(run))
 
 

@@ -91,6 +91,7 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     target.add_argument("--json", action="store_true", help="for programs")
     text = "robot: evaluate at each of these tolerances as well, such as 0.05,0.02,0.01"
     target.add_argument("--tolerances", type=options.TOLERANCES, default=[], metavar="METRES", help=text)
+    options.add_precision(target)
     options.add_env_options(target)
     target = command("demo", "watch, or record, a run's policy", children.demo)
     run_name(target)

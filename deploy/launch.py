@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -132,13 +133,14 @@ def prepare(request: Request) -> Launch:
         _check_resume(run, config)
     _check_device_name(config.learner.device)
     check_actor_python(config.deploy.actor_python)
+    _check_precision(config)
     if config.learner.weights and not Path(config.learner.weights).is_file():
         raise ConfigError(f"--learner.weights: there is no file {config.learner.weights}")
     if config.env.backend == "auto":  # whoever reads the run's config.toml, now or later, plays on the same emulator
         stack.append(Layer("env.backend auto", {"env": {"backend": _settle_backend(config.deploy.actor_python)}}))
         config = resolve(stack)
     os.environ.update(child_environment())  # for the device probe
-    with _device_probe(config.learner.device) as probe:
+    with _device_probe(config.learner.device, config.learner.processes) as probe:
         spec = _check_environment(config)
         device = _probed(probe)
     config = fit_rollouts(resolve(stack, on_gpu=device["device"] != "cpu"), spec)
@@ -156,14 +158,16 @@ def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     one and be too old by then. Raises ConfigError where another setting does not fit that."""
     if not isinstance(config.algorithm, PpoConfig):
         return config
-    environments = config.actors.count * config.actors.envs_per_actor
+    environments, processes = config.actors.count * config.actors.envs_per_actor, config.learner.processes
     wave, wanted = environments * spec.chunk_length, config.learner.batch_size
-    size = -(-wanted // wave) * wave
+    step = math.lcm(wave, processes * spec.chunk_length) // processes  # the batches of all processes are one to the actors
+    size = -(-wanted // step) * step
     if size == wanted:
         return config
+    together = f", {processes} processes together" if processes > 1 else ""
     print(
         f"rollout batches have {size:,} steps instead of {wanted:,}: whole chunks of {spec.chunk_length}, as many of each of the "
-        f"{environments} environments"
+        f"{environments} environments{together}"
     )
     fitted = msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, batch_size=size))
     if complaints := validate(fitted):
@@ -201,6 +205,18 @@ def _check_device_name(name: str) -> None:
         raise ConfigError(f"--device: no device is called {name!r}; {nearest(name, DEVICES)}")
 
 
+def _check_precision(config: RunConfig) -> None:
+    """Raises ConfigError where actors could not act in int8: which processors and torches can is known only by trying."""
+    if config.actors.precision != "int8":
+        return
+    python = config.deploy.actor_python
+    command, environment = python_command("learner.quantised", python=python), child_environment(python)
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stdout or done.stderr).strip().splitlines() or [f"exit {done.returncode}"]
+        raise ConfigError(f"--actors.precision: {said[-1]}")
+
+
 def _check_environment(config: RunConfig) -> ExperienceSpec:
     print(f"checking {config.env.id} … ", end="", flush=True)
     began, python = time.monotonic(), config.deploy.actor_python
@@ -217,10 +233,10 @@ def _check_environment(config: RunConfig) -> ExperienceSpec:
 
 
 @contextmanager
-def _device_probe(name: str) -> Iterator[subprocess.Popen[str]]:
+def _device_probe(name: str, processes: int) -> Iterator[subprocess.Popen[str]]:
     """Importing torch takes seconds and 200 MB: in a child, and while the environment is being tried."""
     probe = subprocess.Popen(
-        python_command("learner.devices", name),
+        python_command("learner.devices", name) if processes == 1 else python_command("learner.ranks", name, str(processes)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -245,7 +261,8 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
         raise ConfigError(f"the device could not be looked for: {last}") from None
     if "error" in found:
         raise ConfigError(f"--device: {found['error']}")
-    print(f"learner on {found['device']} ({found['name']})", flush=True)
+    processes = f", {found['processes']} processes" if "processes" in found else ""
+    print(f"learner on {found['device']} ({found['name']}){processes}", flush=True)
     return dict(found)
 
 
@@ -304,7 +321,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
          f"{folder} has {_gigabytes(disk)} free; a run needs {_gigabytes(LEAST_DISK_BYTES)} at least"),
         (shared is None or batch <= shared,
          f"batches want {_gigabytes(batch)} of shared memory but {SHARED_MEMORY} has {_gigabytes(shared or 0)} free; "
-         "lower --learner.batch-size or --learner.prefetch, or give the container more (--shm-size)"),
+         "lower --learner.batch-size, --learner.prefetch or --learner.processes, or give the container more (--shm-size)"),
     ]  # fmt: skip
     return [complaint for enough, complaint in checks if not enough]
 

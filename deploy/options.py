@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo
 
-from actors.config import EnvConfig
+from actors.config import ActorsConfig, EnvConfig
 from deploy.config import ALGORITHMS, ConfigError, RunConfig, Tree, nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
@@ -122,6 +122,12 @@ def add_env_options(parser: argparse.ArgumentParser) -> None:
     for inner in msgspec.structs.fields(EnvConfig):
         if inner.name not in SEEN_BY_THE_NETWORK:
             _add(group, f"env.{inner.name}", inner, "the run's")
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Adds `--actors.precision`, in which a policy may act otherwise than in training."""
+    field = next(field for field in msgspec.structs.fields(ActorsConfig) if field.name == "precision")
+    _add(parser.add_argument_group("actors"), "actors.precision", field, "float32")
 
 
 def _add_algorithms(parser: argparse.ArgumentParser) -> None:

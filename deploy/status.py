@@ -34,11 +34,14 @@ class Gauge:
         """Knows no process yet."""
         self._known: dict[int, psutil.Process] = {}
 
-    def read(self, pid: int) -> tuple[int | None, float | None]:
-        """(resident bytes, percent of one core since the last call); None for what cannot be read."""
+    def read(self, pid: int, members: bool = False) -> tuple[int | None, float | None]:
+        """(resident bytes, percent of one core since the last call), of its children as well where those are `members` that do
+        its work; None for what cannot be read."""
         try:
             process = self._known.setdefault(pid, psutil.Process(pid))
-            return process.memory_info().rss, process.cpu_percent()
+            children = process.children() if members else []
+            read = [process, *(self._known.setdefault(child.pid, child) for child in children)]
+            return sum(each.memory_info().rss for each in read), sum(each.cpu_percent() for each in read)
         except psutil.Error:
             self._known.pop(pid, None)
             return None, None
@@ -96,7 +99,7 @@ def algorithm_name(config: RunConfig) -> str:
 
 def _process(slot: Slot, supervisor: Supervisor, gauge: Gauge) -> Document:
     pid = slot.process.pid if slot.process else None
-    rss_bytes, cpu_percent = gauge.read(pid) if pid else (None, None)
+    rss_bytes, cpu_percent = gauge.read(pid, slot.plan.processes > 1) if pid else (None, None)
     silent = supervisor.silent_seconds(slot)
     return {
         "name": slot.name,

@@ -30,15 +30,17 @@ class Plan:
     vital: bool = False
     dispensable: bool = False
     threads: int = 1
+    processes: int = 1  # that it starts to do its work, where that is more than one
     python: str = ""
 
 
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start."""
     folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
+    learner = config.learner
     servers = (
         Plan("replay", "replay", "replay", (folder,), vital=True),
-        Plan("learner", "learner", "learner", (folder,), needs=("replay",), vital=True, threads=config.learner.threads),
+        Plan("learner", "learner", "learner", (folder,), ("replay",), True, threads=learner.threads, processes=learner.processes),
     )
     actors = (
         Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), ("learner",), threads=threads, python=python)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import tomllib
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from learner.compiling import still_at_work
 from learner.config import AlgorithmConfig, LearnerConfig, PpoConfig
+from learner.group import GroupBroken, join, place, process_name
+from learner.ranks import BROKEN_STATUS, launch, resolve_each
 from learner.throughput_line import describe
 from learner.train import Learner, LearnerSettings
 from replay.client import ReplayRefused
@@ -19,6 +23,8 @@ from replay.config import ReplayConfig
 from transport.experience import read_spec
 from transport.lifetime import Lifetime, say
 from transport.run_dir import RunDir, write_atomically
+
+LAST_WORDS_SECONDS = 5.0
 
 
 def read_settings(run_dir: RunDir) -> LearnerSettings:
@@ -35,27 +41,72 @@ def read_settings(run_dir: RunDir) -> LearnerSettings:
 
 
 def main() -> int:
-    """Set up, then one loop."""
+    """Set up, then one loop. Where several processes are wanted this one starts them, each with this same command."""
     run_dir = RunDir(Path(sys.argv[1]))
+    rank, size = place()
     try:
         settings = read_settings(run_dir)
-        life = Lifetime("learner", run_dir, describe)
-        learner = Learner(settings, run_dir, life)
-        parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
-        device, precision = str(learner.device), learner.optimiser.precision
-        write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
-        how = f"on {device} in {precision}"
-        size = "steps per rollout batch" if isinstance(settings.algorithm, PpoConfig) else "items per update"
-        say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
-        learner.run()
-    except (ValueError, OSError, MemoryError, ReplayRefused) as error:
+    except (ValueError, OSError) as error:
         say(f"learner: {error}")
         return 2
-    life.close()
-    if still_at_work():
-        sys.stdout.flush()
-        os._exit(0)
+    if settings.learner.processes > size:
+        _leave(launch(run_dir, settings.learner.processes))
+    if size == 1:
+        life = Lifetime("learner", run_dir, describe)
+    else:  # to the supervisor the process that it started is the learner, and rank 0 speaks for it
+        life = Lifetime(process_name(rank), run_dir, describe if rank == 0 else lambda record: "", os.getppid(), rank == 0)
+    status = _learn(settings, run_dir, life, rank, size)
+    if not status:
+        life.close()
+    if still_at_work() or rank > 0 or (status and size > 1):
+        _leave(status)
+    return status
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends the process without taking the interpreter down, which might wait for an abandoned compilation or a broken sum, and
+    with torch takes the better part of a second, of the few that a stop has, for each process of a group. After an orderly end
+    rank 0 does not leave so: its last record is still being sent."""
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int, size: int) -> int:
+    """Until it is to stop; the exit status."""
+    try:
+        group = join(resolve_each(settings.learner.device, size)[rank], life)
+        learner = Learner(settings, run_dir, life, group)
+        if rank == 0:
+            _introduce(learner, run_dir)
+        learner.run()
+        group.close()
+    except (ValueError, OSError, MemoryError, ReplayRefused) as error:
+        # What is wrong with a configuration or a checkpoint is so for all, and need be said but once.
+        if rank == 0 or not (isinstance(error, ValueError) and _ended_by_the_others(life)):
+            say(f"{process_name(rank)}: {error}")
+        return 2
+    except GroupBroken:  # whoever ended first has said why, and the launcher will say who that was
+        return 0 if life.stopping else BROKEN_STATUS
     return 0
+
+
+def _ended_by_the_others(life: Lifetime) -> bool:
+    """Whether it is asked to end within a moment."""
+    until = time.monotonic() + LAST_WORDS_SECONDS
+    while not life.stopping and time.monotonic() < until:
+        time.sleep(0.05)
+    return life.stopping
+
+
+def _introduce(learner: Learner, run_dir: RunDir) -> None:
+    """The first line of the log, and the file from which others know the device."""
+    settings, group = learner.settings, learner.group
+    parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
+    device, precision = str(learner.device), learner.optimiser.precision
+    write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
+    how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
+    size = "steps per rollout batch" if isinstance(settings.algorithm, PpoConfig) else "items per update"
+    say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
 
 
 if __name__ == "__main__":

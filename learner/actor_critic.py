@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from learner import gaussian
 from learner.config import PpoConfig
+from learner.group import ALONE, Group
 from learner.networks import Action, Torso, evaluating, image_torso, is_image
 from transport.experience import Categorical, ExperienceSpec, Field
 
@@ -51,17 +52,15 @@ class Normaliser(nn.Module):
         return torch.where(self.count > 0, scaled, values)
 
     @torch.no_grad()
-    def observe(self, values: Tensor) -> None:
-        """Takes [N, features] into the statistics; not at all if that would make them infinite or NaN.
+    def observe(self, values: Tensor, group: Group = ALONE) -> None:
+        """Takes [N, features] of each process of the group into the statistics, unless that would make them infinite or NaN.
 
         Chan et al. 1983 (doi:10.1080/00031305.1983.10483115) in shares instead of sums, so that nothing grows.
         """
         assert values.dim() == 2
-        if not len(values):
-            return
-        count = self.count + len(values)
-        share = len(values) / count
-        variance, mean = torch.var_mean(values, 0, correction=0)
+        number, variance, mean = group.var_mean(values)
+        count = self.count + number
+        share = number / count
         step = mean - self.mean
         merged = (1 - share) * self.variance + share * variance + share * (1 - share) * step.square()
         sound = (merged.isfinite() & step.isfinite()).all()
@@ -134,16 +133,24 @@ class ActorCritic(nn.Module):
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """{name: [B, stack, *shape]} as stored -> logits [B, n] or means [B, A] of the unbounded action, and values [B]."""
+        hidden = self.hidden(observation)
+        with exact(hidden.device.type):
+            return self.answer(hidden), self.value(hidden).squeeze(1)
+
+    def hidden(self, observation: dict[str, Tensor]) -> Tensor:
+        """{name: [B, stack, *shape]} as stored -> what goes into policy and value, [B, features] float32."""
         if not self.names:
-            features = self.inputs(observation)
-        else:
-            inner = self.trunk[0].weight.dtype  # of an actor's copy it may be a smaller one
-            seen = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
-            if self.inputs.fields:
-                seen.append(self.inputs(observation).to(inner))
-            features = self.trunk(seen[0] if len(seen) == 1 else torch.cat(seen, 1)).float()
-        with exact(features.device.type):
-            return self.policy(features), self.value(features).squeeze(1)
+            return self.inputs(observation)  # type: ignore[no-any-return]
+        inner = self.trunk[0].weight.dtype  # of an actor's copy it may be a smaller one
+        seen = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
+        if self.inputs.fields:
+            seen.append(self.inputs(observation).to(inner))
+        features: Tensor = self.trunk(seen[0] if len(seen) == 1 else torch.cat(seen, 1))
+        return features.float()
+
+    def answer(self, hidden: Tensor) -> Tensor:
+        """What goes into the policy -> logits [B, n] or means [B, A] of the unbounded action."""
+        return self.policy(hidden)  # type: ignore[no-any-return]
 
     def log_prob_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Of actions [B] or [B, A] (unbounded) under forward()'s first answer: their log-probability [B], and the entropy [B].
@@ -176,12 +183,12 @@ class ActorCritic(nn.Module):
             action = parameters + self.bounded_log_std().exp() * noise
         return Action(action, self.log_prob_entropy(parameters, action)[0], value, None)
 
-    def observe(self, rows: dict[str, Tensor], which: Tensor) -> None:
+    def observe(self, rows: dict[str, Tensor], which: Tensor, group: Group = ALONE) -> None:
         """Takes raw rows {name: [R, *shape]} as stored into the running statistics: those that `which` [N] int64 names, or where
-        `which` [R] bool is True."""
+        `which` [R] bool is True; and those of the other processes of the group."""
         if self.inputs.normaliser is not None:
             seen = {field.name: rows[field.name][which][:, None] for field in self.inputs.fields}
-            self.inputs.normaliser.observe(self.inputs.raw(seen).squeeze(1))
+            self.inputs.normaliser.observe(self.inputs.raw(seen).squeeze(1), group)
 
 
 def exact(device_type: str) -> AbstractContextManager[object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -50,12 +51,14 @@ class Batches(Protocol):
         """Sends the priorities that have not been sent."""
 
 
-def make_batches(sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics) -> Batches:
+def make_batches(
+    sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, warn: Callable[[str], None] = say
+) -> Batches:
     """What suits the device."""
     if not capabilities(device).streams:
         return PlainBatches(sampler, spec, device, metrics)
     if not page_lock(sampler.memory, device):
-        say("warning: the shared memory cannot be page-locked, so updates wait for copies (see `ulimit -l`)")
+        warn("warning: the shared memory cannot be page-locked, so updates wait for copies (see `ulimit -l`)")
     return StreamedBatches(sampler, spec, device, metrics, backend(device))
 
 

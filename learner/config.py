@@ -122,7 +122,10 @@ AlgorithmConfig = DqnConfig | PpoConfig | SacConfig
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How batches become weights."""
 
-    batch_size: Annotated[int, Meta(ge=1, description="items per update, all micro-batches together")] = 64
+    processes: Annotated[
+        int, Meta(ge=1, le=64, description="learner processes, one for each device: an update learns from a batch of each")
+    ] = 1
+    batch_size: Annotated[int, Meta(ge=1, description="items per update and process, all micro-batches together")] = 64
     accumulation: Annotated[int, Meta(ge=1, description="micro-batches that an update is split into")] = 1
     learning_rate: Annotated[float, Meta(gt=0, description="Adam's step size")] = 1e-4
     adam_epsilon: Annotated[float, Meta(gt=0, description="Adam's denominator term")] = 1.5e-4
@@ -139,7 +142,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="launch the update as one, recorded as a CUDA graph (CUDA, ROCm): faster for small networks")
     ] = False
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
-    threads: Annotated[int, Meta(ge=1, description="compute threads of the learner")] = 1
+    threads: Annotated[int, Meta(ge=1, description="compute threads of the learner, shared by its processes")] = 1
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3
     memory_limit_bytes: Annotated[
         int, Meta(ge=0, description="memory that updates may take; micro-batches are made small enough; 0: what is free")
@@ -149,6 +152,6 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
     def lent(self, chunk_length: int, rollouts: bool) -> int:
-        """Items in the shared memory that replay fills, or whole chunks where `rollouts` are wanted."""
+        """Items in the shared memory of all processes that replay fills, or whole chunks where `rollouts` are wanted."""
         # The batch in use keeps its slot; rollouts are not asked for ahead, they would be older.
-        return self.batch_size // chunk_length if rollouts else self.batch_size * (self.prefetch + 1)
+        return self.processes * (self.batch_size // chunk_length if rollouts else self.batch_size * (self.prefetch + 1))

@@ -148,16 +148,27 @@ class QNetwork(nn.Module):
         return [torso.decode(observation[name], self._inner) for name, torso in zip(self.names, torsos, strict=True)]
 
     def values(self, decoded: list[Tensor]) -> Tensor:
-        """Q-values [B, n] of what decode() gives.
+        """Q-values [B, n] of what decode() gives."""
+        return self.answer(self._hidden(decoded))
+
+    def hidden(self, observation: dict[str, Tensor]) -> Tensor:
+        """{name: [B, stack, *shape]} as stored -> what goes into the head, [B, hidden]."""
+        return self._hidden(self.decode(observation))
+
+    def _hidden(self, decoded: list[Tensor]) -> Tensor:
+        dtype = self.head.weight.dtype
+        torsos = [torso for torso in self.torsos if isinstance(torso, Torso)]
+        features = [torso.layers(values) for torso, values in zip(torsos, decoded, strict=True)]
+        hidden: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))
+        return hidden if self._inner == dtype else hidden.to(dtype)
+
+    def answer(self, hidden: Tensor) -> Tensor:
+        """What goes into the head -> Q-values [B, n].
 
         Dueling: Q = V + A - mean A, Wang et al. 2016 (arXiv:1511.06581, eq. 9). The streams share the hidden layer, which
         halves what travels to the actors.
         """
-        dtype = self.head.weight.dtype
-        torsos = [torso for torso in self.torsos if isinstance(torso, Torso)]
-        features = [torso.layers(values) for torso, values in zip(torsos, decoded, strict=True)]
-        hidden = self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))
-        output = self.head(hidden if self._inner == dtype else hidden.to(dtype)).to(dtype)
+        output: Tensor = self.head(hidden).to(self.head.weight.dtype)
         if not self.dueling:
             return output
         value, advantage = output[:, :1], output[:, 1:]  # [B, 1], [B, n]

@@ -15,8 +15,8 @@ from learner.compiling import Loss
 from learner.config import LearnerConfig
 from learner.devices import capabilities, clear_cache, precision
 from learner.fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
+from learner.group import ALONE, Group
 from learner.networks import large_convolutions
-from transport.lifetime import say
 
 MEASURED_ITEMS = 8  # by which the memory of a batch is foreseen
 Answer = tuple[dict[str, Tensor], Tensor]  # metrics, 0-d each; priorities [N]
@@ -36,15 +36,17 @@ class Optimiser:
         config: LearnerConfig,
         device: torch.device,
         rates: Mapping[nn.Parameter, float] = MappingProxyType({}),
+        group: Group = ALONE,
     ) -> None:
-        """`rates` has the learning rates of the last parameters, where they are not the configured one.
+        """`rates` has the learning rates of the last parameters, where they are not the configured one. Every process of the
+        `group` takes the same steps.
 
         Raises ValueError, or DeviceError for a precision the device lacks, with one line."""
         if config.batch_size % config.accumulation:
             raise ValueError(
                 f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
             )
-        self.config, self.device = config, device
+        self.config, self.device, self._group = config, device, group
         self.precision = precision(config.precision, device, large_convolutions(parameters))
         self.compiled_loss: Loss | None = None  # to be used instead of the algorithm's own
         self.recorded: Callable[[Any], Answer] | None = None  # to be used instead of compute()
@@ -86,16 +88,18 @@ class Optimiser:
         """All of an update but the algorithm's after_update(): in as many parts as it takes to fit into memory, the last maybe
         smaller."""
         weight = algorithm.importance(batch)  # over the whole batch, before it is split
+        weight = weight / self._group.greatest(weight.max())
         if not self._fitted:
             self._fit(algorithm, batch, weight)
         while True:
             try:
                 totals, priorities = self._differentiate(algorithm, batch, weight)
-                break
+                break  # only now are the others needed: an error on the way here leaves nobody waiting in the middle of a sum
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
             self._split_further(len(weight))  # here, where the error no longer holds what was computed
+        self._group.average(self._parameters, len(weight))
         totals["gradient_norm"] = self._step()
         totals["skipped_updates"] = self._skipped.clone()
         return totals, priorities
@@ -147,7 +151,9 @@ class Optimiser:
             buffer.copy_(before)
         parts = fitting_parts(len(weight), self.parts, each, free_bytes(self.device, self.config.memory_limit_bytes))
         if parts != self.parts:
-            say(f"an item takes {each / 1e6:.2f} MB: micro-batches of {-(-len(weight) // parts):,}, accumulated over {parts}")
+            self._group.say(
+                f"an item takes {each / 1e6:.2f} MB: micro-batches of {-(-len(weight) // parts):,}, accumulated over {parts}"
+            )
         self.parts = parts
 
     def _split_further(self, items: int) -> None:
@@ -157,7 +163,7 @@ class Optimiser:
         if self.parts >= items:
             raise MemoryError("out of memory with a single item: a smaller network or observation is needed")
         self.parts = min(2 * self.parts, items)
-        say(f"out of memory: micro-batches are halved to {-(-items // self.parts):,}, accumulated over {self.parts}")
+        self._group.warn(f"out of memory: micro-batches are halved to {-(-items // self.parts):,}, accumulated over {self.parts}")
 
     @property
     def learning_rate(self) -> float:

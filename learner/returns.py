@@ -36,13 +36,12 @@ def double_q_target(return_: Tensor, discount: Tensor, selecting: Tensor, valuin
 
 
 def importance_weights(probability: Tensor, beta: float) -> Tensor:
-    """Corrects for unequal sampling: (N P)^-beta, divided by the batch's largest. [B] in, [B] float32 in (0, 1] out.
+    """Corrects for unequal sampling: P^-beta. [B] in, [B] float32 out, to be divided by the largest of all that is learned from.
 
-    Schaul et al. 2016 (arXiv:1511.05952, section 3.4). N, the same for all items of a batch, cancels in the division,
-    which leaves (min P / P)^beta and cannot overflow.
+    Schaul et al. 2016 (arXiv:1511.05952, section 3.4), whose (N P)^-beta has a factor more that cancels in the division.
     """
     assert probability.dim() == 1
-    return (probability.min() / probability).float() ** beta
+    return probability.float() ** -beta
 
 
 def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, trace: float) -> Tensor:

@@ -22,7 +22,9 @@ from learner.batches import Batches, Drawn, make_batches, to_device
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig
+from learner.group import ALONE, Group
 from learner.optim import Optimiser
+from learner.ranks import resolve_each
 from learner.recording import RecordError, record
 from learner.rollouts import Items, to_rollout
 from learner.weights import WeightPublisher
@@ -55,15 +57,18 @@ class LearnerSettings:
 class Learner:
     """Owns the networks, the optimiser and the published weights."""
 
-    def __init__(self, settings: LearnerSettings, run_dir: RunDir, life: Lifetime) -> None:
-        """Builds everything on the device and publishes the first weights. Raises ValueError (DeviceError too), OSError."""
+    def __init__(self, settings: LearnerSettings, run_dir: RunDir, life: Lifetime, group: Group = ALONE) -> None:
+        """Builds everything on the device and publishes the first weights; of a group, rank 0 does, from whom the others have
+        theirs. Raises ValueError (DeviceError too), OSError."""
         self.settings, self._run_dir, self._life, self._metrics = settings, run_dir, life, life.metrics
         config = settings.learner
-        self.device = devices.resolve(config.device)
-        devices.set_up(self.device, config.threads)
+        self.group = group
+        self.device = resolve_each(config.device, group.size)[group.rank]
+        devices.set_up(self.device, max(config.threads // group.size, 1))
         torch.manual_seed(settings.seed)
         self.algorithm = make_algorithm(settings.spec, settings.algorithm, self.device)
-        self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device, self.algorithm.rates())
+        self.optimiser = Optimiser(self.algorithm.parameters(), config, self.device, self.algorithm.rates(), group)
+        self._over = False  # once a process of the group is to stop: all do after the same update
         self.epoch = 0
         self.version = self._announced() + 1  # a version that actors may have seen must not come again with other weights
         self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)
@@ -71,17 +76,20 @@ class Learner:
             for name, power in (("epsilon_highest", 0.0), ("epsilon_lowest", settings.algorithm.epsilon_power)):
                 self._metrics.gauge(name, settings.algorithm.epsilon_base ** (1 + power))
         self._continue()
+        if group.size > 1:
+            self._become_one()
         bind = run_dir.bind_address
-        self._publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
+        self._publisher = None if group.rank else WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
         self._publish()
-        run_dir.write_endpoint("payload", self._publisher.addresses[1])
-        run_dir.write_endpoint("weights", self._publisher.addresses[0])
+        if self._publisher:
+            run_dir.write_endpoint("payload", self._publisher.addresses[1])
+            run_dir.write_endpoint("weights", self._publisher.addresses[0])
 
     def run(self) -> None:
         """The loop. Raises ReplayRefused, OSError."""
         life, config, spec = self._life, self.settings.learner, self.settings.spec
         address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
-        if address is None:
+        if self.group.any(address is None) or address is None:
             return
         algorithm = self.algorithm
         rollouts = isinstance(algorithm, Ppo)
@@ -91,22 +99,25 @@ class Learner:
         life.ready()
         if isinstance(algorithm, Ppo):
             if config.compile or config.graphs:
-                say("warning: --learner.compile and --learner.graphs are for batches of one size; PPO's updates run as they are")
-            while not life.stopping:
+                self.group.say(
+                    "warning: --learner.compile and --learner.graphs are for batches of one size; PPO's updates run as they are"
+                )
+            while not self._over:
                 self._learn_from_rollout(sampler, algorithm)
         else:
             if config.compile:
                 self._compile(sampler, algorithm)
-            batches = make_batches(sampler, spec, self.device, self._metrics)
+            batches = make_batches(sampler, spec, self.device, self._metrics, self.group.warn)
             self._learn_from_items(batches, algorithm)
             if config.graphs:
                 self._record(batches, algorithm)
-            while not life.stopping:
+            while not self._over:
                 self._learn_from_items(batches, algorithm)
             batches.finish()
         self._save()
         sampler.close()
-        self._publisher.close()
+        if self._publisher:
+            self._publisher.close()
 
     def _learn_from_items(self, batches: Batches, algorithm: Dqn | Sac) -> None:
         """An epoch of updates, each on a batch of its own."""
@@ -120,7 +131,7 @@ class Learner:
             batches.done(drawn, priorities)  # here alone the host waits for the device, on accelerators an update later
             self._metrics.mean("lag_mean", self.version - drawn.mean_version)
             self._metrics.count("updates")
-            self._metrics.count("items", config.batch_size)
+            self._metrics.count("items", config.batch_size * self.group.size)
             life.beat()
         self._end_epoch(measured)
 
@@ -140,7 +151,7 @@ class Learner:
             measured = self._passes(algorithm, items)
             if measured is None:
                 return
-            algorithm.finish(items)
+            algorithm.finish(items, self.group)
         self._end_epoch(measured | told)
         sampler.oldest_version = self.version - self.settings.max_policy_lag
         sampler.release(sampled)
@@ -150,19 +161,20 @@ class Learner:
         config = algorithm.config
         updates, total = 0, dict[str, Tensor]()
         for _ in range(config.passes):
-            for minibatch in algorithm.minibatches(items):
+            for minibatch in algorithm.minibatches(items, group=self.group):
                 measured, _ = self.optimiser.update(algorithm, minibatch)
                 total = {name: total[name] + value if total else value for name, value in measured.items()}
                 updates += 1
                 self._metrics.count("updates")
-                self._metrics.count("items", minibatch.size)
+                self._metrics.count("items", minibatch.size * self.group.size)  # the others have about as many
                 self._life.beat()
-                if self._life.stopping:  # what has been learned from half a rollout is as good as half of the steps
+                self._over = self.group.any(self._life.stopping)
+                if self._over:  # what has been learned from half a rollout is as good as half of the steps
                     return None
-            if config.max_kl and algorithm.stop(float(measured["kl"])):  # waits for the device
+            if config.max_kl and algorithm.stop(float(self.group.mean(measured["kl"]))):  # waits for the device
                 break
         if config.target_kl:
-            algorithm.adapt(float(measured["kl"]))
+            algorithm.adapt(float(self.group.mean(measured["kl"])))
         newest = {name: measured[name] for name in NEWEST} | {
             "learning_rate": torch.tensor(self.optimiser.learning_rate, device=self.device)
         }
@@ -176,26 +188,30 @@ class Learner:
         batch = to_device(sampled, self.settings.spec, self.device)
         size = self.settings.learner.batch_size // self.settings.learner.accumulation
         example = (batch.part(0, size), algorithm.importance(batch)[:size])
-        say("compiling the update, which may take minutes …")
+        self.group.say("compiling the update, which may take minutes …")
         begun = time.monotonic()
         self._metrics.gauge("compiling", 1)
         try:
-            with cache_in(self._run_dir.compiled):
+            folder, rank = self._run_dir.compiled, self.group.rank
+            with cache_in(folder.with_name(f"{folder.name}-{rank}") if rank else folder):
                 autocast = self.optimiser.autocast
                 compiled = compile_loss(algorithm, example, autocast, lambda: not self._beat_while_waiting())
         except CompileError as error:
             if self._life.stopping:
                 return
-            say(f"warning: the update is not compiled ({error}); training goes on as without --learner.compile")
+            self.group.warn(f"warning: the update is not compiled ({error}); training goes on as without --learner.compile")
             return
         finally:
             self._metrics.gauge("compiling", 0)
             sampler.release(sampled)
         self.optimiser.compiled_loss = compiled
-        say(f"compiled the update in {time.monotonic() - begun:.0f} s")
+        self.group.say(f"compiled the update in {time.monotonic() - begun:.0f} s")
 
     def _record(self, batches: Batches, algorithm: Dqn | Sac) -> None:
         """Has the update recorded, by a batch that is learned from; without success, says why."""
+        if self.group.size > 1:  # one process could fail to, and then they would no longer do the same
+            self.group.say("warning: --learner.graphs is for a learner of one process; updates run as they are")
+            return
         drawn = self._wait(batches.next)
         if drawn is None:
             return
@@ -231,25 +247,36 @@ class Learner:
             return sampler.next(timeout_seconds)
 
     def _wait(self, next_of: Callable[[float], DrawnT | None]) -> DrawnT | None:
-        """What comes next, or None when the process is to stop."""
-        while not self._life.stopping:
-            if (drawn := next_of(WAIT_SECONDS)) is not None:
-                return drawn
-            self._life.beat()
-        return None
+        """What comes next, when every process of the group has its own; None, and all are over, when one of them is to stop."""
+        drawn = None
+        while drawn is None and not self._life.stopping:
+            drawn = next_of(WAIT_SECONDS)
+            if drawn is None:
+                self._life.beat()
+        with self._metrics.phase("data_wait"):
+            self._over = self.group.any(drawn is None)
+        return None if self._over else drawn
 
     def _beat_while_waiting(self) -> bool:
         self._life.beat()
         return self._life.stopping
 
     def _publish(self) -> None:
+        self.group.equalise(buffer for module in self.algorithm.modules().values() for buffer in module.buffers())
+        self._metrics.gauge("policy_version", self.version)
+        if self._publisher is None:
+            return
         with suppress(OSError):  # on a full disk versions may come again after a crash; the incarnation tells them apart
             write_atomically(self._run_dir.announced, str(self.version).encode())
         self._publisher.publish(self.algorithm.policy(), self.version)
-        self._metrics.gauge("policy_version", self.version)
 
     def _save(self) -> None:
-        """Writes everything, then the policy alone for those who only act. A full disk is said aloud and training goes on."""
+        """Writes everything, then the policy alone for those who only act. A full disk is said aloud and training goes on.
+
+        Rank 0 does: but for the state of their random numbers, all have the same.
+        """
+        if self.group.rank:
+            return
         metadata = {
             "policy_version": str(self.version),
             "epoch": str(self.epoch),
@@ -271,7 +298,7 @@ class Learner:
                 f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"
             )
         checkpoint.load_into(self.algorithm.policy(), checkpoint.policy_weights(weights))
-        say(f"begins with policy v{metadata.get('policy_version')} of {path}")
+        self.group.say(f"begins with policy v{metadata.get('policy_version')} of {path}")
 
     def _counters(self) -> Record:
         return {name: self._metrics.value(name) for name in COUNTERS}
@@ -285,7 +312,7 @@ class Learner:
 
     def _continue(self) -> None:
         """Takes up where this run's last life was at its newest sound checkpoint; a run that never wrote one begins."""
-        found = self._checkpoints.newest(lambda reason: say(f"{reason}; looking at the one before"))
+        found = self._checkpoints.newest(lambda reason: self.group.say(f"{reason}; looking at the one before"))
         if found is None:
             if self._run_dir.latest.exists():
                 raise CheckpointError(f"{self._run_dir.checkpoints} holds weights but no full checkpoint; start with --fresh")
@@ -299,4 +326,14 @@ class Learner:
         self._metrics.begin_at(counters)
         self.epoch = int(metadata["epoch"])
         self.version = max(self.version, int(metadata["policy_version"]) + 1)
-        say(f"continues from {path.name}: epoch {self.epoch:,}, {self.algorithm.updates:,} updates, policy v{self.version}")
+        self.group.say(
+            f"continues from {path.name}: epoch {self.epoch:,}, {self.algorithm.updates:,} updates, policy v{self.version}"
+        )
+
+    def _become_one(self) -> None:
+        """The same weights and version as rank 0's, to be sure; random numbers of its own, which follow from rank 0's."""
+        self.version = self.group.total(0 if self.group.rank else self.version)
+        modules = self.algorithm.modules().values()
+        self.group.equalise(parameter for module in modules for parameter in module.parameters())
+        if self.group.rank:
+            torch.manual_seed(int(torch.randint(2**62, ())) + self.group.rank)

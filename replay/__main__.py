@@ -54,7 +54,7 @@ def main() -> int:
         folder = run_dir.segments if config.durable else None
         seed = document.get("seed", 0)
         learner = document.get("learner", {})
-        size = learner.get("batch_size", 0)
+        size = learner.get("batch_size", 0) * learner.get("processes", 1)
         lent = size // spec.chunk_length if config.selector == "fifo" else size * (learner.get("prefetch", 0) + 1)
         server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent)
     except RestoreStopped:

@@ -52,15 +52,16 @@ class Items:
         """`batch_size` items."""
         return batch_layout(self._spec, batch_size)
 
-    def connect(self, batch_size: int, slots: int) -> None:
-        """The limiter leaves room for what the learner may have asked for."""
-        self.table.limiter.batches = batch_size * slots
+    def connect(self, batch: int, lent: int) -> None:
+        """The limiter leaves room for what learners may have asked for."""
+        self.table.limiter.batches = lent
         self.table.limiter.connect_learner()
 
-    def disconnect(self) -> None:
-        """Inserts never wait."""
-        self.table.limiter.batches = 0
-        self.table.limiter.disconnect_learner()
+    def disconnect(self, batch: int, lent: int) -> None:
+        """Without a learner inserts never wait."""
+        self.table.limiter.batches = lent
+        if not lent:
+            self.table.limiter.disconnect_learner()
 
     @property
     def policy_version(self) -> int:

@@ -22,7 +22,8 @@ class Rollouts:
     """Chunks wait here as they came until the learner lends a slot; they are unpacked straight into it.
 
     Acknowledged means drawn: a chunk is done with only when its whole batch is. Together with credit for one batch that is
-    double buffering: while the learner trains on a batch, actors collect the next and cannot begin the one after. Nothing is
+    double buffering: while the learner trains on a batch, actors collect the next and cannot begin the one after. Where the
+    learner is several processes, a batch of each, filled one after the other, are one batch to the actors. Nothing is
     written to disk, since a chunk that has not been drawn is still held by its writer.
     """
 
@@ -37,7 +38,7 @@ class Rollouts:
         self._items = 0  # items in these
         self._next_key = 0
         self._newest = -1  # policy_version
-        self._batch = 0  # chunks of a batch; 0 while no learner has been there
+        self._batch = 0  # chunks of a batch of every learner; 0 while none has been there
         self._streams = 1  # of all writers
         self._shares: dict[Writer, int] = {}  # chunks of a batch that each should bring: together exactly the batch
 
@@ -49,12 +50,14 @@ class Rollouts:
         """`batch_size` chunks."""
         return rollout_layout(self._spec, batch_size)
 
-    def connect(self, batch_size: int, slots: int) -> None:
-        """From the next division on, credit follows the batch."""
-        self._batch = batch_size
+    def connect(self, batch: int, lent: int) -> None:
+        """From the next division on, credit follows the batch: that of all learners together."""
+        self._batch = batch
 
-    def disconnect(self) -> None:
-        """Chunks wait for the next learner; it gets those, too, that lay in a slot of this one."""
+    def disconnect(self, batch: int, lent: int) -> None:
+        """Chunks wait for the other learners or the next one; they get those, too, that lay in a slot of this one."""
+        if batch:  # without any learner the last batch stays the measure of credit
+            self._batch = batch
 
     @property
     def policy_version(self) -> int:

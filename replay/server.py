@@ -88,7 +88,7 @@ class ReplayServer:
 
     def close(self) -> None:
         """Closes the socket and the learner's memory; returns when everything is on disk."""
-        self._serving.drop()
+        self._serving.close()
         self._server.close()
         self.source.close(self._counters)
 

@@ -1,7 +1,8 @@
-"""The learner's half of the replay server: its slots, its requests, its priorities."""
+"""The learner's half of the replay server: slots, requests, priorities, of each of its processes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +25,8 @@ from transport.messages import (
 from transport.metrics import Metrics
 from transport.slab import Layout, Slab, SlabError
 
+MOST_LEARNERS = 64
+
 
 def mismatch(spec: ExperienceSpec, hello: WriterHello | SamplerHello) -> str:
     """Why a client cannot be served; empty when it can."""
@@ -36,13 +39,15 @@ def mismatch(spec: ExperienceSpec, hello: WriterHello | SamplerHello) -> str:
 
 @dataclass
 class Learner:
-    """What the server knows of one life of the learner."""
+    """What the server knows of one life of a learner's process."""
 
+    name: str
     incarnation: int
     peer: bytes
     layout: Layout
     slab: Slab | None  # None: batches travel as raw parts
     slots: int
+    batch_size: int  # as the source counts: items, or chunks
     scratch: np.ndarray = field(repr=False)
     requests: list[SampleRequest] = field(default_factory=list)
 
@@ -52,17 +57,20 @@ class Learner:
 
 
 class Serving:
-    """Fills the slots that the learner lends. There is one learner; a new one takes the place of the old."""
+    """Fills the slots that learners lend, one of each in turn. A new life of a name takes the place of the old.
+
+    Who cannot be reached any more is dropped within half a second: nobody waits for batches that nobody will draw.
+    """
 
     def __init__(self, spec: ExperienceSpec, source: Source, server: Server, metrics: Metrics, incarnation: int) -> None:
         """`incarnation`: the replay server's."""
         self._spec, self._source, self._server, self._metrics, self._incarnation = spec, source, server, metrics, incarnation
-        self._learner: Learner | None = None
+        self._learners: list[Learner] = []  # whose turn it is comes first
 
     @property
     def awaited(self) -> bool:
-        """Whether the learner waits for a batch."""
-        return bool(self._learner and self._learner.requests)
+        """Whether a learner waits for a batch."""
+        return any(learner.requests for learner in self._learners)
 
     def on_hello(self, peer: bytes, hello: SamplerHello) -> None:
         """A learner greets: a new one, or the one that is there."""
@@ -72,9 +80,12 @@ class Serving:
         if reason:
             self._server.send(peer, Refused(reason))
             return
-        known = self._learner
-        if known is None or known.incarnation != hello.incarnation or known.peer != peer:
-            self.drop()
+        known = self._of(peer)
+        if known is None or known.incarnation != hello.incarnation:
+            self._drop(learner for learner in self._learners if learner.name == hello.name or learner is known)
+            if len(self._learners) >= MOST_LEARNERS:
+                self._server.send(peer, Refused(f"{hello.name} would be one learner too many: there are {MOST_LEARNERS}"))
+                return
             layout = self._source.layout(hello.batch_size)
             slab = None
             if hello.slab:
@@ -83,31 +94,49 @@ class Serving:
                 except SlabError:
                     pass  # another host, or another user's: the raw parts reach it all the same
             scratch = np.zeros(layout.slot_bytes, np.uint8)
-            self._learner = Learner(hello.incarnation, peer, layout, slab, hello.slots, scratch)
-            self._source.connect(hello.batch_size, hello.slots)
-        assert self._learner is not None
-        self._learner.requests.clear()  # once welcome it asks again for whatever it has not got
-        self._server.send(peer, SamplerWelcome(self._incarnation, shared=self._learner.slab is not None))
+            known = Learner(hello.name, hello.incarnation, peer, layout, slab, hello.slots, hello.batch_size, scratch)
+            self._learners.append(known)
+            self._source.connect(*self._wanted())
+        known.requests.clear()  # once welcome it asks again for whatever it has not got
+        self._server.send(peer, SamplerWelcome(self._incarnation, shared=known.slab is not None))
 
-    def drop(self) -> None:
-        """Forgets the learner and gives its memory back."""
-        if self._learner and self._learner.slab:
-            self._learner.slab.close()
-        self._learner = None
-        self._source.disconnect()
+    def close(self) -> None:
+        """Forgets everyone."""
+        self._drop(self._learners)
+
+    def _of(self, peer: bytes) -> Learner | None:
+        return next((learner for learner in self._learners if learner.peer == peer), None)
+
+    def _wanted(self) -> tuple[int, int]:
+        """A batch of each learner, and what all their slots hold."""
+        return (
+            sum(learner.batch_size for learner in self._learners),
+            sum(learner.batch_size * learner.slots for learner in self._learners),
+        )
+
+    def _drop(self, gone: Iterable[Learner]) -> None:
+        """Forgets these and gives their memory back."""
+        if not (leaving := list(gone)):
+            return
+        for learner in leaving:
+            if learner.slab:
+                learner.slab.close()
+            self._learners.remove(learner)
+        self._source.disconnect(*self._wanted())
 
     def on_request(self, peer: bytes, message: SampleRequest) -> None:
-        """The learner lends a slot."""
-        if self._learner is None or self._learner.peer != peer:
+        """A learner lends a slot."""
+        learner = self._of(peer)
+        if learner is None:
             self._server.send(peer, Greet())
-        elif message.slot < self._learner.slots and len(self._learner.requests) < self._learner.slots:
-            self._learner.requests.append(message)
+        elif message.slot < learner.slots and len(learner.requests) < learner.slots:
+            learner.requests.append(message)
         else:
             self._metrics.count("rejected")
 
     def on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
-        """The learner says how much there was to learn from items that it has drawn."""
-        if self._learner is None or self._learner.peer != peer:
+        """A learner says how much there was to learn from items that it has drawn."""
+        if self._of(peer) is None:
             self._server.send(peer, Greet())
             return
         if [len(part) for part in parts] != [8 * message.count, 4 * message.count]:
@@ -117,21 +146,28 @@ class Serving:
         taken = self._source.update_priorities(keys, priorities)
         self._metrics.count("stale_priorities", message.count - taken)
 
+    def _first(self) -> Learner | None:
+        """Whose turn it is: who wants nothing goes to the end of the line; who waits keeps the place, with a slot half filled."""
+        for _ in self._learners:
+            if self._learners[0].requests:
+                return self._learners[0]
+            self._learners.append(self._learners.pop(0))
+        return None
+
     def serve(self) -> None:
         """Fills the slots that are lent, as far as there is something to fill them with."""
-        while self._learner and self._learner.requests:
-            learner = self._learner
+        while (learner := self._first()) is not None:
             request = learner.requests[-1]  # the slot lent last is still in the processor's cache
             items = self._source.draw(request, learner.arrays(request.slot))
             if items is None:
                 return
             learner.requests.pop()
+            self._learners.append(self._learners.pop(0))
             self._metrics.count("sampled_items", items)
             parts = () if learner.slab else cut(learner.scratch.data)
             if not self._server.send(learner.peer, Sample(request.slot, request.generation, self._source.population), parts):
-                self.drop()
+                self._drop([learner])
 
     def reassure(self) -> None:
-        """Tells the learner that silence is not trouble; finds out whether it is still there."""
-        if self._learner and not self._server.send(self._learner.peer, Hold()):
-            self.drop()
+        """Tells learners that silence is not trouble; finds out who is still there."""
+        self._drop([learner for learner in self._learners if not self._server.send(learner.peer, Hold())])

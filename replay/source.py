@@ -26,11 +26,11 @@ class Source(Protocol):
     def layout(self, batch_size: int) -> Layout:
         """The arrays of a batch."""
 
-    def connect(self, batch_size: int, slots: int) -> None:
-        """A learner is there that may ask for `slots` batches at once."""
+    def connect(self, batch: int, lent: int) -> None:
+        """A learner has come: a batch of each makes `batch` items now, or chunks of rollouts; all their slots hold `lent`."""
 
-    def disconnect(self) -> None:
-        """There is none."""
+    def disconnect(self, batch: int, lent: int) -> None:
+        """One has gone; `batch` and `lent` are what the others want, 0 when there is none."""
 
     @property
     def policy_version(self) -> int:

@@ -70,8 +70,14 @@ class Lifetime:
     metrics record, prints it as the line `describe` makes of it (none if that is empty), and sends it along.
     """
 
-    def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str]) -> None:
-        """Installs the signal handlers; must be made in the main thread."""
+    def __init__(
+        self, name: str, run_dir: RunDir, describe: Callable[[Record], str], known_as: int = 0, reports: bool = True
+    ) -> None:
+        """Installs the signal handlers; must be made in the main thread.
+
+        `known_as`: the pid of the process that the supervisor started, where this one does the work for it. Without `reports`
+        another process speaks for this one, which then only hears signals.
+        """
         die_with_parent()
         keep_memory()
         self.name = name
@@ -88,7 +94,8 @@ class Lifetime:
         self._next_beat = 0.0
         self._next_record = time.monotonic() + RECORD_SECONDS
         self._pending: Record = {}
-        address = run_dir.endpoint("supervisor")
+        address = run_dir.endpoint("supervisor") if reports else None
+        self._pid = known_as or os.getpid()
         self._control = Client(address) if address else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -127,7 +134,7 @@ class Lifetime:
             elif isinstance(arrived[0], Assignment):
                 self.assignment = arrived[0]
         state = "stopping" if self._stopping else self._state
-        if self._control.send(Progress(self.name, os.getpid(), state, self._beats, self._pending)):
+        if self._control.send(Progress(self.name, self._pid, state, self._beats, self._pending)):
             self._pending = {}
 
     def _record(self) -> Record:
@@ -146,7 +153,7 @@ class Lifetime:
         last = self._record()
         self.metrics.close()
         if self._control is not None:
-            self._control.send(Progress(self.name, os.getpid(), "stopping", self._beats, last))
+            self._control.send(Progress(self.name, self._pid, "stopping", self._beats, last))
             self._control.close(linger_seconds=GOODBYE_SECONDS)
 
 

@@ -69,7 +69,7 @@ class Algorithm(Protocol[TakenT]):
         """The parameters that have a learning rate of their own, the last of parameters(); mostly none."""
 
     def importance(self, batch: TakenT) -> Tensor:
-        """The weight [B] of each item's loss, normalised over the whole batch."""
+        """The weight [B] of each item's loss, beside those of the others: the optimiser divides by the greatest."""
 
     def loss(self, micro_batch: TakenT, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The mean weighted loss (0-d), new priorities [b], and metrics (0-d); all but the loss are detached."""

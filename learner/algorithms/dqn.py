@@ -58,7 +58,7 @@ class Dqn:
         return {"policy": self.network, "target": self.target}
 
     def importance(self, batch: Batch) -> Tensor:
-        """Weights [B] that undo prioritised sampling's bias as far as the configuration asks."""
+        """Weights [B], up to a factor, that undo prioritised sampling's bias as far as the configuration asks."""
         return importance_weights(batch.probability, self.config.importance_exponent)
 
     def loss(self, micro_batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

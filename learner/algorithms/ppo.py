@@ -13,6 +13,7 @@ from torch.nn import Module, Parameter
 from learner.actor_critic import ActorCritic, build_actor_critic
 from learner.config import PpoConfig
 from learner.devices import capabilities
+from learner.group import ALONE, Group
 from learner.returns import gae, vtrace
 from learner.rollouts import Items, Rollout, stack_index, stack_rows
 from transport.experience import ExperienceSpec
@@ -132,16 +133,17 @@ class Ppo:
             log_probs.append(self.network.log_prob_entropy(parameters, chosen)[0])
         return torch.cat(values), torch.cat(log_probs)
 
-    def minibatches(self, items: Items, generator: torch.Generator | None = None) -> Iterator[Items]:
+    def minibatches(self, items: Items, generator: torch.Generator | None = None, group: Group = ALONE) -> Iterator[Items]:
         """One pass: all items, shuffled, in config.minibatches parts as equal as can be. The generator lives on the CPU.
 
-        Advantages are normalised over each minibatch, before the optimiser splits it.
+        Each process of the group makes as many minibatches. Advantages are normalised over a minibatch of all of them, before the
+        optimiser splits it.
         """
         order = torch.randperm(items.size, generator=generator).to(items.advantage.device)
-        for which in order.tensor_split(min(self.config.minibatches, items.size)):
+        for which in order.tensor_split(min(self.config.minibatches, group.least(items.size))):
             part = items.take(which)
             if self.config.normalise_advantage:
-                deviation, mean = torch.std_mean(part.advantage, correction=0)
+                deviation, mean = group.std_mean(part.advantage)
                 part = part._replace(advantage=(part.advantage - mean) / (deviation + 1e-8))
             yield part
 
@@ -187,11 +189,12 @@ class Ppo:
         """Whether a policy that has moved so far is to see no further pass over the rollout."""
         return 0 < self.config.max_kl < kl
 
-    def finish(self, items: Items) -> None:
-        """Ends a rollout after its last pass: its observations go into the running statistics, its items are counted."""
+    def finish(self, items: Items, group: Group = ALONE) -> None:
+        """Ends a rollout after its last pass: its observations, and those of the other processes' rollouts, go into the running
+        statistics; its items and theirs are counted."""
         newest = items.observation_index[:, -1]  # each item's own row, once: chunks share the rows of their history
-        self.network.observe(items.rows, newest)
-        self.steps += items.size
+        self.network.observe(items.rows, newest, group)
+        self.steps += group.total(items.size)
 
     def adapt(self, kl: float) -> None:
         """Takes larger steps from now on if a rollout has moved the policy by less than half of target_kl, and smaller ones if it

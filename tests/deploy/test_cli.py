@@ -41,7 +41,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setattr(launch, "preflight", lambda *arguments: SPEC)
-    monkeypatch.setattr(launch, "_device_probe", lambda name: open(os.devnull))
+    monkeypatch.setattr(launch, "_device_probe", lambda name, processes: open(os.devnull))
     monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
     monkeypatch.setattr(cli.service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])
@@ -132,6 +132,21 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_writte
     assert status == 2 and "no such thing" in error and not Path("runs").exists()
 
 
+def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "precision int8 is not to be had on cpu: why; use auto"
+    tried: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        tried.append(command)
+        return subprocess.CompletedProcess(command, 2, f"{said}\n", "a warning\n")
+
+    monkeypatch.setattr(launch.subprocess, "run", run)
+    status, error = refused(capsys, "up", "--env", "CartPole-v1", "--actors.precision", "int8")
+    assert status == 2 and error == f"headrace: --actors.precision: {said}\n" and not Service.made
+    assert cli.main(["up", "--env", "CartPole-v1", "--actors.precision", "bfloat16"]) == 0
+    assert len(tried) == 1, "what every processor can is not tried"
+
+
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
     monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: continuous)
@@ -151,6 +166,20 @@ def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
     spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
     assert launch.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
     assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
+
+
+@pytest.mark.parametrize(("processes", "actors", "size"), [(2, 2, 2048), (2, 3, 2304), (4, 1, 2048), (3, 2, 2048), (64, 1, 2048)])
+def test_the_rollout_batches_of_all_learner_processes_are_a_multiple_of_it(processes: int, actors: int, size: int) -> None:
+    flags = {
+        "algorithm": {"name": "ppo"},
+        "actors": {"count": actors, "envs_per_actor": 16},
+        "learner": {"batch_size": 2048, "processes": processes},
+    }
+    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
+    config = launch.fit_rollouts(resolve(layers(flags)), spec)
+    assert config.learner.batch_size == size
+    assert processes * size % (actors * 16 * 32) == 0 == size % 32
+    assert launch._lent(config, spec) == processes * size // 32
 
 
 def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch() -> None:

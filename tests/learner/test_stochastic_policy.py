@@ -127,10 +127,10 @@ def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_ex
     seen = arrays(spec, 6)
     policy, exact, auto = (StochasticPolicy(network, kind) for kind in ("bfloat16", "float32", "auto"))
     load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
-    expected, stale = exact._parameters(seen), policy._parameters(seen)
-    assert np.array_equal(auto._parameters(seen), expected)
+    expected, stale = exact._forward(seen), policy._forward(seen)
+    assert np.array_equal(auto._forward(seen), expected)
     policy.refresh()
-    found = policy._parameters(seen)
+    found = policy._forward(seen)
     assert found.dtype == np.float32 and not np.array_equal(found, expected), "it did not act in bfloat16"
     spread = np.abs(expected).max()
     np.testing.assert_allclose(found, expected, atol=0.03 * spread)

@@ -21,6 +21,7 @@ from learner.algorithms.base import Algorithm, Batch
 from learner.algorithms.dqn import Dqn
 from learner.checkpoint import CheckpointError
 from learner.config import DqnConfig, LearnerConfig
+from learner.group import Group
 from learner.networks import build_network
 from learner.throughput_line import describe
 from learner.train import Learner, LearnerSettings
@@ -75,7 +76,7 @@ class Bench:
     def drawn(self) -> float:
         return self.server._metrics.value("sampled_items")
 
-    def life(self, *_arguments: object) -> Life:
+    def life(self, *_arguments: object, **_options: object) -> Life:
         self._lives.append(Life("learner", self.run_dir, describe))
         return self._lives[-1]
 
@@ -277,6 +278,22 @@ def test_a_learner_that_waits_for_experience_stops_when_asked(bench: Bench, monk
     learner.run()
     timer.join()
     assert learner.epoch == 0
+
+
+def test_a_learner_stops_with_another_process_of_its_group_and_saves(bench: Bench) -> None:
+    learner = bench.learner(updates=1_000_000)
+
+    class Others(Group):
+        asked = 0
+
+        def any(self, flag: bool) -> bool:
+            self.asked += 1
+            return flag or self.asked > 6  # once for replay's address, then for each batch
+
+    learner.group = Others()
+    learner.run()
+    assert learner.algorithm.updates == 5 and learner.group.asked == 7 and not learner._life.stopping
+    assert metadata(bench.run_dir)["epoch"] == "2"
 
 
 def test_the_throughput_line_before_and_after_the_first_update() -> None:

@@ -44,8 +44,10 @@ class Link:
         self.opened.append(writer)
         return writer
 
-    def sampler(self, shared: bool = True, slots: int = 2, batch_size: int = 8, rollouts: bool = False) -> Sampler:
-        sampler = Sampler(self.address, "learner", new_incarnation(), self.spec, batch_size, slots, shared, rollouts)
+    def sampler(
+        self, shared: bool = True, slots: int = 2, batch_size: int = 8, rollouts: bool = False, name: str = "learner"
+    ) -> Sampler:
+        sampler = Sampler(self.address, name, new_incarnation(), self.spec, batch_size, slots, shared, rollouts)
         self.opened.append(sampler)
         return sampler
 

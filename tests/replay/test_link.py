@@ -245,7 +245,7 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=100.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()
     sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 1)
-    link.until(lambda: writer.has_credit and server._serving._learner is not None, writer)
+    link.until(lambda: writer.has_credit and server._serving._learners, writer)
     server.table.limiter.under_way = server.table.limiter.batches = 0
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
@@ -330,3 +330,109 @@ def queue_limit(link: Link) -> float:
     assert link.server is not None
     link.server.measure()
     return link.metrics._gauges["queue_limit"]
+
+
+def draw(sampler: Sampler) -> int:
+    """Takes a batch, if there is one, and gives its slot back; the number of batches."""
+    batch = sampler.next(0)
+    if batch is None:
+        return 0
+    sampler.update_priorities(batch.arrays["key"], np.ones(len(batch.arrays["key"])))
+    sampler.release(batch)
+    return 1
+
+
+def test_several_learners_are_served_in_turn_and_one_that_draws_nothing_holds_up_nobody(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    samplers = [link.sampler(slots=3, name=name) for name in ("learner", "learner-1", "learner-2")]
+    link.until(lambda: writer.has_credit and len(server._serving._learners) == 3, writer)
+    assert server.table.limiter.batches == 3 * 3 * 8, "the limiter leaves room for the slots of all"
+    for chunk in CHUNKS[:4]:
+        writer.insert(chunk)
+
+    def all_filled() -> bool:
+        for sampler in samplers:
+            sampler._receive(0)  # takes in what comes and uses none of it
+        return server.table.sampled_items == 3 * 3 * 8
+
+    link.until(all_filled, writer)
+    drawn = [0, 0]
+
+    def learn() -> bool:
+        for place, sampler in enumerate(samplers[:2]):
+            drawn[place] += draw(sampler)
+        return sum(drawn) >= 100
+
+    link.until(learn, writer)
+    assert abs(drawn[0] - drawn[1]) <= 3
+    assert link.metrics.value("rejected") == 0
+
+
+def test_the_slot_of_one_learner_is_filled_after_that_of_another_however_fast_this_one_asks_again(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    one, other = link.sampler(slots=1), link.sampler(slots=1, name="learner-1")
+    order: list[str] = []
+    draw_from = server.source.draw
+
+    def drawing(request: object, arrays: dict[str, np.ndarray]) -> int | None:
+        found = draw_from(request, arrays)  # type: ignore[arg-type]
+        if found is not None:
+            order.append(server._serving._learners[0].name)
+        return found
+
+    server.source.draw = drawing  # type: ignore[method-assign,assignment]
+    link.until(lambda: writer.has_credit and len(server._serving._learners) == 2, writer)
+
+    def both_wait() -> bool:
+        for sampler in (one, other):
+            sampler._receive(0)
+        return all(learner.requests for learner in server._serving._learners)
+
+    link.until(both_wait, writer)
+    for chunk in CHUNKS[:4]:
+        writer.insert(chunk)
+
+    def both() -> bool:  # both always ask again before the server turns
+        draw(one)
+        draw(other)
+        return len(order) >= 40
+
+    link.until(both, writer)
+    assert {"learner", "learner-1"} == set(order)
+    assert all(before != after for before, after in zip(order[:-1], order[1:], strict=True)), order
+
+
+def test_a_learner_that_is_gone_is_forgotten_and_the_others_go_on(link: Link) -> None:
+    config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=200.0)
+    server, writer = link.serve(config), link.writer()
+    stays, leaves = link.sampler(), link.sampler(name="learner-1")
+    link.until(lambda: writer.has_credit and len(server._serving._learners) == 2, writer)
+    leaves.close()
+    link.opened.remove(leaves)
+    link.until(lambda: [learner.name for learner in server._serving._learners] == ["learner"], writer)
+    assert server.table.limiter.batches == 2 * 8 and server.table.limiter._learner
+    writer.insert(CHUNKS[0])
+    drawn = 0
+
+    def learns() -> bool:
+        nonlocal drawn
+        drawn += draw(stays)
+        return drawn > 10
+
+    link.until(learns, writer)
+
+
+def test_a_new_life_of_a_learner_takes_the_place_of_the_old_one_of_its_name_alone(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    samplers = [link.sampler(), link.sampler(name="learner-1")]
+    link.until(lambda: writer.has_credit and len(server._serving._learners) == 2, writer)
+    before = {learner.name: learner.incarnation for learner in server._serving._learners}
+    link.sampler(name="learner-1")
+
+    def lives() -> dict[str, int]:
+        return {learner.name: learner.incarnation for learner in server._serving._learners}
+
+    link.until(lambda: lives().get("learner-1") not in (None, before["learner-1"]), writer)
+    assert lives().keys() == before.keys() and lives()["learner"] == before["learner"]
+    writer.insert(CHUNKS[0])
+    link.until(lambda: draw(samplers[0]), writer)

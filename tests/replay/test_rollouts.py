@@ -375,3 +375,50 @@ def test_memory_that_cannot_hold_a_batch_is_refused_in_one_line() -> None:
     Rollouts(SPEC, config, Metrics(), lent_chunks=10)
     with pytest.raises(ValueError, match=r"^replay.budget_bytes 130,000,000 .* raise it, or lower replay.receive_bytes$"):
         Rollouts(SPEC, config, Metrics(), lent_chunks=1_000_000)
+
+
+def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the_credit(link: Link) -> None:
+    server = link.serve()
+    samplers = [link.sampler(slots=1, batch_size=2, rollouts=True, name=name) for name in ("learner", "learner-1")]
+    feeder = Feeder(link.writer(), CHUNKS)
+    link.until(lambda: len(server._serving._learners) == 2, feeder.writer)
+    found: list[dict[str, np.ndarray]] = []
+    while len(found) + 4 <= len(CHUNKS):
+        # Nobody learns (no slot is lent) before both have their batch; then both give it back, as processes in step do.
+        held: dict[int, SampledBatch] = {}
+
+        def turn(held: dict[int, SampledBatch] = held) -> bool:
+            feeder.feed()
+            for place, sampler in enumerate(samplers):
+                if place not in held and (batch := sampler.next(0)):
+                    held[place] = batch
+            return len(held) == 2
+
+        link.until(turn, feeder.writer, seconds=20)
+        drawn_now = sum((drawn(batch) for _, batch in sorted(held.items(), key=lambda each: each[1].arrays["key"][0])), [])
+        found += drawn_now
+        wanted = min(len(found) + 4, len(CHUNKS))
+
+        def collected(wanted: int = wanted) -> bool:
+            return feeder.feed() >= wanted
+
+        link.until(collected, feeder.writer)
+        settle(link, feeder.writer)
+        assert feeder.feed() == wanted, "two batches of two are under way, and no more"
+        for place, batch in held.items():
+            samplers[place].release(batch)
+    assert all_same(found, CHUNKS[: len(found)])
+    assert link.metrics.value("duplicates") == link.metrics.value("dropped_chunks") == 0
+
+
+def test_chunks_in_the_half_filled_slot_of_a_learner_that_died_go_to_the_other(link: Link) -> None:
+    server = link.serve()
+    dies = link.sampler(slots=1, batch_size=3, rollouts=True, name="learner-1")
+    feeder = Feeder(link.writer(streams=2), CHUNKS[:2])
+    link.until(lambda: (feeder.feed(), len(server.source.pending) == 2)[1], feeder.writer)
+    assert dies.next(0) is None
+    stays = link.sampler(slots=1, batch_size=2, rollouts=True)
+    link.until(lambda: len(server._serving._learners) == 2, feeder.writer)
+    dies.close()
+    link.opened.remove(dies)
+    assert all_same(take(link, stays, feeder), CHUNKS[:2])

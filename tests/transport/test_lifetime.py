@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -88,8 +89,8 @@ def life(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     made: list[Lifetime] = []
 
-    def make() -> Lifetime:
-        made.append(Lifetime("actor-0", run_dir, lambda record: f"{record.get('steps', 0):.0f} steps"))
+    def make(**options: Any) -> Lifetime:
+        made.append(Lifetime("actor-0", run_dir, lambda record: f"{record.get('steps', 0):.0f} steps", **options))
         return made[-1]
 
     yield make
@@ -110,6 +111,27 @@ def test_a_signal_only_sets_the_flag_and_the_loop_ends_by_itself(run_dir: RunDir
     assert child.stdout.readlines()[-1] == "closed\n"
     last = json.loads(run_dir.metrics("actor-0").read_text().splitlines()[-1])
     assert "uptime_seconds" in last, "what was counted since the record before is written, too"
+
+
+def test_who_works_for_another_process_reports_under_its_number_and_who_is_spoken_for_not_at_all(
+    run_dir: RunDir, server: Server, life: Callable[..., Lifetime]
+) -> None:
+    silent, deputy = life(reports=False), life(known_as=4711)
+    silent.ready()
+    deputy.ready()
+    arrived = server.receive(10)
+    assert arrived is not None and arrived[1].pid == 4711
+    silent.close()
+    deputy.close()
+    pids = set[int]()
+
+    def last_word() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            pids.add(arrival[1].pid)
+        return bool(pids)
+
+    wait_until(last_word, 10, "the last record")
+    assert pids == {4711}
 
 
 def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, life: Callable[[], Lifetime]) -> None:

@@ -1,0 +1,254 @@
+"""`headrace bench inference`: what acting costs in each precision, and what it does to the actions, on one thread.
+
+For every shipped network the time of one act() for 1, 8 and 16 environments, as actors call it, the precisions in turn. "same
+action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of what the network
+answers (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new weights.
+
+Networks without convolutions run in numpy and in float32 whatever is asked for. Beside that stand the ways that were not taken:
+the same layers in torch, as they are, in bfloat16, and in int8 by torch's dynamic quantisation.
+
+Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
+files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; else they are
+random, and the notes say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from actors.stack import Stack
+from benchmarks.processes import ONE_THREAD
+from benchmarks.recording import load_frames
+from benchmarks.report import Report
+from deploy.config import RunConfig, Tree, layers, resolve
+from deploy.process import child_environment, python_command
+from learner.acting import Policy, QPolicy
+from learner.actor_critic import ActorCritic
+from learner.checkpoint import CheckpointError
+from learner.devices import DeviceError
+from learner.export import load
+from learner.forward import Forward
+from learner.networks import QNetwork, Torso
+from learner.policies import acting_policy, build_policy
+from learner.quantised import check
+from learner.soft_networks import SoftPolicy
+from transport.experience import Categorical, Columns, ExperienceSpec, Field, bounded
+
+ROWS = (1, 8, 16)
+PRECISIONS = ("float32", "bfloat16", "int8")
+OBSERVED = 1024  # observations on which answers are compared
+CALL_SECONDS = 0.01  # that one measurement lasts, about
+ENVIRONMENTS = 16
+MARIO = ExperienceSpec((Field("observation", (84, 84), "|u1", 1 / 255),), Categorical(7), 128, 4)
+CASES: dict[str, Tree] = {
+    "mario, dqn": {"env": {"id": "mario"}, "algorithm": {"name": "dqn"}},
+    "mario, dqn, nature_batchnorm": {"env": {"id": "mario"}, "algorithm": {"name": "dqn", "network": "nature_batchnorm"}},
+    "mario, ppo": {"env": {"id": "mario"}, "algorithm": {"name": "ppo"}},
+    "snake, dqn, convolutions": {"env": {"id": "snake"}, "algorithm": {"name": "dqn", "network": "nature"}},
+    "snake, dqn": {"env": {"id": "snake"}, "algorithm": {"name": "dqn"}},
+    "CartPole-v1, dqn": {"env": {"id": "CartPole-v1"}, "algorithm": {"name": "dqn"}},
+    "robot, ppo": {"env": {"id": "robot", "backend": "kinematic"}, "algorithm": {"name": "ppo"}},
+    "robot, sac": {"env": {"id": "robot", "backend": "kinematic"}, "algorithm": {"name": "sac"}},
+}
+
+
+class Subject(NamedTuple):
+    """A network to act by, and what it sees: observation[name] [OBSERVED, stack, *shape]."""
+
+    network: nn.Module
+    spec: ExperienceSpec
+    seen: Columns
+    trained: bool
+
+
+def subject(config: RunConfig, weights: list[Path]) -> Subject:
+    """Builds it, with the first of `weights` that fits. Raises EnvError, CheckpointError."""
+    spec = MARIO
+    if config.env.id != "mario":
+        env = make_env(config.env)
+        spec = experience_spec(env, config.env, config.algorithm.n_step, "none", config.algorithm.remembered)
+        env.close()
+    torch.manual_seed(0)
+    network, trained = build_policy(spec, config.algorithm), False
+    for path in weights:
+        found, made_for, about = load(path)
+        if about.get("env") == config.env.id and _shapes(found) == _shapes(network):
+            network, spec, trained = found, made_for, True
+            break
+    seen = _recorded(spec) if config.env.id == "mario" else _met(config, spec, acting_policy(network))
+    return Subject(network, spec, seen, trained)
+
+
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in network.state_dict().items()}
+
+
+def _recorded(spec: ExperienceSpec) -> Columns:
+    frames = load_frames()
+    rows = np.flatnonzero(frames.valid)[:OBSERVED]
+    return {spec.fields[0].name: frames.observation[frames.stack(rows, spec.stack)]}
+
+
+def _met(config: RunConfig, spec: ExperienceSpec, policy: Policy) -> Columns:
+    env, stack = VectorEnv(config.env, spec, ENVIRONMENTS, range(ENVIRONMENTS)), Stack(spec, ENVIRONMENTS)
+    policy.seed(0)
+    stack.reset(env.reset())
+    seen: list[Columns] = []
+    while len(seen) * ENVIRONMENTS < OBSERVED:
+        seen.append({name: rows.copy() for name, rows in stack.stacked.items()})
+        step = env.step(bounded(spec, policy.act(stack.stacked, "explore").action))
+        stack.push(step.observation, step.terminated | step.truncated)
+    env.close()
+    return {name: np.concatenate([columns[name] for columns in seen]) for name in seen[0]}
+
+
+class _InTorch:
+    """A network without convolutions as torch runs its layers, all but the last converted."""
+
+    def __init__(self, network: nn.Module, convert: Callable[[nn.Sequential], nn.Module], dtype: torch.dtype) -> None:
+        self._inputs: Callable[[dict[str, Tensor]], Tensor]
+        self._last: Callable[[Tensor], Tensor]
+        if isinstance(network, QNetwork):
+            (torso,) = network.torsos
+            assert isinstance(torso, Torso)
+            body = [*torso.layers, *network.trunk]
+            self._inputs, self._last = _dequantised(network, torso), network.answer
+        else:
+            assert isinstance(network, ActorCritic | SoftPolicy)
+            *body, last = network.policy
+            self._inputs, self._last = network.inputs, last
+        self._body, self._dtype = convert(copy.deepcopy(nn.Sequential(*body))), dtype
+
+    def refresh(self) -> None:
+        """Not asked of what is not shipped."""
+
+    def __call__(self, observation: Columns) -> np.ndarray:
+        with torch.inference_mode():
+            values = self._inputs({name: torch.from_numpy(rows) for name, rows in observation.items()})
+            answer: np.ndarray = self._last(self._body(values.to(self._dtype)).float()).numpy()
+        return answer
+
+
+def _dequantised(network: QNetwork, torso: Torso) -> Callable[[dict[str, Tensor]], Tensor]:
+    (name,) = network.names
+    return lambda seen: (seen[name].float() * torso.scale + torso.offset).flatten(1)
+
+
+def _dynamic(body: nn.Sequential) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        quantised: nn.Module = torch.ao.quantization.quantize_dynamic(body, {nn.Linear})
+    return quantised
+
+
+def ways(network: nn.Module) -> dict[str, Policy]:
+    """Policies to compare, float32 as actors have it first. Raises DeviceError."""
+    convolutions = any(parameter.dim() == 4 for parameter in network.parameters())
+    if convolutions:
+        return {precision: acting_policy(network, precision) for precision in PRECISIONS}
+    found = {"float32": acting_policy(network)}
+    converted: dict[str, Forward] = {
+        "torch float32": _InTorch(network, lambda body: body, torch.float32),
+        "torch bfloat16": _InTorch(network, lambda body: body.to(torch.bfloat16), torch.bfloat16),
+        "torch int8": _InTorch(network, _dynamic, torch.float32),
+    }
+    for name, forward in converted.items():
+        found[name] = acting_policy(network)
+        found[name]._forward = forward  # type: ignore[attr-defined]
+    return found
+
+
+def compare(report: Report, case: str, policies: dict[str, Policy], one: Subject) -> None:
+    """Adds how far each is from the first."""
+    answers = {name: _answers(policy, one.seen) for name, policy in policies.items()}
+    exact = answers["float32"]
+    for name, found in list(answers.items())[1:]:
+        if isinstance(one.spec.action, Categorical):
+            same = float((found.argmax(1) == exact.argmax(1)).mean())
+            report.add(f"{case}, actions", f"{name} same action", "%", [100 * same])
+        report.add(f"{case}, actions", f"{name} difference", "%", [float(100 * np.abs(found - exact).mean() / exact.std())])
+        if isinstance(policies[name], QPolicy):
+            report.add(f"{case}, actions", f"{name} Q off", "on average", [float(np.abs(found - exact).mean())])
+
+
+def _answers(policy: Policy, seen: Columns) -> np.ndarray:
+    count, rows = len(next(iter(seen.values()))), max(ROWS)
+    parts = [policy._forward({name: all_[at : at + rows] for name, all_ in seen.items()}) for at in range(0, count, rows)]  # type: ignore[attr-defined]
+    return np.concatenate([part.copy() for part in parts])
+
+
+def clock(report: Report, case: str, policies: dict[str, Policy], seen: Columns, runs: int) -> None:
+    """Adds what an act() takes in each, in turn, in µs of processor time."""
+    for rows in ROWS:
+        observation = {name: np.ascontiguousarray(all_[:rows]) for name, all_ in seen.items()}
+        taken: dict[str, list[float]] = {name: [] for name in policies}
+        calls = {name: max(int(CALL_SECONDS / _seconds(policy, observation, 20)), 5) for name, policy in policies.items()}
+        for _ in range(runs):
+            for name, policy in policies.items():
+                taken[name].append(1e6 * _seconds(policy, observation, calls[name]))
+        medians = {name: report.add(f"{case}, {rows} rows", name, "µs", times) for name, times in taken.items()}
+        for name in list(medians)[1:]:
+            report.ratio(f"{case}, {rows} rows", f"act() in {name}, speed", "float32", medians["float32"] / medians[name])
+    for name, policy in policies.items():
+        if name in PRECISIONS:
+            began = time.process_time()
+            for _ in range(runs):
+                policy.refresh()
+            report.add(f"{case}, refresh", name, "ms", [1e3 * (time.process_time() - began) / runs])
+
+
+def _seconds(policy: Policy, observation: Columns, calls: int) -> float:
+    """Of processor time for one act()."""
+    began = time.process_time()
+    for _ in range(calls):
+        policy.act(observation, "explore")
+    return (time.process_time() - began) / calls
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", action="append", choices=CASES, help="one of the networks; may be given again (default: all)")
+    parser.add_argument("--weights", action="append", type=Path, default=[], metavar="FILE", help="an exported policy; again")
+    parser.add_argument("--runs", type=int, default=25, help="measurements of each; the median is reported (default 25)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(arguments)
+    if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
+        again = python_command("benchmarks.inference", *(sys.argv[1:] if arguments is None else arguments))
+        return subprocess.run(again, env=child_environment(**ONE_THREAD)).returncode  # numpy reads them when it is imported
+    torch.set_num_threads(1)
+    report = Report("inference")
+    report.notes.append("one thread; µs of processor time for an act(), median (least-most)")
+    try:
+        check()
+        for case in options.case or CASES:
+            one = subject(resolve(layers(CASES[case], None)), options.weights)
+            report.notes.append(f"{case}: {'trained' if one.trained else 'random'} weights")
+            policies = ways(one.network)
+            compare(report, case, policies, one)
+            clock(report, case, policies, one.seen, options.runs)
+    except (CheckpointError, DeviceError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    report.print(options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

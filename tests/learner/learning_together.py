@@ -1,0 +1,201 @@
+"""What one of two processes learns from its half of every batch, or one process from all of it. `python -m` this, as a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, nn
+
+from learner.acting import Acted
+from learner.algorithms.base import Batch
+from learner.algorithms.dqn import Dqn
+from learner.algorithms.make import make_algorithm
+from learner.algorithms.ppo import Ppo
+from learner.algorithms.sac import Sac
+from learner.config import LOG_PROB, AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.group import ALONE, Group, GroupBroken, join
+from learner.optim import Optimiser
+from learner.rollouts import to_rollout
+from tests.learner.examples import CPU, make_batch, make_spec, vector
+from tests.learner.rollouts import play, to_arrays
+from tests.learner.test_sac import make_batch as make_goal_batch
+from tests.learner.test_sac import make_spec as make_goal_spec
+from transport.experience import Categorical, Columns, ExperienceSpec
+
+ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
+LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_gradient_norm=1.0)
+DQN = make_spec(vector(), n_step=3)
+PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, (LOG_PROB,))
+SAC = make_goal_spec()
+CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
+    "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_period=5, importance_exponent=0.8)),
+    "sac": (SAC, SacConfig(hidden=16)),
+    "ppo": (PPO, PpoConfig(hidden=16, passes=3, minibatches=1, max_kl=0.05)),
+    "ppo-minibatches": (PPO, PpoConfig(hidden=16, passes=2, minibatches=3)),
+}
+
+
+def learn(case: str, group: Group = ALONE) -> dict[str, np.ndarray]:
+    """All weights after some updates; the batches are always the same."""
+    spec, config = CASES[case]
+    torch.manual_seed(1)
+    algorithm = make_algorithm(spec, config, CPU)
+    learner = replace_accumulation(group)
+    optimiser = Optimiser(algorithm.parameters(), learner, CPU, algorithm.rates(), group)
+    torch.manual_seed(2)
+    if isinstance(algorithm, Ppo):
+        measured = learn_rollouts(algorithm, optimiser, group)
+    else:
+        make = make_batch if isinstance(algorithm, Dqn) else make_goal_batch
+        measured = {}
+        for batch in [make(spec, ITEMS) for _ in range(UPDATES)]:
+            measured, _ = optimiser.update(algorithm, share(batch, group))
+    weights = weights_of(algorithm)
+    numbers = {"gradient_norm": measured["gradient_norm"], "skipped": measured["skipped_updates"]}
+    numbers |= {name: torch.tensor(float(value)) for name, value in algorithm.counters().items()}
+    return weights | {name: value.numpy() for name, value in numbers.items()}
+
+
+def learn_nothing(case: str) -> dict[str, np.ndarray]:
+    """The weights before."""
+    torch.manual_seed(1)
+    return weights_of(make_algorithm(*CASES[case], CPU))
+
+
+def weights_of(algorithm: Dqn | Ppo | Sac) -> dict[str, np.ndarray]:
+    """Of all modules, by name."""
+    return {
+        f"{kind}/{name}": value.detach().numpy().copy()
+        for kind, module in algorithm.modules().items()
+        for name, value in module.state_dict().items()
+    }
+
+
+def replace_accumulation(group: Group) -> LearnerConfig:
+    """Rank 1 takes its batches in parts, as one that had too little memory would."""
+    return msgspec.structs.replace(LEARNER, batch_size=ITEMS // group.size, accumulation=4 if group.rank else 1)
+
+
+def share(batch: Batch, group: Group) -> Batch:
+    """A rank's part of what a single process has as a whole."""
+    size = ITEMS // group.size
+    return batch.part(group.rank * size, (group.rank + 1) * size)
+
+
+def learn_rollouts(algorithm: Ppo, optimiser: Optimiser, group: Group) -> dict[str, Tensor]:
+    """As the learner's loop does; rollouts of the ranks differ in length."""
+    measured: dict[str, Tensor] = {}
+    for rollout in rollouts(algorithm.spec, group):
+        items, _ = algorithm.prepare(to_rollout(rollout, algorithm.spec, CPU), vtrace=False)
+        for _ in range(algorithm.config.passes):
+            for minibatch in algorithm.minibatches(items, group=group):
+                measured, _ = optimiser.update(algorithm, minibatch)
+            if algorithm.stop(float(group.mean(measured["kl"]))):
+                break
+        algorithm.finish(items, group)
+    return measured
+
+
+def rollouts(spec: ExperienceSpec, group: Group) -> Iterator[dict[str, np.ndarray]]:
+    """Chunks of a random policy; rank 0 of two gets those of the first streams, which are fewer."""
+    for seed in range(ROLLOUTS):
+        chunks, _ = play(spec, partial(acted, np.random.default_rng(seed)), 6, 20, seed)
+        mine = [chunk for chunk in chunks if group.size == 1 or (chunk.stream < 2) == (group.rank == 0)]
+        yield to_arrays(spec, mine)
+
+
+def acted(random: np.random.Generator, stacked: Columns) -> Acted:
+    """At random, among three."""
+    count = len(stacked["vector"])
+    log_prob = np.full(count, np.log(1 / 3), np.float32)
+    return Acted(random.integers(3, size=count), {LOG_PROB: log_prob})
+
+
+def fixed_noise(like: Tensor) -> Tensor:
+    """Instead of random numbers: the same for an item in whatever batch it comes."""
+    return torch.sin(20 * like + torch.arange(like.shape[1]))
+
+
+def one_breaks(group: Group) -> dict[str, np.ndarray]:
+    """The gradient of rank 1 is not finite once: nobody may take that step."""
+    torch.manual_seed(1)
+    algorithm = Dqn(DQN, DqnConfig(hidden=16, n_step=3), CPU)
+    optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, group=group)
+    loss = algorithm.loss
+    for number in range(3):
+        factor = np.nan if number == 1 and group.rank == 1 else 1.0
+
+        def breaking(batch: Batch, weight: Tensor, factor: float = factor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+            value, priority, metrics = loss(batch, weight)
+            return factor * value, priority, metrics
+
+        algorithm.loss = breaking  # type: ignore[method-assign,assignment]
+        measured, _ = optimiser.update(algorithm, make_batch(DQN, 8))
+    weights = {name: value.detach().numpy().copy() for name, value in algorithm.modules()["policy"].state_dict().items()}
+    return weights | {"skipped": measured["skipped_updates"].numpy()}
+
+
+def running_statistics(group: Group) -> dict[str, np.ndarray]:
+    """Every rank has seen something else; then all have what rank 0 had."""
+    torch.manual_seed(group.rank)
+    module = nn.BatchNorm1d(3)
+    module(torch.randn(10 + group.rank, 3))
+    before = module.running_mean.clone()  # type: ignore[union-attr]
+    group.equalise(module.buffers())
+    return {"before": before.numpy()} | {name: value.numpy().copy() for name, value in module.named_buffers()}
+
+
+class Beating:
+    """Leaves a trace after many beats."""
+
+    stopping = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.beats = folder, 0
+
+    def beat(self) -> None:
+        self.beats += 1
+        if self.beats == 30:
+            (self.folder / "beaten").touch()
+
+
+def main(folder: Path) -> None:
+    """Everything that two ranks can be seen to do, one thing after the other."""
+    torch.set_num_threads(1)
+    torch.randn_like = fixed_noise  # type: ignore[assignment]
+    group = join(CPU, Beating(folder))
+    for case in CASES:
+        np.savez(folder / f"{case}-{group.rank}.npz", **learn(case, group))  # type: ignore[arg-type]
+    np.savez(folder / f"broken-{group.rank}.npz", **one_breaks(group))  # type: ignore[arg-type]
+    np.savez(folder / f"statistics-{group.rank}.npz", **running_statistics(group))  # type: ignore[arg-type]
+    told = {
+        "any": [group.any(False), group.any(group.rank == 1)],
+        "least": group.least(10 + group.rank),
+        "total": group.total(10 + group.rank),
+        "listening": [entry.laddr.ip for entry in psutil.Process().net_connections("inet") if entry.status == "LISTEN"],
+    }
+    if group.rank == 1:  # has no batch before the other has beaten often
+        while not (folder / "beaten").exists():
+            pass
+    told["waited"] = group.any(False)
+    (folder / f"told-{group.rank}.json").write_text(json.dumps(told))
+    if group.rank == 1:
+        os._exit(0)  # without a word
+    try:
+        while True:
+            group.total(1)
+    except GroupBroken:
+        (folder / "broken").touch()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,91 @@
+"""Who gets which device, and what is told of an end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import tomli_w
+import torch
+
+from learner import ranks
+from learner.config import DqnConfig, LearnerConfig
+from learner.devices import Capabilities, DeviceError
+from learner.ranks import BROKEN_STATUS, resolve_each
+from tests.flow.fleet import ROOT
+from tests.learner.examples import CPU, make_spec, vector
+from transport.run_dir import RunDir
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(name: str) -> torch.device:
+        return torch.device("cuda", 0) if name == "auto" else torch.device(name if ":" in name else f"{name}:0")
+
+    monkeypatch.setattr(ranks, "resolve", resolve)
+    monkeypatch.setattr(ranks, "capabilities", lambda device: Capabilities("a card", collectives="nccl"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+def test_all_processes_share_the_cpu() -> None:
+    assert resolve_each("cpu", 1) == [CPU] and resolve_each("cpu", 3) == [CPU] * 3
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_each_process_has_a_card_of_its_own(name: str, two_gpus: None) -> None:
+    assert resolve_each(name, 2) == [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "processes", "reason"),
+    [("cuda", 3, "there are 2: use --learner.processes 2"), ("cuda:1", 2, "one device for 2 processes: say cuda")],
+)
+def test_more_processes_than_cards_are_refused(name: str, processes: int, reason: str, two_gpus: None) -> None:
+    with pytest.raises(DeviceError, match=reason):
+        resolve_each(name, processes)
+
+
+def test_a_device_without_collectives_serves_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "resolve", lambda name: torch.device("mps"))
+    assert resolve_each("mps", 1) == [torch.device("mps")]
+    with pytest.raises(DeviceError, match="one process only: leave out --learner.processes 2"):
+        resolve_each("mps", 2)
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "line"),
+    [
+        ({0: BROKEN_STATUS, 1: -9}, 1, "learner-1 was ended by SIGKILL, and with it the others\n"),
+        ({0: BROKEN_STATUS, 2: 2}, 2, ""),
+        ({0: 1}, 1, ""),
+        ({0: BROKEN_STATUS, 1: BROKEN_STATUS}, BROKEN_STATUS, "learner: its processes have lost each other\n"),
+    ],
+)
+def test_the_first_cause_is_told(ended: dict[int, int], status: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ranks._explain(ended) == status and capsys.readouterr().out == line
+
+
+def test_the_module_answers_in_one_json_line() -> None:
+    command = [sys.executable, "-m", "learner.ranks", "cpu", "4"]
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (child.returncode, json.loads(child.stdout)) == (0, {"device": "cpu", "name": "CPU", "processes": 4})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_what_no_process_can_do_is_said_once_and_ends_them_all(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.create()
+    learner = msgspec.to_builtins(LearnerConfig(processes=2, device="cpu", batch_size=10, accumulation=3))
+    sections = {"algorithm": msgspec.to_builtins(DqnConfig(hidden=8)), "learner": learner}
+    run_dir.config.write_text(tomli_w.dumps({"env": {"id": "toy"}} | sections))
+    run_dir.spec.write_bytes(msgspec.json.encode(make_spec(vector(), n_step=3)))
+    command = [sys.executable, "-m", "learner", str(run_dir.path)]
+    child = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    assert child.returncode == 2
+    assert child.stdout == "learner: learner.batch_size 10 must be a multiple of learner.accumulation 3\n"
+    assert not list((run_dir.path / "endpoints").iterdir())
