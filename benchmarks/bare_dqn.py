@@ -35,7 +35,7 @@ class DqnLoop:
         self.network, self.target = machine.place(make()), machine.place(make()).requires_grad_(False)
         self.parameters = list(self.network.parameters())
         self.adam = machine.adam(self.parameters, self.learner.learning_rate, self.learner.adam_epsilon)
-        self.batches = [self._to_device(batch) for batch in batches]
+        self.batches = [self.to_device(batch) for batch in batches]
         self.host = Host(machine.device, setting.batch)
         self.powers = torch.pow(config.gamma, torch.arange(config.n_step, device=machine.device))
         self.first_rows = torch.arange(0, setting.batch * window.shape[1], window.shape[1], device=machine.device)[:, None]
@@ -44,11 +44,11 @@ class DqnLoop:
             self.loss = torch.compile(self._loss, dynamic=False)
         self.updates = 0
 
-    def _to_device(self, batch: dict[str, np.ndarray]) -> Tensors:
-        names = {name for name in batch if name not in ("key", "policy_version")}
-        arrays = {name: batch[name].astype(np.float32) if name == "probability" else batch[name] for name in names}
-        tensors = {name: torch.tensor(array, device=self.machine.device) for name, array in arrays.items()}
-        return tensors | {"action": tensors["action"].long()[:, None]}
+    def to_device(self, batch: dict[str, np.ndarray]) -> Tensors:
+        """A batch as replay gives it; on a CPU where it lies."""
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items() if name not in ("key", "policy_version")}
+        tensors |= {"probability": tensors["probability"].float(), "action": tensors["action"].long()[:, None]}
+        return {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
 
     def stacks(self, rows: Tensor, index: Tensor) -> Tensor:
         """What a network reads of the stacks [b, stack] that are rows of all windows in one."""
@@ -78,7 +78,11 @@ class DqnLoop:
         return loss, (goal - q.detach()).abs()
 
     def update(self) -> None:
-        batch = self.batches[self.updates % len(self.batches)]
+        """By the next of the batches that are there."""
+        self.learn(self.batches[self.updates % len(self.batches)])
+
+    def learn(self, batch: Tensors) -> None:
+        """An update."""
         probability = batch["probability"]
         weight = (probability.min() / probability) ** self.config.importance_exponent
         items, parts = self.setting.batch, self.setting.accumulation

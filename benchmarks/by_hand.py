@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -81,11 +82,11 @@ class Host:
         self._events = device.type == "cuda"
         self._memory = [torch.empty(items, pin_memory=True) for _ in range(2)] if self._events else []
         self._done: list[Any] = []
-        self.seen = 0.0  # of the last priorities that came: they have been looked at
+        self.seen = np.zeros(items, np.float32)  # the last priorities that came
 
     def take(self, priorities: Tensor) -> None:
         if not self._events:
-            self.seen = float(priorities.cpu().numpy()[0])
+            self.seen = priorities.cpu().numpy()
             return
         memory = self._memory[0]
         self._memory.reverse()
@@ -96,4 +97,4 @@ class Host:
         if len(self._done) > 1:
             event, memory = self._done.pop(0)
             event.synchronize()
-            self.seen = float(memory.numpy()[0])
+            self.seen = memory.numpy()

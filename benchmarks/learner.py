@@ -5,7 +5,8 @@ read. Cases (--cases):
 
   compared   the learner and a bare torch loop in turn: the same arithmetic written by hand, on batches of the same server that
              lie on the device already (benchmarks/bare.py). DQN: nature (84x84 frames, Nature network) and mlp (22 floats, two
-             layers of 256); PPO: ppo-nature and ppo-mlp, a batch being one minibatch of a rollout
+             layers of 256); PPO: ppo-nature and ppo-mlp, a batch being one minibatch of a rollout. On a CPU also the bare loop
+             fed by the server as the learner is, since replay then takes its share of the same cores
   variants   the learner's loop with a profiler: each precision, compiled, with CUDA graphs; other batches; device busy, memory
   peers      a single-file DQN with its replay memory, and with --peer-python Stable-Baselines3's train(), each for itself
   bounds     what the device's measured rates allow an update of the Nature network (benchmarks/roofline.py)
@@ -33,7 +34,7 @@ import msgspec
 
 from benchmarks import learner_actors
 from benchmarks.learner_plan import BATCHES, SWEPT, About, batches, compared, variants
-from benchmarks.learner_report import BARE, LEARNER, PEER, RUN, SINGLE, WATCHED, Key, bound, make_report
+from benchmarks.learner_report import BARE, FED, LEARNER, PEER, RUN, SINGLE, WATCHED, Key, bound, make_report
 from benchmarks.learner_runs import CaseFailed, Found, Source, by_hand, say, serving
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.wire import ACTIONS
@@ -93,6 +94,8 @@ class Bench:
             for setting in settings:
                 self.try_(setting.name, BARE, partial(source.bare, setting, seconds))
                 self.try_(setting.name, LEARNER, partial(source.learner, setting, seconds))
+                if self.about.kind == "cpu" and not WORKLOADS[setting.workload].rollouts:
+                    self.try_(setting.name, FED, partial(source.bare, setting, seconds, fed=True))
         for setting in settings if self.about.kind != "cpu" else []:
             self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
 

@@ -15,7 +15,7 @@ from benchmarks.wire import ACTIONS
 from benchmarks.workloads import WORKLOADS, Setting
 
 Key = tuple[str, str]  # the case, and who did it
-LEARNER, BARE, WATCHED, RUN = "learner", "bare loop", "with profiler", "run"
+LEARNER, BARE, FED, WATCHED, RUN = "learner", "bare loop", "bare loop, fed", "with profiler", "run"
 SINGLE, PEER = "single-file DQN", "stable_baselines3"
 UNITS = {
     "updates": "updates/s",
@@ -50,7 +50,7 @@ def make_report(found: Mapping[Key, list[Found]], precisions: Mapping[str, str],
     if theirs:
         report.peer(PEER, "", {}, theirs)
     for case, who in found:
-        if who in (BARE, SINGLE, PEER):
+        if who in (BARE, FED, SINGLE, PEER):
             compare(report, case, who, found)
     gains(report, {case: told[0]["updates"] for (case, who), told in found.items() if who == WATCHED})
     scaling(report, {case: told[0] for (case, who), told in found.items() if who == RUN})
@@ -62,9 +62,9 @@ def compare(report: Report, case: str, who: str, found: Mapping[Key, list[Found]
     ours, theirs = ([one["updates"] for one in found.get((case, name), [])] for name in (LEARNER, who))
     if not ours:
         return
-    if who == BARE:
+    if who in (BARE, FED):
         each = [one / other for one, other in zip(ours, theirs, strict=False)]
-        report.add(case, f"ratio to the {BARE}", "", each)
+        report.add(case, f"ratio to the {who}", "", each)
         report.ratio(case, "updates", who, statistics.median(each))
     else:
         report.ratio(case, "updates", who, statistics.median(ours) / statistics.median(theirs))

@@ -76,9 +76,9 @@ class Source:
         with self._run(setting) as run:
             return told(("benchmarks.watched", str(run.path), str(seconds)), seconds, setting.threads)
 
-    def bare(self, setting: Setting, seconds: float) -> Found:
-        """The bare loop, on batches of this server's. Raises CaseFailed."""
-        return by_hand("benchmarks.bare", Task(str(self._run_dir.path), setting, seconds))
+    def bare(self, setting: Setting, seconds: float, fed: bool = False) -> Found:
+        """The bare loop, on a few batches of this server's or, `fed`, on one after another. Raises CaseFailed."""
+        return by_hand("benchmarks.bare", Task(str(self._run_dir.path), setting, seconds, fed))
 
     @contextmanager
     def _run(self, setting: Setting) -> Iterator[RunDir]:

@@ -14,6 +14,7 @@ from transport.run_dir import RunDir
 
 READY_SECONDS = 120.0
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(THREADS, "1")
 
 
 def start(*arguments: str, threads: int = 1) -> subprocess.Popen[str]:

@@ -33,7 +33,7 @@ class Nothing(Optimiser):
 
     def update(self, algorithm: Algorithm, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         algorithm.after_update()
-        return {}, torch.rand(len(batch.action))
+        return {"loss": torch.zeros(())}, torch.rand(len(batch.action))
 
 
 class Pause(Nothing):

@@ -108,8 +108,9 @@ def warm_up_updates(device: str) -> int:
 
 
 class Task(Struct, frozen=True):
-    """What a loop written by hand is to do. `run_dir`: of the replay server that draws its batches."""
+    """What a loop written by hand is to do. `run_dir`: of the server that draws its batches, `fed`: each of them, all along."""
 
     run_dir: str
     setting: Setting
     seconds: float
+    fed: bool = False
