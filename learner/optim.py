@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from learner.adam import make_adam
 from learner.algorithms.base import Algorithm, BatchT
 from learner.compiling import Loss
 from learner.config import LearnerConfig
@@ -47,16 +48,14 @@ class Optimiser:
         self.precision = precision(config.precision, device, large_convolutions(parameters))
         self.compiled_loss: Loss | None = None  # to be used instead of the algorithm's own
         self._parameters = parameters
-        adam = capabilities(device).adam
-        self._fused = adam == "fused"
+        able = capabilities(device)
+        self._fused = able.adam == "fused"
         usual = [parameter for parameter in parameters if parameter not in rates]
         groups: list[dict[str, Any]] = [
             {"params": usual},
             *({"params": [parameter], "lr": rate} for parameter, rate in rates.items()),
         ]
-        self._adam = torch.optim.Adam(
-            groups, lr=config.learning_rate, eps=config.adam_epsilon, fused=self._fused, foreach=adam == "foreach"
-        )
+        self._adam = make_adam(groups, config.learning_rate, config.adam_epsilon, able)
         self._rates = [group["lr"] for group in self._adam.param_groups]
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
         self._skipped = torch.zeros((), device=device)
