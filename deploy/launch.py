@@ -33,7 +33,7 @@ from deploy.config import (
     write_config,
 )
 from deploy.process import check_actor_python, child_environment, python_command
-from deploy.service import read_steps
+from deploy.service import own_cores, read_steps
 from deploy.status import Document, algorithm_name
 from learner.config import DqnConfig, PpoConfig, SacConfig
 from replay import capacity
@@ -141,7 +141,8 @@ def prepare(request: Request) -> Launch:
     with _device_probe(config.learner.device) as probe:
         spec = _check_environment(config)
         device = _probed(probe)
-    config = fit_rollouts(resolve(stack, on_gpu=device["device"] != "cpu"), spec)
+    on_gpu = device["device"] != "cpu"
+    config = fit_rollouts(settle_threads(resolve(stack, on_gpu), on_gpu), spec)
     _check_spec(run, config, spec, stopped)
     shortages = find_shortages(config, spec, run)
     if shortages:
@@ -149,6 +150,16 @@ def prepare(request: Request) -> Launch:
     if little := find_little_disk(config, spec, run):
         print(little, flush=True)
     return Launch(run, config, spec, stopped, request.fresh)
+
+
+def settle_threads(config: RunConfig, on_gpu: bool) -> RunConfig:
+    """Makes a number of learner.threads 0: one for each core that the actors' threads and replay leave, at least one. Beside an
+    accelerator one, since little is left to compute."""
+    if config.learner.threads:
+        return config
+    left = len(own_cores()) - config.actors.count * config.actors.threads - 1
+    threads = 1 if on_gpu else max(left, 1)
+    return msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, threads=threads))
 
 
 def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:

@@ -36,9 +36,10 @@ class Plan:
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start."""
     folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
+    computing = config.learner.threads or 1  # 0 has been settled by whoever launches
     servers = (
         Plan("replay", "replay", "replay", (folder,), vital=True),
-        Plan("learner", "learner", "learner", (folder,), needs=("replay",), vital=True, threads=config.learner.threads),
+        Plan("learner", "learner", "learner", (folder,), needs=("replay",), vital=True, threads=computing),
     )
     actors = (
         Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), ("learner",), threads=threads, python=python)

@@ -136,7 +136,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     compile: Annotated[bool, Meta(description="compile the update (torch.compile): minutes at the start, then faster")] = False
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
-    threads: Annotated[int, Meta(ge=1, description="compute threads of the learner")] = 1
+    threads: Annotated[
+        int, Meta(ge=0, description="compute threads; 0: on a CPU as many as actors and replay leave cores, else one")
+    ] = 0
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3
     memory_limit_bytes: Annotated[
         int, Meta(ge=0, description="memory that updates may take; micro-batches are made small enough; 0: what is free")
