@@ -256,7 +256,7 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
         raise ConfigError(f"the device could not be looked for: {last}") from None
     if "error" in found:
         raise ConfigError(f"--device: {found['error']}")
-    print(f"learner on {found['device']} ({found['name']})", flush=True)
+    print(f"learner on {found['device']} ({found['name']})" + (f"; {found['note']}" if found["note"] else ""), flush=True)
     return dict(found)
 
 

@@ -231,10 +231,13 @@ def _collectives(backend: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints one JSON line about the device of that name (0, or 2 and the error)."""
+    """Prints one JSON line about the device of that name (0, or 2 and the error). Where auto comes to nothing but the CPU beside a
+    GPU, a `note` says why."""
+    name = arguments[0] if arguments else "auto"
     try:
-        device = resolve(arguments[0] if arguments else "auto")
-        found = {"device": str(device), "name": capabilities(device).name}
+        device = resolve(name)
+        note = finding.missing("cuda") if name == "auto" and device.type == "cpu" and finding.gpus() else ""
+        found = {"device": str(device), "name": capabilities(device).name, "note": note}
     except DeviceError as error:
         print(json.dumps({"error": str(error)}))
         return 2

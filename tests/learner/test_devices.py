@@ -125,11 +125,22 @@ def test_a_process_gets_the_compute_threads_it_asked_for_also_when_set_up_twice(
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("maker", ["NVIDIA", "AMD"])
+def test_a_gpu_that_auto_cannot_take_is_told_of_where_the_cpu_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], maker: str
+) -> None:
+    monkeypatch.setattr(finding, "missing", lambda kind: f"{kind} is gone")
+    for name, here, note in (("auto", {maker}, "cuda is gone"), ("auto", set(), ""), ("cpu", {maker}, "")):
+        monkeypatch.setattr(finding, "gpus", lambda here=here: here)
+        assert devices.main([name]) == 0
+        assert json.loads(capsys.readouterr().out) == {"device": "cpu", "name": "CPU", "note": note}
+
+
 def test_the_module_prints_one_json_line() -> None:
     def ask(name: str) -> tuple[int, dict[str, str]]:
         child = subprocess.run([sys.executable, "-m", "learner.devices", name], capture_output=True, text=True, timeout=60)
         return child.returncode, json.loads(child.stdout)
 
-    assert ask("cpu") == (0, {"device": "cpu", "name": "CPU"})
+    assert ask("cpu") == (0, {"device": "cpu", "name": "CPU", "note": ""})
     status, answer = ask("toaster")
     assert status == 2 and "toaster" in answer["error"]
