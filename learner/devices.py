@@ -231,8 +231,10 @@ def _collectives(backend: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints one JSON line about the device of that name (0, or 2 and the error). Where auto comes to nothing but the CPU beside a
-    GPU, a `note` says why."""
+    """Prints one JSON line about the device of that name (0, or 2 and the error).
+
+    Where auto comes to nothing but the CPU beside a GPU, its `note` says why.
+    """
     name = arguments[0] if arguments else "auto"
     try:
         device = resolve(name)
