@@ -138,7 +138,7 @@ def prepare(request: Request) -> Launch:
         stack.append(Layer("env.backend auto", {"env": {"backend": _settle_backend(config.deploy.actor_python)}}))
         config = resolve(stack)
     os.environ.update(child_environment())  # for the device probe
-    with _device_probe(config.learner.device) as probe:
+    with _device_probe(config.learner.device, config.learner.precision) as probe:
         spec = _check_environment(config)
         device = _probed(probe)
     on_gpu = device["device"] != "cpu"
@@ -228,10 +228,10 @@ def _check_environment(config: RunConfig) -> ExperienceSpec:
 
 
 @contextmanager
-def _device_probe(name: str) -> Iterator[subprocess.Popen[str]]:
+def _device_probe(name: str, precision: str) -> Iterator[subprocess.Popen[str]]:
     """Importing torch takes seconds and 200 MB: in a child, and while the environment is being tried."""
     probe = subprocess.Popen(
-        python_command("learner.devices", name),
+        python_command("learner.devices", name, precision),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -255,7 +255,7 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
         last = (err.strip().splitlines() or [f"exit {probe.returncode}"])[-1]
         raise ConfigError(f"the device could not be looked for: {last}") from None
     if "error" in found:
-        raise ConfigError(f"--device: {found['error']}")
+        raise ConfigError(found["error"])
     print(f"learner on {found['device']} ({found['name']})" + (f"; {found['note']}" if found["note"] else ""), flush=True)
     return dict(found)
 

@@ -1,4 +1,4 @@
-"""What each kind of accelerator can do, and how torch is set up for it. `python -m learner.devices NAME` says which it is (JSON).
+"""What each kind of accelerator can do, and how torch is set up for it. `python -m learner.devices NAME PRECISION` looks for one.
 
 Code elsewhere asks for capabilities, never for a device's name.
 """
@@ -230,22 +230,23 @@ def _collectives(backend: str) -> str:
     return backend if distributed.is_available() and getattr(distributed, f"is_{backend}_available")() else ""
 
 
-def main(arguments: list[str]) -> int:
-    """Prints one JSON line about the device of that name (0, or 2 and the error).
+def main(name: str, wanted: str) -> int:
+    """Prints one JSON line about the device of that name, which must have the precision that is wanted; 0, or 2 and the error.
 
     Where auto comes to nothing but the CPU beside a GPU, its `note` says why.
     """
-    name = arguments[0] if arguments else "auto"
+    flag = "--device"
     try:
         device = resolve(name)
-        note = finding.missing("cuda") if name == "auto" and device.type == "cpu" and finding.gpus() else ""
-        found = {"device": str(device), "name": capabilities(device).name, "note": note}
+        flag = "--learner.precision"
+        precision(wanted, device)
     except DeviceError as error:
-        print(json.dumps({"error": str(error)}))
+        print(json.dumps({"error": f"{flag}: {error}"}))
         return 2
-    print(json.dumps(found))
+    note = finding.missing("cuda") if name == "auto" and device.type == "cpu" and finding.gpus() else ""
+    print(json.dumps({"device": str(device), "name": capabilities(device).name, "note": note}))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -42,7 +42,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setattr(launch, "preflight", lambda *arguments: SPEC)
-    monkeypatch.setattr(launch, "_device_probe", lambda name: open(os.devnull))
+    monkeypatch.setattr(launch, "_device_probe", lambda *asked: open(os.devnull))
     monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
     monkeypatch.setattr(cli.service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])

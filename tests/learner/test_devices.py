@@ -132,15 +132,18 @@ def test_a_gpu_that_auto_cannot_take_is_told_of_where_the_cpu_takes_its_place(
     monkeypatch.setattr(finding, "missing", lambda kind: f"{kind} is gone")
     for name, here, note in (("auto", {maker}, "cuda is gone"), ("auto", set(), ""), ("cpu", {maker}, "")):
         monkeypatch.setattr(finding, "gpus", lambda here=here: here)
-        assert devices.main([name]) == 0
+        assert devices.main(name, "auto") == 0
         assert json.loads(capsys.readouterr().out) == {"device": "cpu", "name": "CPU", "note": note}
 
 
 def test_the_module_prints_one_json_line() -> None:
-    def ask(name: str) -> tuple[int, dict[str, str]]:
-        child = subprocess.run([sys.executable, "-m", "learner.devices", name], capture_output=True, text=True, timeout=60)
+    def ask(name: str, wanted: str = "auto") -> tuple[int, dict[str, str]]:
+        command = [sys.executable, "-m", "learner.devices", name, wanted]
+        child = subprocess.run(command, capture_output=True, text=True, timeout=60)
         return child.returncode, json.loads(child.stdout)
 
     assert ask("cpu") == (0, {"device": "cpu", "name": "CPU", "note": ""})
     status, answer = ask("toaster")
-    assert status == 2 and "toaster" in answer["error"]
+    assert status == 2 and "toaster" in answer["error"] and answer["error"].startswith("--device: ")
+    refused = "--learner.precision: precision float16 is not to be had on cpu: use auto, or float32 or bfloat16"
+    assert ask("cpu", "float16") == (2, {"error": refused})
