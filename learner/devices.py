@@ -9,10 +9,11 @@ import importlib.util
 import json
 import re
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -190,20 +191,36 @@ def set_up(device: torch.device, threads: int) -> None:
         torch.backends.cudnn.benchmark = True  # shapes never change, so the search is paid once
 
 
+def backend(device: torch.device) -> Any:
+    """torch's own module of a device: torch.cuda for CUDA and ROCm."""
+    return getattr(torch, device.type)
+
+
+def page_lock(memory: np.ndarray, device: torch.device) -> bool:
+    """Locks memory that is mapped already, for copies to the device that nobody waits for; says whether that went well."""
+    if device.type != "cuda":
+        return False
+    if int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
+        return True
+    with suppress(RuntimeError):  # CUDA reports what failed a second time, to whoever comes next
+        torch.zeros(1, device=device).cpu()
+    return False
+
+
 def clear_cache(device: torch.device) -> None:
     """Gives memory that torch keeps in reserve back to the device. Waits for it: now and then, not every update."""
     if capabilities(device).memory_cache:
-        getattr(torch, device.type).empty_cache()
+        backend(device).empty_cache()
 
 
 def random_state(device: torch.device) -> Tensor | None:
     """The state of the device's own generator; None where there is none, or it cannot be had."""
-    return getattr(torch, device.type).get_rng_state(device) if capabilities(device).random_state else None
+    return backend(device).get_rng_state(device) if capabilities(device).random_state else None
 
 
 def set_random_state(device: torch.device, state: Tensor) -> None:
     """Puts back what random_state() gave on a device of this kind."""
-    getattr(torch, device.type).set_rng_state(state, device)
+    backend(device).set_rng_state(state, device)
 
 
 def fork_random(device: torch.device) -> AbstractContextManager[None]:

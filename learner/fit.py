@@ -8,7 +8,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from learner.devices import capabilities
+from learner.devices import backend, capabilities
 
 SPARE = 0.8  # of the memory that is free: the rest is for what nobody foresees
 GRADIENTS = 2.0  # what is kept for the backward pass, and gradients of about the same size
@@ -17,7 +17,7 @@ GRADIENTS = 2.0  # what is kept for the backward pass, and gradients of about th
 def free_bytes(device: torch.device, limit_bytes: int) -> int:
     """Memory that the learner may still take on the device, at most the limit where one is set (0: none)."""
     if capabilities(device).memory_figures:
-        free = int(getattr(torch, device.type).mem_get_info(device)[0])
+        free = int(backend(device).mem_get_info(device)[0])
     else:
         free = psutil.virtual_memory().available  # the device is the CPU, or shares its memory, or does not tell
     return min(free, limit_bytes) if limit_bytes else free
@@ -26,9 +26,8 @@ def free_bytes(device: torch.device, limit_bytes: int) -> int:
 def limit_memory(device: torch.device, limit_bytes: int) -> None:
     """Lets the device's allocator fail beyond the limit, where it can be told to."""
     if capabilities(device).memory_cap:
-        module = getattr(torch, device.type)
-        total = module.get_device_properties(device).total_memory
-        module.set_per_process_memory_fraction(min(limit_bytes / total, 1.0), device)
+        total = backend(device).get_device_properties(device).total_memory
+        backend(device).set_per_process_memory_fraction(min(limit_bytes / total, 1.0), device)
 
 
 def bytes_per_item(loss: Callable[[], Tensor], parameters: list[torch.nn.Parameter], items: int) -> float:

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from learner.config import DqnConfig
 from transport.experience import Categorical, ExperienceSpec, Field
 
+# To ask torch about another is an error; mps came with later torches. Asked here, since compilers cannot follow the question.
+AUTOCAST_TYPES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "privateuseone")))
 NATURE_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
 SMALL_LAYERS = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
 NATURE_MINIMUM = 36  # the least height and width in pixels that the Nature layers can read
@@ -52,6 +54,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             module.train()
 
 
+def autocasts(device_type: str) -> bool:
+    """Whether autocast is on for a type of device."""
+    return device_type in AUTOCAST_TYPES and torch.is_autocast_enabled(device_type)
+
+
 def is_image(field: Field) -> bool:
     """Whether a field is a picture, [C, H, W] or [H, W] in uint8. Everything else is a vector, whatever its shape."""
     return field.dtype == "|u1" and len(field.shape) in (2, 3)
@@ -66,17 +73,33 @@ class Torso(nn.Module):
         self.scale, self.offset, self.shape = field.scale, field.offset, (stack, *field.shape)
         self.layers, self.features, self.image = layers, features, image
 
-    def forward(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
-        """Dequantises in `dtype`, then applies the layers."""
+    def decode(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        """Dequantises [B, stack, *shape] into what the layers read: [B, stack * C, H, W], or [B, stack * values].
+
+        In `dtype`; an image under autocast in autocast's, in which all 256 values can be told apart.
+        """
         assert stored.shape[1:] == self.shape, f"expected [B, {self.shape}], got {tuple(stored.shape)}"
-        values = stored.to(dtype)
+        if self.image:
+            pixels = stored.flatten(1, -3)
+            if autocasts(stored.device.type):
+                dtype = torch.get_autocast_dtype(stored.device.type)
+            values = pixels.to(dtype, memory_format=self.memory_format)
+        else:
+            values = stored.to(dtype).flatten(1)
         if self.scale != 1.0 or self.offset != 0.0:
             values = values * self.scale + self.offset if self.offset else values * self.scale
-        if not self.image:
-            values = values.flatten(1)
-        elif values.dim() == 5:
-            values = values.flatten(1, 2)
-        return self.layers(values)
+        return values
+
+    def forward(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        """Dequantises, then applies the layers."""
+        return self.layers(self.decode(stored, dtype))
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """In which the convolutions' weights lie, so that what they read can lie likewise."""
+        first = self.layers[0].weight
+        assert isinstance(first, Tensor)
+        return torch.channels_last if first.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
 
 
 def image_torso(field: Field, stack: int, batch_norm: bool) -> Torso:
@@ -123,20 +146,34 @@ class QNetwork(nn.Module):
         initialise(self)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        """Takes {name: [B, stack, *shape]} as stored; gives Q-values [B, n] in the parameters' type, also under autocast.
+        """Takes {name: [B, stack, *shape]} as stored; gives Q-values [B, n] in the parameters' type, also under autocast."""
+        return self.values(self.decode(observation))
+
+    def decode(self, observation: dict[str, Tensor]) -> list[Tensor]:
+        """Dequantises each field, once for all networks of this shape that are to value it."""
+        torsos = [torso for torso in self.torsos if isinstance(torso, Torso)]
+        return [torso.decode(observation[name], self._inner) for name, torso in zip(self.names, torsos, strict=True)]
+
+    def values(self, decoded: list[Tensor]) -> Tensor:
+        """Q-values [B, n] of what decode() gives.
 
         Dueling: Q = V + A - mean A, Wang et al. 2016 (arXiv:1511.06581, eq. 9). The streams share the hidden layer, which
         halves what travels to the actors.
         """
         dtype = self.head.weight.dtype
-        inner = next(self.torsos.parameters(), self.head.weight).dtype  # of an actor's copy it may be a smaller one
-        features = [torso(observation[name], inner) for name, torso in zip(self.names, self.torsos, strict=True)]
+        torsos = [torso for torso in self.torsos if isinstance(torso, Torso)]
+        features = [torso.layers(values) for torso, values in zip(torsos, decoded, strict=True)]
         hidden = self.trunk(features[0] if len(features) == 1 else torch.cat(features, 1))
-        output = self.head(hidden if inner == dtype else hidden.to(dtype)).to(dtype)
+        output = self.head(hidden if self._inner == dtype else hidden.to(dtype)).to(dtype)
         if not self.dueling:
             return output
         value, advantage = output[:, :1], output[:, 1:]  # [B, 1], [B, n]
         return value + advantage - advantage.mean(1, keepdim=True)
+
+    @property
+    def _inner(self) -> torch.dtype:
+        """The type of all but the head: of an actor's copy it may be a smaller one."""
+        return next(self.torsos.parameters(), self.head.weight).dtype
 
     @torch.inference_mode()
     def act(

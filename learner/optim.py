@@ -91,20 +91,28 @@ class Optimiser:
         """Adds up the gradients of all parts; their mean metrics and all priorities."""
         loss_of = self.compiled_loss or algorithm.loss
         items = len(weight)
+        if self.parts == 1:
+            with self.autocast():
+                loss, priorities, metrics = loss_of(batch, weight)
+            self._backward(loss)
+            return dict(metrics), priorities
         size = -(-items // self.parts)
         totals: dict[str, Tensor] = {}
-        priorities = []
+        parts = []
         for start in range(0, items, size):
             stop = min(start + size, items)
             share = (stop - start) / items  # the micro-batches' shares add up to the mean over the batch
             with self.autocast():
                 loss, priority, metrics = loss_of(batch.part(start, stop), weight[start:stop])
                 loss = loss * share
-            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-            priorities.append(priority)
+            self._backward(loss)
+            parts.append(priority)
             for name, value in metrics.items():
                 totals[name] = totals[name] + value * share if name in totals else value * share
-        return totals, torch.cat(priorities)
+        return totals, torch.cat(parts)
+
+    def _backward(self, loss: Tensor) -> None:
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
 
     def _fit(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> None:
         """Foresees how many parts it takes, by what a few items keep for the backward pass."""

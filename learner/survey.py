@@ -9,7 +9,7 @@ import sys
 import torch
 
 from learner import finding
-from learner.devices import KINDS, Capabilities, capabilities, precision, resolve
+from learner.devices import KINDS, Capabilities, backend, capabilities, precision, resolve
 
 ADAM = {"fused": "fused optimiser", "foreach": "multi-tensor optimiser", "single": "plain optimiser"}
 
@@ -72,7 +72,7 @@ def memory(device: torch.device) -> str:
     """How much is free, where the device tells, and what that means for batches; else nothing."""
     if not capabilities(device).memory_figures:
         return ""
-    free, total = getattr(torch, device.type).mem_get_info(device)
+    free, total = backend(device).mem_get_info(device)
     return (
         f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free: a larger batch is accumulated in parts that fit; "
         "--learner.memory-limit-bytes leaves some to others"

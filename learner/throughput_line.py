@@ -31,7 +31,7 @@ def describe(record: Record) -> str:
         *shown,
         f"policy v{get('policy_version', 0):.0f}",
         ladder,
-        f"data wait {get('data_wait_fraction', 0):.1%} · device busy {get('update_fraction', 0):.0%}",
+        f"data wait {get('data_wait_fraction', 0):.1%} · device busy {get('device_fraction', get('update_fraction', 0)):.0%}",
         f"skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "",
         f"not finite {get('ignored', 0):.0%} of items" if get("ignored") else "",
     )

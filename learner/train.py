@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +18,7 @@ from learner.algorithms.dqn import Dqn
 from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo import Ppo
 from learner.algorithms.sac import Sac
-from learner.batches import to_device
+from learner.batches import Batches, Drawn, make_batches, to_device
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig
@@ -31,6 +34,7 @@ from transport.run_dir import RunDir, write_atomically
 WAIT_SECONDS = 0.2
 CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
 Measured = dict[str, Tensor]  # of an epoch, 0-d each
+DrawnT = TypeVar("DrawnT", Drawn, SampledBatch)
 NEWEST = ("skipped_updates",)  # of an epoch's updates the last one's figure counts, not the mean
 COUNTERS = ("updates", "items")  # go on counting after a restart
 
@@ -92,28 +96,25 @@ class Learner:
         else:
             if config.compile:
                 self._compile(sampler, algorithm)
+            batches = make_batches(sampler, spec, self.device, self._metrics)
             while not life.stopping:
-                self._learn_from_items(sampler, algorithm)
+                self._learn_from_items(batches, algorithm)
+            batches.finish()
         self._save()
         sampler.close()
         self._publisher.close()
 
-    def _learn_from_items(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
+    def _learn_from_items(self, batches: Batches, algorithm: Dqn | Sac) -> None:
         """An epoch of updates, each on a batch of its own."""
-        config, spec, life = self.settings.learner, self.settings.spec, self._life
+        config, life = self.settings.learner, self._life
         for _ in range(config.updates_per_epoch):
-            sampled = self._wait_for_batch(sampler)
-            if sampled is None:
+            drawn = self._wait(batches.next)
+            if drawn is None:
                 return
-            with self._metrics.phase("copy"):
-                batch = to_device(sampled, spec, self.device)
             with self._metrics.phase("update"):
-                measured, priorities = self.optimiser.update(algorithm, batch)
-                new = priorities.cpu().numpy()  # the one wait for the device in this loop
-            self._metrics.mean("lag_mean", float(self.version - sampled.arrays["policy_version"].mean()))
-            with self._metrics.phase("send"):
-                sampler.update_priorities(sampled.arrays["key"], new)
-                sampler.release(sampled)  # after the update: on a CPU the batch lies in the slot
+                measured, priorities = self.optimiser.update(algorithm, drawn.batch)
+            batches.done(drawn, priorities)  # here alone the host waits for the device, on accelerators an update later
+            self._metrics.mean("lag_mean", self.version - drawn.mean_version)
             self._metrics.count("updates")
             self._metrics.count("items", config.batch_size)
             life.beat()
@@ -121,7 +122,7 @@ class Learner:
 
     def _learn_from_rollout(self, sampler: Sampler, algorithm: Ppo) -> None:
         """An epoch of PPO: some passes over one rollout batch. The next is asked for when the new weights are out."""
-        sampled = self._wait_for_batch(sampler)
+        sampled = self._wait(partial(self._next_rollouts, sampler))
         if sampled is None:
             return
         with self._metrics.phase("copy"):
@@ -158,7 +159,9 @@ class Learner:
                 break
         if config.target_kl:
             algorithm.adapt(float(measured["kl"]))
-        newest = {name: measured[name] for name in NEWEST} | {"learning_rate": torch.tensor(self.optimiser.learning_rate)}
+        newest = {name: measured[name] for name in NEWEST} | {
+            "learning_rate": torch.tensor(self.optimiser.learning_rate, device=self.device)
+        }
         return {name: value / updates for name, value in total.items()} | newest
 
     def _compile(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
@@ -166,7 +169,7 @@ class Learner:
         if not (able := devices.capabilities(self.device)).compiles:
             say(f"warning: --learner.compile is left out: torch.compile does not know {able.name}")
             return
-        sampled = self._wait_for_batch(sampler)
+        sampled = self._wait(sampler.next)
         if sampled is None:
             return
         batch = to_device(sampled, self.settings.spec, self.device)
@@ -195,8 +198,9 @@ class Learner:
         config = self.settings.learner
         self.epoch += 1
         self._metrics.gauge("epoch", self.epoch)
-        for name, value in measured.items():
-            self._metrics.gauge(name, float(value))
+        values = torch.stack([value.float() for value in measured.values()]).tolist()  # waits for the device, once for all
+        for name, value in zip(measured, values, strict=True):
+            self._metrics.gauge(name, value)
         if self.epoch % config.publish_epochs == 0:
             with self._metrics.phase("publish"):
                 self.version += 1
@@ -207,13 +211,15 @@ class Learner:
         if self.epoch % CACHE_EPOCHS == 0:
             devices.clear_cache(self.device)
 
-    def _wait_for_batch(self, sampler: Sampler) -> SampledBatch | None:
-        """The next batch, or None when the process is to stop."""
+    def _next_rollouts(self, sampler: Sampler, timeout_seconds: float) -> SampledBatch | None:
+        with self._metrics.phase("data_wait"):
+            return sampler.next(timeout_seconds)
+
+    def _wait(self, next_of: Callable[[float], DrawnT | None]) -> DrawnT | None:
+        """What comes next, or None when the process is to stop."""
         while not self._life.stopping:
-            with self._metrics.phase("data_wait"):
-                sampled = sampler.next(WAIT_SECONDS)
-            if sampled is not None:
-                return sampled
+            if (drawn := next_of(WAIT_SECONDS)) is not None:
+                return drawn
             self._life.beat()
         return None
 

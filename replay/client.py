@@ -195,6 +195,7 @@ class Sampler:
         `shared` False makes batches travel as raw parts, as they do between hosts. Raises SlabError.
         """
         self.oldest_version = -1
+        self.batch_size = batch_size
         self._client = Client(address)
         layout = rollout_layout(spec, batch_size) if rollouts else batch_layout(spec, batch_size)
         self._slab = Slab.create(layout, slots)
@@ -208,6 +209,11 @@ class Sampler:
         self._heard = time.monotonic()
         self._greeted = 0.0
         self._greet()
+
+    @property
+    def memory(self) -> np.ndarray:
+        """The bytes of all slots, one after the other: a SampledBatch's `slot` says which of them."""
+        return self._slab.memory
 
     def next(self, timeout_seconds: float) -> SampledBatch | None:
         """The next batch, or None when none came in time. Raises ReplayRefused."""

@@ -105,6 +105,10 @@ class Metrics:
         """Times a block: `with metrics.phase("act"): …`. Phases should not nest."""
         return Phase(self._phases, name)
 
+    def spend(self, name: str, seconds: float) -> None:
+        """Adds to a phase what was timed elsewhere."""
+        self._phases[name] = self._phases.get(name, 0.0) + seconds
+
     def value(self, name: str) -> float:
         """A counter as it stands."""
         return self._counters.get(name, 0)

@@ -65,6 +65,11 @@ class Slab:
         self._slot_bytes = layout.slot_bytes
         self.slots = [layout.view(memory, slot) for slot in range(slots)]
 
+    @property
+    def memory(self) -> np.ndarray:
+        """The bytes of all slots, one after the other."""
+        return np.frombuffer(self._memory, np.uint8)[: self._slot_bytes * len(self.slots)]
+
     def raw(self, slot: int) -> memoryview:
         """The bytes of a slot."""
         return memoryview(self._memory)[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]

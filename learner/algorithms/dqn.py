@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class Dqn:
         memory_format = torch.channels_last if capabilities(device).channels_last else torch.contiguous_format
         self.network: QNetwork = build_network(spec, config).to(device, memory_format=memory_format)  # type: ignore[call-overload]
         self.target = copy.deepcopy(self.network).eval().requires_grad_(False)
+        self._normalises = any(isinstance(module, torch.nn.BatchNorm2d) for module in self.network.modules())
         self.updates = 0
 
     def parameters(self) -> list[Parameter]:
@@ -70,11 +72,12 @@ class Dqn:
         # First the pass with gradients: autocast caches the parameters it converts, and a copy made under no_grad has none.
         q = self.network(step.observation).gather(1, micro_batch.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
-            valuing = self.target(step.next_observation)  # [b, n]
+            following = self.network.decode(step.next_observation)  # type: ignore[arg-type]
+            valuing = self.target.values(following)  # [b, n]
             selecting = valuing
             if self.config.double:
-                with evaluating(self.network):
-                    selecting = self.network(step.next_observation)
+                with evaluating(self.network) if self._normalises else nullcontext():
+                    selecting = self.network.values(following)
             goal = double_q_target(step.reward, step.discount, selecting, valuing)  # type: ignore[arg-type]
         value = q.detach()
         td = goal - value
