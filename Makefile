@@ -73,7 +73,7 @@ learn-check: environment
 torch-check:
 	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
 	@$(BOOTSTRAP) -I deploy/install.py --venv ".venv-torch-$(TORCH_VERSION)" --extras dev --torch "$(TORCH)" --torch-version "$(TORCH_VERSION)"
-	@exec .venv-torch-$(TORCH_VERSION)/bin/python -m pytest -m "not flow and not slow" tests/learner $(ARGS)
+	@exec .venv-torch-$(TORCH_VERSION)/bin/python -m pytest -m "not flow" tests/learner $(ARGS)
 
 lint: environment
 	@$(PYTHON) -m ruff check

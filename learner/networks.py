@@ -173,7 +173,9 @@ class QNetwork(nn.Module):
     @property
     def _inner(self) -> torch.dtype:
         """The type of all but the head: of an actor's copy it may be a smaller one."""
-        return next(self.torsos.parameters(), self.head.weight).dtype
+        for parameter in self.torsos.parameters():  # not next(): the compiler of torch 2.4 cannot follow its default
+            return parameter.dtype
+        return self.head.weight.dtype
 
     @torch.inference_mode()
     def act(
