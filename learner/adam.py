@@ -18,8 +18,15 @@ def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float
     """Adam for these groups of parameters. Its state is the same in every form: what one has kept, another goes on with."""
     if not able.lerp:
         return PlainAdam(groups, learning_rate, epsilon)
-    fused, foreach = able.adam == "fused", able.adam == "foreach"
-    return torch.optim.Adam(groups, lr=learning_rate, betas=BETAS, eps=epsilon, fused=fused, foreach=foreach)
+    return torch.optim.Adam(
+        groups,
+        lr=learning_rate,
+        betas=BETAS,
+        eps=epsilon,
+        fused=able.adam == "fused",
+        foreach=able.adam == "foreach",
+        capturable=able.graphs,
+    )
 
 
 class PlainAdam(Optimizer):

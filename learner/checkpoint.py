@@ -87,9 +87,9 @@ class Checkpoints:
         return None
 
 
-def pack(module: nn.Module) -> bytes:
-    """A module's weights, buffers included, as bytes for the wire."""
-    return safetensors.numpy.save({name: as_array(value) for name, value in module.state_dict().items()})
+def pack(weights: Mapping[str, Tensor]) -> bytes:
+    """A module's state_dict() as bytes for the wire."""
+    return safetensors.numpy.save({name: as_array(value) for name, value in weights.items()})
 
 
 def unpack(payload: bytes) -> Weights:

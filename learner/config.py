@@ -135,6 +135,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "float32", "bfloat16", "float16"], Meta(description="autocast type; auto asks the device")
     ] = "auto"
     compile: Annotated[bool, Meta(description="compile the update (torch.compile): minutes at the start, then faster")] = False
+    graphs: Annotated[
+        bool, Meta(description="launch the update as one, recorded as a CUDA graph (CUDA, ROCm): faster for small networks")
+    ] = False
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
     threads: Annotated[
         int, Meta(ge=0, description="compute threads; 0: on a CPU as many as actors and replay leave cores, else one")

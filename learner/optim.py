@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from learner.networks import large_convolutions
 from transport.lifetime import say
 
 MEASURED_ITEMS = 8  # by which the memory of a batch is foreseen
+Answer = tuple[dict[str, Tensor], Tensor]  # metrics, 0-d each; priorities [N]
 SCALER_STATE = ("scale", "_growth_tracker")  # what changes; the rest is configuration
 
 
@@ -47,6 +48,7 @@ class Optimiser:
         self.config, self.device = config, device
         self.precision = precision(config.precision, device, large_convolutions(parameters))
         self.compiled_loss: Loss | None = None  # to be used instead of the algorithm's own
+        self.recorded: Callable[[Any], Answer] | None = None  # to be used instead of compute()
         self._parameters = parameters
         able = capabilities(device)
         self._fused = able.adam == "fused"
@@ -65,12 +67,19 @@ class Optimiser:
         if config.memory_limit_bytes:
             limit_memory(device, config.memory_limit_bytes)
 
-    def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> tuple[dict[str, Tensor], Tensor]:
-        """Learns from one batch of N items, in as many parts as it takes to fit into memory, the last maybe smaller.
+    def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> Answer:
+        """Learns from one batch of N items. Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping
+        and skipped_updates so far; and priorities [N]. They last until the next update.
 
-        Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping and skipped_updates so far;
-        and priorities [N]. Raises MemoryError when a single item does not fit.
+        Raises MemoryError when a single item does not fit.
         """
+        answer = self.recorded(batch) if self.recorded else self.compute(algorithm, batch)
+        algorithm.after_update()
+        return answer
+
+    def compute(self, algorithm: Algorithm[BatchT], batch: BatchT) -> Answer:
+        """All of an update but the algorithm's after_update(): in as many parts as it takes to fit into memory, the last maybe
+        smaller."""
         weight = algorithm.importance(batch)  # over the whole batch, before it is split
         if not self._fitted:
             self._fit(algorithm, batch, weight)
@@ -84,8 +93,16 @@ class Optimiser:
             self._split_further(len(weight))  # here, where the error no longer holds what was computed
         totals["gradient_norm"] = self._step()
         totals["skipped_updates"] = self._skipped.clone()
-        algorithm.after_update()
         return totals, priorities
+
+    def changed_tensors(self, algorithm: Algorithm[BatchT]) -> list[Tensor]:
+        """Whatever compute() changes: parameters, running statistics, moments, counters."""
+        buffers = [buffer for module in algorithm.modules().values() for buffer in module.buffers()]
+        return [*algorithm.parameters(), *buffers, *self.state().values()]
+
+    def forget_gradient(self) -> None:
+        """The next update begins without one."""
+        self._adam.zero_grad(set_to_none=True)
 
     def _differentiate(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Adds up the gradients of all parts; their mean metrics and all priorities."""
@@ -130,7 +147,7 @@ class Optimiser:
 
     def _split_further(self, items: int) -> None:
         """After an allocation failed: forgets the gradient, gives memory back, halves the micro-batch."""
-        self._adam.zero_grad(set_to_none=True)
+        self.forget_gradient()
         clear_cache(self.device)
         if self.parts >= items:
             raise MemoryError("out of memory with a single item: a smaller network or observation is needed")
@@ -202,5 +219,5 @@ class Optimiser:
             self._adam.step()
         elif not broken:
             self._adam.step()
-        self._adam.zero_grad(set_to_none=True)
+        self.forget_gradient()
         return norm

@@ -23,6 +23,7 @@ from learner.checkpoint import CheckpointError, Checkpoints
 from learner.compiling import CompileError, cache_in, compile_loss
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig
 from learner.optim import Optimiser
+from learner.recording import RecordError, record
 from learner.rollouts import Items, to_rollout
 from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
@@ -89,14 +90,17 @@ class Learner:
         sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
         life.ready()
         if isinstance(algorithm, Ppo):
-            if config.compile:
-                say("warning: --learner.compile is for batches of items of one size; PPO's updates run as they are")
+            if config.compile or config.graphs:
+                say("warning: --learner.compile and --learner.graphs are for batches of one size; PPO's updates run as they are")
             while not life.stopping:
                 self._learn_from_rollout(sampler, algorithm)
         else:
             if config.compile:
                 self._compile(sampler, algorithm)
             batches = make_batches(sampler, spec, self.device, self._metrics)
+            self._learn_from_items(batches, algorithm)
+            if config.graphs:
+                self._record(batches, algorithm)
             while not life.stopping:
                 self._learn_from_items(batches, algorithm)
             batches.finish()
@@ -192,6 +196,20 @@ class Learner:
             sampler.release(sampled)
         self.optimiser.compiled_loss = compiled
         say(f"compiled the update in {time.monotonic() - begun:.0f} s")
+
+    def _record(self, batches: Batches, algorithm: Dqn | Sac) -> None:
+        """Has the update recorded, by a batch that is learned from; without success, says why."""
+        drawn = self._wait(batches.next)
+        if drawn is None:
+            return
+        try:
+            _, priorities = record(self.optimiser, algorithm, drawn.batch)
+            algorithm.after_update()
+            say("updates are recorded, and launched as one from now on")
+        except RecordError as error:
+            say(f"warning: updates are not recorded ({error}); training goes on as without --learner.graphs")
+            _, priorities = self.optimiser.update(algorithm, drawn.batch)
+        batches.done(drawn, priorities)
 
     def _end_epoch(self, measured: Measured) -> None:
         """Counts the epoch; reads the last update's metrics; publishes, saves and tidies when it is time."""

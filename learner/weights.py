@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from typing import NamedTuple
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from learner.checkpoint import CheckpointError, load_into, pack, unpack
 from transport.channel import Announcer, Client, Listener, Server, cut, wait
@@ -23,6 +24,13 @@ TURN_SECONDS = 0.005
 PAYLOADS_PER_READER = 2  # who asks and never reads must not fill the learner's memory
 
 
+class Packed(NamedTuple):
+    """Weights as they travel, and what is said of them."""
+
+    announce: Announce
+    payload: bytes
+
+
 class WeightPublisher:
     """Announces and serves the newest weights from a thread of its own, so that no reader, however slow, slows the learner."""
 
@@ -32,16 +40,17 @@ class WeightPublisher:
         self._server = Server(serve_address, queue=PAYLOADS_PER_READER)
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
-        self._newest: tuple[Announce, bytes] | None = None  # replaced as one, read by the thread
+        self._given: tuple[int, dict[str, Tensor]] | None = None  # replaced as one, read by the thread
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="weights", daemon=True)
         self._thread.start()
 
     def publish(self, module: nn.Module, version: int) -> None:
-        """Makes the module's parameters and buffers the newest weights. `version` must grow from call to call."""
-        payload = pack(module)
-        digest = hashlib.sha256(payload).hexdigest()
-        self._newest = (Announce(self._incarnation, version, len(payload), digest), payload)
+        """Makes the module's parameters and buffers the newest weights. `version` must grow from call to call.
+
+        Copies them where they are and waits for nothing: the thread packs them, which takes a device's queue and a checksum.
+        """
+        self._given = (version, {name: value.detach().clone() for name, value in module.state_dict().items()})
 
     def close(self) -> None:
         """Ends the thread and closes the sockets."""
@@ -51,21 +60,28 @@ class WeightPublisher:
         self._server.close()
 
     def _serve(self) -> None:
-        announced: Announce | None = None
-        next_announce = 0.0
+        packed: Packed | None = None
+        announced, next_announce = -1, 0.0
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
-            if self._newest is None:
+            given = self._given
+            if given is None:
                 continue
-            announce, payload = self._newest
-            if announce is not announced or time.monotonic() >= next_announce:
+            if packed is None or packed.announce.version != given[0]:
+                packed = self._packed(*given)
+            announce = packed.announce
+            if announce.version != announced or time.monotonic() >= next_announce:
                 self._announcer.announce(announce)
-                announced, next_announce = announce, time.monotonic() + ANNOUNCE_SECONDS
+                announced, next_announce = announce.version, time.monotonic() + ANNOUNCE_SECONDS
             while (arrival := self._server.receive()) is not None:
                 peer, message, _ = arrival
                 if isinstance(message, FetchWeights):
                     answer = Weights(announce.incarnation, announce.version, announce.sha256)
-                    self._server.send(peer, answer, cut(payload))
+                    self._server.send(peer, answer, cut(packed.payload))
+
+    def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed:
+        payload = pack(weights)
+        return Packed(Announce(self._incarnation, version, len(payload), hashlib.sha256(payload).hexdigest()), payload)
 
 
 class WeightFollower:

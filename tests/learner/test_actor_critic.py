@@ -71,7 +71,7 @@ def test_statistics_travel_with_the_weights() -> None:
     network, follower = build_actor_critic(spec, SMALL), build_actor_critic(spec, SMALL)
     rows = make_observation(GOAL, (30,))
     network.observe(rows, torch.arange(30) < 20)
-    load_into(follower, unpack(pack(network)))
+    load_into(follower, unpack(pack(network.state_dict())))
     assert network.inputs.normaliser is not None and follower.inputs.normaliser is not None
     assert float(follower.inputs.normaliser.count) == 20
     mean = torch.cat([rows[field.name][:20].mean(0) for field in GOAL])

@@ -35,7 +35,7 @@ def test_what_is_written_is_read_and_acts_the_same(tmp_path: Path) -> None:
 def test_packed_weights_survive_the_wire_bit_for_bit() -> None:
     first, second = make_network(), make_network()
     storages = [parameter.data_ptr() for parameter in second.parameters()]
-    load_into(second, unpack(pack(first)))
+    load_into(second, unpack(pack(first.state_dict())))
     for name, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[name]), name
     assert storages == [parameter.data_ptr() for parameter in second.parameters()]
@@ -83,7 +83,7 @@ def test_a_missing_truncated_damaged_foreign_or_endless_file_is_refused_in_one_l
 
 
 def test_hostile_or_broken_payloads_are_refused() -> None:
-    payload = pack(make_network())
+    payload = pack(make_network().state_dict())
     for broken in (b"", payload[:-1], payload[: len(payload) // 2], payload + b"x", b"\xff" * 64, b"cposix\nsystem\n"):
         with pytest.raises(CheckpointError):
             unpack(broken)
@@ -94,10 +94,10 @@ def test_hostile_or_broken_payloads_are_refused() -> None:
 def test_weights_of_another_network_are_refused_and_change_nothing() -> None:
     network = make_network()
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    good = unpack(pack(make_network()))
+    good = unpack(pack(make_network().state_dict()))
     name = "head.weight"
     cases = [
-        (unpack(pack(make_network(hidden=9))), "not torch.float32"),
+        (unpack(pack(make_network(hidden=9).state_dict())), "not torch.float32"),
         ({key: value for key, value in good.items() if key != name}, f"lack {name}"),
         ({**good, "stranger": good[name]}, "unknown stranger"),
         ({**good, name: good[name].astype(np.float64)}, "float64"),

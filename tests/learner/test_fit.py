@@ -1,3 +1,7 @@
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -55,3 +59,34 @@ def test_a_limit_counts_where_it_is_below_what_is_free() -> None:
 )
 def test_an_error_of_memory_is_told_from_others(error: RuntimeError, is_memory: bool) -> None:
     assert is_out_of_memory(error) is is_memory
+
+
+STARVED = """
+import json, resource, sys
+import psutil, torch
+from learner.algorithms.dqn import Dqn
+from learner.config import DqnConfig, LearnerConfig
+from learner.optim import Optimiser
+from tests.learner.examples import CPU, image, make_batch, make_spec
+
+torch.set_num_threads(1)
+spec = make_spec(image(), stack=4, n_step=1)
+dqn, batch = Dqn(spec, DqnConfig(hidden=32, n_step=1), CPU), make_batch(spec, 256)
+optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=256, precision="float32"), CPU)
+optimiser.update(dqn, batch.part(0, 8))  # whatever the first update takes for good
+room = psutil.Process().memory_info().vms + 100_000_000
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+for _ in range(2):
+    metrics, priorities = optimiser.update(dqn, batch)
+print(json.dumps([optimiser.parts, len(priorities), bool(torch.stack([p.isfinite().all() for p in dqn.parameters()]).all())]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of a process's memory are Linux's")
+def test_a_process_that_really_runs_out_of_memory_goes_on_with_smaller_micro_batches() -> None:
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    *said, result = done.stdout.splitlines()
+    parts, priorities, finite = json.loads(result)
+    assert parts > 1 and priorities == 256 and finite
+    assert said[-1].endswith(f"accumulated over {parts}") and all(line.startswith("out of memory:") for line in said)

@@ -160,9 +160,9 @@ def digest(payload: bytes) -> str:
     return hashlib.sha256(payload).hexdigest()
 
 
-GOOD = pack(make_module(9.0))
-NOT_A_NUMBER = pack(make_module(float("nan")))
-STRANGE = pack(make_module(9.0, size=4))
+GOOD = pack(make_module(9.0).state_dict())
+NOT_A_NUMBER = pack(make_module(float("nan")).state_dict())
+STRANGE = pack(make_module(9.0, size=4).state_dict())
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_older_weights_of_the_same_learner_are_not_taken_back(link: Link) -> Non
     module = make_module(1.0)
     follower, forger = link.follower(module), Forger(link)
     forger.serve(follower, Weights(7, 3, digest(GOOD)), GOOD, lambda: follower.version == 3)
-    older = pack(make_module(2.0))
+    older = pack(make_module(2.0).state_dict())
     asked = forger.served
     forger.serve(follower, Weights(7, 2, digest(older)), older, lambda: forger.served > asked + 1)
     assert follower.version == 3 and values(module) == {9.0} and follower.rejected == 0
