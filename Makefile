@@ -9,14 +9,17 @@ ARGS =
 # What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, rocm).
 EXTRAS = mario,retro,atari,robot,video,dev
 TORCH = auto
+# For torch-check: 2.4.1, the oldest that is supported, or newest, or any between.
+TORCH_VERSION = newest
 
 BOOTSTRAP := $(shell command -v python3 || command -v python3.11)
+NO_PYTHON = echo "Headrace needs Python 3.11. On Debian: sudo apt install python3.11 python3.11-venv" >&2; exit 1
 PYTHON := .venv/bin/python
 HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down scale status top logs eval demo bench learn-check lint test
+.PHONY: help environment install up down scale status top logs eval demo bench learn-check torch-check lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
@@ -29,6 +32,7 @@ help:
 	@echo "make demo      watch that policy, or ARGS='--video out.mp4'"
 	@echo "make bench     measure the replay service on this machine"
 	@echo "make learn-check  train what is known to learn, some twenty minutes"
+	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
 	@echo "make install   only make the environment, .venv (every target does so first)"
 	@echo "make lint      style and types"
 	@echo "make test      style, types and tests"
@@ -36,7 +40,7 @@ help:
 	@echo "up takes ENV=mario ACTORS=4 ALGO=dqn; all take RUN=name and ARGS='--more --flags'."
 
 environment:
-	@$(if $(BOOTSTRAP),,echo "Headrace needs Python 3.11. On Debian: sudo apt install python3.11 python3.11-venv" >&2; exit 1)
+	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
 	@$(BOOTSTRAP) -I deploy/install.py --extras "$(EXTRAS)" --torch "$(TORCH)"
 
 install: environment
@@ -64,6 +68,12 @@ bench: environment
 
 learn-check: environment
 	@exec $(PYTHON) -m pytest -m slow tests/learning -rA $(ARGS)
+
+# In an environment of its own. `newest` stays what it was when that was made: remove .venv-torch-newest to renew it.
+torch-check:
+	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
+	@$(BOOTSTRAP) -I deploy/install.py --venv ".venv-torch-$(TORCH_VERSION)" --extras dev --torch "$(TORCH)" --torch-version "$(TORCH_VERSION)"
+	@exec .venv-torch-$(TORCH_VERSION)/bin/python -m pytest -m "not flow" tests/learner $(ARGS)
 
 lint: environment
 	@$(PYTHON) -m ruff check

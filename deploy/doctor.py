@@ -37,7 +37,6 @@ EXTRAS = {
     "atari": ("ale-py",),
     "robot": ("pybullet",),
     "video": ("imageio-ffmpeg",),
-    "directml": ("torch-directml",),
     "dev": ("pytest", "ruff", "mypy"),
 }
 
@@ -79,7 +78,7 @@ def _devices() -> Iterator[Finding]:
     yield "torch", "ok", str(_version("torch"))
     try:
         done = subprocess.run(
-            python_command("learner.devices", "--survey"),
+            python_command("learner.survey"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -93,11 +92,16 @@ def _devices() -> Iterator[Finding]:
     except (ValueError, IndexError, OSError) as error:
         yield "devices", "lacks", f"they could not be looked for ({error})"
         return
-    for device in found:
+    for device in found["kinds"]:
         if device["missing"]:
             yield device["kind"], "note", f"not to be had: {device['missing']}"
-        else:
-            yield device["kind"], "ok", f"{device['name']}, {device['precision']}"
+            continue
+        yield device["kind"], "ok", f"{device['name']}, computes in {device['precision']}"
+        yield from (("", "ok", words) for words in (device["can"], device["memory"]) if words)
+    order = ", ".join(found["order"])
+    yield "--device auto", "ok", f"means {found['auto']} here, the first that is to be had of {order}"
+    if found["advice"]:
+        yield "directml", "note", found["advice"]
 
 
 def _extra(extra: str, names: tuple[str, ...]) -> Finding:
@@ -139,7 +143,7 @@ def show() -> None:
     marks = {"ok": "ok   ", "lacks": "LACKS", "note": "-    "}
     lacking = []
     for what, state, words in findings():
-        print(f"{marks[state]} {what:<12} {words}", flush=True)
+        print(f"{marks[state] if what else '     '} {what:<13} {words}", flush=True)
         if state == "lacks":
             lacking.append(what)
     print(

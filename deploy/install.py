@@ -26,6 +26,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 ROCM = "rocm7.2"
 ROCM_INDEX = f"https://download.pytorch.org/whl/{ROCM}"
 OLDEST, REFERENCE, NEWEST = (3, 11), (3, 11), (3, 14)
+NEWEST_TORCH = "newest"
 UNFINISHED = "unfinished"
 PROBE = """
 import json, sys
@@ -212,20 +213,22 @@ def detect_torch() -> str:
     return "cpu"
 
 
-def torch_sources(build: str, pin: str) -> list[tuple[str, list[str]]]:
-    """What to try in turn for a torch build: (label, arguments of pip install)."""
+def torch_sources(build: str, version: str) -> list[tuple[str, list[str]]]:
+    """What to try in turn for a torch build: (label, arguments of pip install). The version may be NEWEST_TORCH."""
+    label, exact = f"torch {version}", "torch" if version == NEWEST_TORCH else f"torch=={version}"
     if not sys.platform.startswith("linux"):
-        return [(f"torch {pin}", [f"torch=={pin}"])]
+        return [(label, [exact])]
+    plain = exact if version == NEWEST_TORCH else f"{exact},!={version}+cpu"
+    cpu, rocm = (exact if version == NEWEST_TORCH else f"{exact}+{build}" for build in ("cpu", ROCM))
     if build == "cuda":
-        return [(f"torch {pin} with CUDA, several GB", [f"torch=={pin},!={pin}+cpu"])]
+        return [(f"{label} with CUDA, several GB", [plain])]
     if build == "rocm":
-        label = f"torch {pin} with ROCm, several GB, from {ROCM_INDEX}"
-        return [(label, [f"torch=={pin}+{ROCM}", "--extra-index-url", ROCM_INDEX])]
-    return [
-        (f"torch {pin} for CPU", [f"torch=={pin}+cpu", "--retries", "1", "--timeout", "30"]),
-        (f"torch {pin} for CPU, from {CPU_INDEX}", [f"torch=={pin}+cpu", "--extra-index-url", CPU_INDEX, "--retries", "1"]),
-        (f"torch {pin} with CUDA (the CPU build is out of reach), several GB", [f"torch=={pin}"]),
-    ]
+        return [(f"{label} with ROCm, several GB, from {ROCM_INDEX}", [rocm, "--extra-index-url", ROCM_INDEX])]
+    indexed = (f"{label} for CPU, from {CPU_INDEX}", [cpu, "--extra-index-url", CPU_INDEX, "--retries", "1"])
+    fallback = (f"{label} with CUDA (the CPU build is out of reach), several GB", [exact])
+    if version == NEWEST_TORCH:  # without its name an index may have another build
+        return [indexed, fallback]
+    return [(f"{label} for CPU", [cpu, "--retries", "1", "--timeout", "30"]), indexed, fallback]
 
 
 def pinned(name: str) -> str:
@@ -233,17 +236,16 @@ def pinned(name: str) -> str:
     return re.findall(rf"(?m)^{name}==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"))[0]
 
 
-def write_constraints(folder: Path, extras: list[str]) -> Path:
-    """The constraints to install under. DirectML brings the torch that it was built for."""
+def write_constraints(folder: Path, extras: list[str], torch: str) -> Path:
+    """The constraints to install under, with this version of torch. DirectML brings the one that it was built for."""
     text = CONSTRAINTS.read_text(encoding="utf-8")
-    if "directml" in extras:
-        text = re.sub(r"(?m)^torch==.*\n", "", text)
+    line = "" if "directml" in extras or torch == NEWEST_TORCH else f"torch=={torch}\n"
     path = folder / "constraints.txt"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(re.sub(r"(?m)^torch==.*\n", line, text), encoding="utf-8")
     return path
 
 
-def install(environment: Environment, extras: list[str], build: str, wanted: str) -> None:
+def install(environment: Environment, extras: list[str], build: str, torch: str, wanted: str) -> None:
     """Fills the environment. Raises InstallError with the reason and the way out."""
     started = time.monotonic()
     interpreter, version, keep = take_stock(environment, extras, wanted)
@@ -253,12 +255,12 @@ def install(environment: Environment, extras: list[str], build: str, wanted: str
     print(f"Installing Headrace into {shown(environment.folder)} ({machine})", flush=True)
     if not keep and not environment.run("virtual environment", [interpreter, "-I", "-m", "venv", str(environment.folder)]):
         raise environment.failure("The virtual environment could not be made.")
-    limits = write_constraints(environment.folder, extras)
+    limits = write_constraints(environment.folder, extras, torch)
     under = ["--constraint", str(limits)]
     if not environment.pip("pip", f"pip=={pinned('pip')}"):
         raise environment.failure("pip could not be brought up to date.")
     if "directml" not in extras:
-        if not any(environment.pip(label, *arguments, *under) for label, arguments in torch_sources(build, pinned("torch"))):
+        if not any(environment.pip(label, *arguments, *under) for label, arguments in torch_sources(build, torch)):
             raise environment.failure("pip could not install torch.")
     needed = [extra for extra in extras if extra != "robot"]
     label = "Headrace, its libraries, and: " + ", ".join(needed) if needed else "Headrace and its libraries"
@@ -277,9 +279,9 @@ def shown(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-def fingerprint(folder: Path, extras: list[str], build: str) -> str:
+def fingerprint(folder: Path, extras: list[str], build: str, torch: str) -> str:
     """What an installation is made from: the folder it lives in, and a digest of its sources and options."""
-    digest = hashlib.sha256(json.dumps([extras, build]).encode())
+    digest = hashlib.sha256(json.dumps([extras, build, torch]).encode())
     for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
         digest.update(path.read_bytes())
     return f"{folder} {digest.hexdigest()}"
@@ -317,19 +319,21 @@ def main() -> int:
     parser.add_argument("--extras", default=usual, help=f"of: {', '.join(known_extras())} (default: {usual})")
     builds = ["auto", "cpu", "cuda", "rocm"]
     parser.add_argument("--torch", default="auto", choices=builds, help="the torch build (default: by the GPU)")
+    usual = pinned("torch")
+    parser.add_argument("--torch-version", default=usual, help=f"or {NEWEST_TORCH} (default: {usual}, of constraints.txt)")
     options = parser.parse_args()
     extras = sorted({name.strip() for name in options.extras.split(",") if name.strip()})
     for name in extras:
         if name not in known_extras():
             parser.error(f"there is no extra {name!r}; there are: {', '.join(known_extras())}")
     environment = Environment(Path(os.path.abspath(options.venv)))
-    wanted = fingerprint(environment.folder, extras, options.torch)
+    wanted = fingerprint(environment.folder, extras, options.torch, options.torch_version)
     if environment.holds(wanted):
         return 0
     try:
         with only_one():
             if not environment.holds(wanted):
-                install(environment, extras, options.torch, wanted)
+                install(environment, extras, options.torch, options.torch_version, wanted)
     except InstallError as error:
         print(f"\nNot installed: {error}", file=sys.stderr)
         return 1

@@ -34,15 +34,16 @@ from deploy.config import (
     write_config,
 )
 from deploy.process import check_actor_python, child_environment, python_command
-from deploy.service import read_steps
+from deploy.service import own_cores, read_steps
 from deploy.status import Document, algorithm_name
-from learner.config import DqnConfig, PpoConfig, SacConfig
+from learner.config import DqnConfig, LearnerConfig, PpoConfig, SacConfig
 from replay import capacity
 from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
 from transport.run_dir import RunDir, write_atomically
 
 PROBE_SECONDS = 120.0
 LEAST_DISK_BYTES = 200_000_000
+MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 COMPRESSION = 4  # of image columns on disk, at the least that is usual: emulators and simple scenes give 10 and more
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 SHARED_MEMORY = Path("/dev/shm")
@@ -140,10 +141,11 @@ def prepare(request: Request) -> Launch:
         stack.append(Layer("env.backend auto", {"env": {"backend": _settle_backend(config.deploy.actor_python)}}))
         config = resolve(stack)
     os.environ.update(child_environment())  # for the device probe
-    with _device_probe(config.learner.device, config.learner.processes) as probe:
+    with _device_probe(config.learner) as probe:
         spec = _check_environment(config)
         device = _probed(probe)
-    config = fit_rollouts(resolve(stack, on_gpu=device["device"] != "cpu"), spec)
+    on_gpu = device["device"] != "cpu"
+    config = fit_rollouts(settle_threads(resolve(stack, on_gpu), spec, on_gpu), spec)
     _check_spec(run, config, spec, stopped)
     shortages = find_shortages(config, spec, run)
     if shortages:
@@ -151,6 +153,20 @@ def prepare(request: Request) -> Launch:
     if little := find_little_disk(config, spec, run):
         print(little, flush=True)
     return Launch(run, config, spec, stopped, request.fresh)
+
+
+def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> RunConfig:
+    """Makes a number of learner.threads 0: on a CPU, for images, one for each core that the actors' threads and replay leave.
+
+    One where an accelerator computes, or where there is too little to compute to be worth dividing: measured, an update of a
+    small network takes longer with a second thread than with one, the Nature network's 0.6 of the time.
+    """
+    if config.learner.threads:
+        return config
+    left = len(own_cores()) - config.actors.count * config.actors.threads - 1
+    images = any(field.dtype == "|u1" and len(field.shape) > 1 for field in spec.fields)
+    threads = min(max(left, 1), MOST_THREADS) if images and not on_gpu else 1
+    return msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, threads=threads))
 
 
 def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
@@ -233,10 +249,10 @@ def _check_environment(config: RunConfig) -> ExperienceSpec:
 
 
 @contextmanager
-def _device_probe(name: str, processes: int) -> Iterator[subprocess.Popen[str]]:
+def _device_probe(learner: LearnerConfig) -> Iterator[subprocess.Popen[str]]:
     """Importing torch takes seconds and 200 MB: in a child, and while the environment is being tried."""
     probe = subprocess.Popen(
-        python_command("learner.devices", name) if processes == 1 else python_command("learner.ranks", name, str(processes)),
+        python_command("learner.probe", learner.device, learner.precision, str(learner.processes)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -260,9 +276,10 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
         last = (err.strip().splitlines() or [f"exit {probe.returncode}"])[-1]
         raise ConfigError(f"the device could not be looked for: {last}") from None
     if "error" in found:
-        raise ConfigError(f"--device: {found['error']}")
-    processes = f", {found['processes']} processes" if "processes" in found else ""
-    print(f"learner on {found['device']} ({found['name']}){processes}", flush=True)
+        raise ConfigError(found["error"])
+    together = f", {found['processes']} processes" if found["processes"] > 1 else ""
+    note = f"; {found['note']}" if found["note"] else ""
+    print(f"learner on {found['device']} ({found['name']}){together}{note}", flush=True)
     return dict(found)
 
 

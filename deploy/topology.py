@@ -38,9 +38,10 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start."""
     folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
     learner = config.learner
+    computing = learner.threads or 1  # 0 has been settled by whoever launches
     servers = (
         Plan("replay", "replay", "replay", (folder,), vital=True),
-        Plan("learner", "learner", "learner", (folder,), ("replay",), True, threads=learner.threads, processes=learner.processes),
+        Plan("learner", "learner", "learner", (folder,), ("replay",), True, threads=computing, processes=learner.processes),
     )
     actors = (
         Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), ("learner",), threads=threads, python=python)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from learner import gaussian
 from learner.config import PpoConfig
 from learner.group import ALONE, Group
-from learner.networks import Action, Torso, evaluating, image_torso, is_image
+from learner.networks import Action, Torso, autocasts, evaluating, image_torso, is_image
 from transport.experience import Categorical, ExperienceSpec, Field
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -193,7 +193,7 @@ class ActorCritic(nn.Module):
 
 def exact(device_type: str) -> AbstractContextManager[object]:
     """Within, autocast is off."""
-    return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
+    return torch.autocast(device_type, enabled=False) if autocasts(device_type) else nullcontext()
 
 
 def _mlp(sizes: list[int]) -> nn.Sequential:

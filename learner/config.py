@@ -142,7 +142,12 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="launch the update as one, recorded as a CUDA graph (CUDA, ROCm): faster for small networks")
     ] = False
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
-    threads: Annotated[int, Meta(ge=1, description="compute threads of the learner, shared by its processes")] = 1
+    threads: Annotated[
+        int,
+        Meta(
+            ge=0, description="compute threads, of all processes; 0: on a CPU as many as actors and replay leave, else one each"
+        ),
+    ] = 0
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3
     memory_limit_bytes: Annotated[
         int, Meta(ge=0, description="memory that updates may take; micro-batches are made small enough; 0: what is free")

@@ -1,18 +1,23 @@
-"""What accelerator is here, what it can do, and how torch is set up for it. `python -m learner.devices NAME` says it in JSON.
+"""What each kind of accelerator can do, and how torch is set up for it.
 
 Code elsewhere asks for capabilities, never for a device's name.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from contextlib import suppress
+import importlib.util
+import re
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from learner import finding
+
+KINDS = ("cuda", "xpu", "mps", "directml")  # in the order in which auto wants them; then the CPU
 
 
 class DeviceError(ValueError):
@@ -21,97 +26,140 @@ class DeviceError(ValueError):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a device can do. Nothing else in the learner asks for a device's name."""
+    """What a device can do, at the least as a rule: a kind that is not known has what every one has."""
 
     name: str  # for people
     precisions: tuple[str, ...] = ("float32",)  # what it computes in; the first is what "auto" means
     convolution_precision: str = ""  # where a type pays for networks with large convolutions only: what "auto" means for those
     adam: Literal["fused", "foreach", "single"] = "single"  # one kernel, which can skip a step by itself; many tensors a kernel
+    lerp: bool = False  # it can go from one tensor to another by a share in one operation
     pinned_memory: bool = False  # page-locked host memory makes copies to it asynchronous
     streams: bool = False  # copies run beside the computing, and events tell when they are done
     graphs: bool = False  # a whole update is recorded once and launched as one
     compiles: bool = False  # torch.compile knows it
     memory_figures: bool = False  # it tells how much of its memory is free
+    memory_cap: bool = False  # its allocator can be told to fail beyond a share of the memory
+    memory_cache: bool = False  # its allocator keeps memory in reserve, which it can be told to give back
+    storages: bool = False  # a tensor's memory has an address and a size
+    random_state: bool = False  # it has a generator of its own, whose state can be kept
+    tensor_float32: bool = False  # products of float32 may be had in fewer bits, and convolutions by the kernel found fastest
     collectives: str = ""  # torch.distributed's backend for it; empty: one process only
     channels_last: bool = False  # convolutions prefer their channels innermost
 
 
+def capabilities(device: torch.device) -> Capabilities:
+    """Says what a device can do. Only CUDA (ROCm too) is asked; what the others lack is known."""
+    known = TABLE.get(device.type)
+    return known(device) if known else Capabilities(device.type)
+
+
+def _cuda(device: torch.device) -> Capabilities:
+    """NVIDIA's and, under the same name, AMD's."""
+    name = torch.cuda.get_device_name(device)
+    generation, _ = torch.cuda.get_device_capability(device)
+    precisions: tuple[str, ...]
+    if torch.version.hip:
+        name += f" (ROCm {torch.version.hip})"
+        precisions = ("float16", "bfloat16", "float32")  # every generation has float16
+        if _amd_multiplies_bfloat16(generation, device):
+            precisions = ("bfloat16", "float16", "float32")
+    elif generation >= 8:
+        precisions = ("bfloat16", "float16", "float32")
+    elif generation == 7:
+        precisions = ("float16", "float32")
+    else:
+        precisions = ("float32",)  # older cards compute float16 more slowly than float32
+    return Capabilities(
+        name,
+        precisions,
+        adam="fused",
+        lerp=True,
+        pinned_memory=True,
+        streams=True,
+        graphs=True,
+        compiles=generation >= 7 and importlib.util.find_spec("triton") is not None,
+        memory_figures=True,
+        memory_cap=True,
+        memory_cache=True,
+        storages=True,
+        random_state=True,
+        tensor_float32=True,
+        collectives=_collectives("nccl"),  # RCCL is called so, too
+        channels_last=True,
+    )
+
+
+def _xpu(device: torch.device) -> Capabilities:
+    """Intel's. Some of it came with later torches."""
+    return Capabilities(
+        torch.xpu.get_device_name(device),
+        ("bfloat16", "float32"),
+        adam="foreach",
+        lerp=True,
+        pinned_memory=True,
+        compiles=True,
+        memory_figures=hasattr(torch.xpu, "mem_get_info"),
+        memory_cap=hasattr(torch.xpu, "set_per_process_memory_fraction"),
+        memory_cache=True,
+        storages=True,
+        random_state=True,
+        channels_last=True,
+    )
+
+
+def _mps(device: torch.device) -> Capabilities:
+    """Apple's. Not all torches have autocast for it."""
+    return Capabilities("MPS", lerp=True, memory_cache=True, storages=True)
+
+
+def _directml(device: torch.device) -> Capabilities:
+    """DirectX 12's: no autocast, no kernels for many tensors at once, no lerp but the CPU's, tensors whose memory nobody sees."""
+    return Capabilities("DirectML")
+
+
+def _cpu(device: torch.device) -> Capabilities:
+    # Measured: fused Adam takes a fifth of the time, channels innermost two thirds (Nature network, batch of 32). bfloat16
+    # takes half of what is left where the processor multiplies it, and many times as long where it is emulated.
+    return Capabilities(
+        "CPU",
+        ("float32", "bfloat16"),
+        "bfloat16" if _multiplies_bfloat16() else "",
+        adam="fused",
+        lerp=True,
+        compiles=True,
+        storages=True,
+        collectives=_collectives("gloo"),
+        channels_last=True,
+    )
+
+
+TABLE = {"cuda": _cuda, "xpu": _xpu, "mps": _mps, "privateuseone": _directml, "cpu": _cpu}  # by torch's name of the type
+
+
 def resolve(name: str) -> torch.device:
-    """Turns a configured name into a device: auto, cpu, cuda, cuda:N, xpu, xpu:N, mps or directml.
+    """Turns a configured name into a device: auto, cpu, cuda, cuda:N, xpu, xpu:N, mps, directml or directml:N.
 
     ROCm's devices are called cuda, as torch calls them. auto takes the first that works of cuda, xpu, mps, directml, cpu.
     Raises DeviceError.
     """
-    if name == "auto":
-        reasons = {kind: _missing(kind) for kind in ("cuda", "xpu", "mps", "directml")}
-        name = next((kind for kind, reason in reasons.items() if not reason), "cpu")
+    if name == "auto":  # looks no further than it has to: to look for the last one may mean an import
+        name = next((kind for kind in KINDS if not finding.missing(kind)), "cpu")
     kind, colon, index = name.partition(":")
-    if kind not in ("cpu", "cuda", "xpu", "mps", "directml") or (colon and not index.isdecimal()):
-        raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda, cuda:N, xpu, mps or directml")
+    if kind not in ("cpu", *KINDS) or (colon and not index.isdecimal()):
+        raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda (ROCm's too), cuda:N, xpu, mps or directml")
     if kind == "cpu":
         return torch.device("cpu")
-    reason = _missing(kind)
+    reason = finding.missing(kind)
     if reason:
         raise DeviceError(f"device {name} is not here: {reason}")
     if kind == "directml":
-        import torch_directml  # type: ignore[import-not-found]  # a legacy package of few machines: only when it is wanted
-
-        return torch_directml.device(int(index or 0))
-    count = 1 if kind == "mps" else getattr(torch, kind).device_count()
+        import torch_directml as module  # type: ignore[import-not-found]  # a legacy package of few machines
+    else:
+        module = getattr(torch, kind)
+    count = module.device_count()
     if int(index or 0) >= count:
         raise DeviceError(f"device {name} is not here: the last one is {kind}:{count - 1}")
-    return torch.device(kind, int(index or 0))
-
-
-def capabilities(device: torch.device) -> Capabilities:
-    """Says what a device can do. Only CUDA (ROCm too) is asked; what the others lack is known."""
-    if device.type == "cuda":
-        major, _ = torch.cuda.get_device_capability(device)
-        precisions: tuple[str, ...]
-        if torch.version.hip:
-            precisions = ("float16", "bfloat16", "float32")  # every generation has float16, only newer ones bfloat16
-        elif major >= 8:
-            precisions = ("bfloat16", "float16", "float32")
-        elif major == 7:
-            precisions = ("float16", "float32")
-        else:
-            precisions = ("float32",)  # older cards compute float16 more slowly than float32
-        return Capabilities(
-            torch.cuda.get_device_name(device),
-            precisions,
-            adam="fused",
-            pinned_memory=True,
-            streams=True,
-            graphs=True,
-            compiles=True,
-            memory_figures=True,
-            collectives="nccl",
-            channels_last=True,
-        )
-    if device.type == "xpu":
-        return Capabilities(
-            torch.xpu.get_device_name(device),
-            ("bfloat16", "float32"),
-            adam="foreach",
-            pinned_memory=True,
-            compiles=True,
-            memory_figures=True,
-            channels_last=True,
-        )
-    if device.type == "cpu":
-        # Measured: fused Adam takes a fifth of the time, channels innermost two thirds (Nature network, batch of 32). bfloat16
-        # takes half of what is left where the processor multiplies it, and many times as long where it is emulated.
-        return Capabilities(
-            "CPU",
-            ("float32", "bfloat16"),
-            "bfloat16" if _multiplies_bfloat16() else "",
-            adam="fused",
-            compiles=True,
-            collectives="gloo",
-            channels_last=True,
-        )
-    # MPS has no autocast in all torch versions; DirectML has neither autocast nor multi-tensor kernels in any.
-    return Capabilities("MPS" if device.type == "mps" else "DirectML")
+    return module.device(int(index or 0)) if kind == "directml" else torch.device(kind, int(index or 0))
 
 
 def precision(requested: str, device: torch.device, convolutions: bool = False) -> str:
@@ -129,11 +177,14 @@ def precision(requested: str, device: torch.device, convolutions: bool = False) 
 
 
 def set_up(device: torch.device, threads: int) -> None:
-    """Sets torch up for this process: compute threads, TF32 and cuDNN's choice of kernels. Call before any work."""
-    torch.set_num_threads(threads)
+    """Sets torch up for this process: compute threads (0, which nobody settled: one), TF32 and cuDNN's choice of kernels.
+
+    Call before any work.
+    """
+    torch.set_num_threads(max(threads, 1))
     if torch.get_num_interop_threads() != 1:  # torch lets it be set but once
         torch.set_num_interop_threads(1)  # one stream of operations: more threads would only wait
-    if device.type == "cuda":
+    if capabilities(device).tensor_float32:
         torch.set_float32_matmul_precision("high")  # TF32, for what autocast leaves in float32
         torch.backends.cudnn.benchmark = True  # shapes never change, so the search is paid once
 
@@ -156,8 +207,25 @@ def page_lock(memory: np.ndarray, device: torch.device) -> bool:
 
 def clear_cache(device: torch.device) -> None:
     """Gives memory that torch keeps in reserve back to the device. Waits for it: now and then, not every update."""
-    if device.type in ("cuda", "xpu", "mps"):
-        getattr(torch, device.type).empty_cache()
+    if capabilities(device).memory_cache:
+        backend(device).empty_cache()
+
+
+def random_state(device: torch.device) -> Tensor | None:
+    """The state of the device's own generator; None where there is none, or it cannot be had."""
+    return backend(device).get_rng_state(device) if capabilities(device).random_state else None
+
+
+def set_random_state(device: torch.device, state: Tensor) -> None:
+    """Puts back what random_state() gave on a device of this kind."""
+    backend(device).set_rng_state(state, device)
+
+
+def fork_random(device: torch.device) -> AbstractContextManager[None]:
+    """Within, what is drawn does not count: the generators of the CPU and the device are put back."""
+    if capabilities(device).random_state:
+        return torch.random.fork_rng([device], device_type=device.type)
+    return torch.random.fork_rng([])
 
 
 def _multiplies_bfloat16() -> bool:
@@ -165,54 +233,13 @@ def _multiplies_bfloat16() -> bool:
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
-def _missing(kind: str) -> str:
-    """Why a kind of device cannot be used; empty if it can."""
-    if kind == "cuda":
-        if torch.cuda.is_available():
-            return ""
-        if torch.version.cuda is None and torch.version.hip is None:
-            return f"this torch ({torch.__version__}) was built without CUDA or ROCm, install one with it"
-        return "torch finds no usable GPU, check the driver"
-    if kind == "xpu":
-        return "" if torch.xpu.is_available() else "torch finds no Intel GPU, or was built without XPU"
-    if kind == "mps":
-        return "" if torch.backends.mps.is_available() else "torch finds no Apple GPU"
-    try:
-        import torch_directml
-    except (ImportError, OSError) as error:  # OSError: installed where the system has no DirectX
-        return f"torch-directml cannot be imported ({str(error).splitlines()[0]})"
-    return "" if torch_directml.is_available() else "torch-directml finds no DirectX 12 GPU"
+def _amd_multiplies_bfloat16(generation: int, device: torch.device) -> bool:
+    """Whether an AMD GPU has instructions for bfloat16: RDNA 3 and up, CDNA. torch's own is_bf16_supported says yes to all."""
+    architecture = str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", ""))
+    return generation >= 11 or re.match(r"gfx9(08|0a|4|5)", architecture) is not None
 
 
-def survey() -> list[dict[str, str]]:
-    """Every kind of device: its `name` and best `precision` where it is there, else why it is `missing`."""
-    found = []
-    for kind in ("cuda", "directml", "xpu", "mps", "cpu"):
-        missing = "" if kind == "cpu" else _missing(kind)
-        about = {"kind": kind, "name": "", "precision": "", "missing": missing}
-        if not missing:
-            device = resolve(kind)
-            about |= {"name": capabilities(device).name, "precision": precision("auto", device)}
-            if (other := precision("auto", device, convolutions=True)) != about["precision"]:
-                about["precision"] += f" ({other} for convolutions)"
-        found.append(about)
-    return found
-
-
-def main(arguments: list[str]) -> int:
-    """Prints one JSON line about the device of that name (0, or 2 and the error), or with --survey about all kinds."""
-    if arguments == ["--survey"]:
-        print(json.dumps(survey()))
-        return 0
-    try:
-        device = resolve(arguments[0] if arguments else "auto")
-        found = {"device": str(device), "name": capabilities(device).name}
-    except DeviceError as error:
-        print(json.dumps({"error": str(error)}))
-        return 2
-    print(json.dumps(found))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _collectives(backend: str) -> str:
+    """The backend where this torch has it, else nothing."""
+    distributed = torch.distributed
+    return backend if distributed.is_available() and getattr(distributed, f"is_{backend}_available")() else ""

@@ -8,38 +8,50 @@ import psutil
 import torch
 from torch import Tensor
 
+from learner.devices import backend, capabilities
+
 SPARE = 0.8  # of the memory that is free: the rest is for what nobody foresees
 GRADIENTS = 2.0  # what is kept for the backward pass, and gradients of about the same size
 
 
 def free_bytes(device: torch.device, limit_bytes: int) -> int:
     """Memory that the learner may still take on the device, at most the limit where one is set (0: none)."""
-    if device.type in ("cuda", "xpu"):
-        free = int(getattr(torch, device.type).mem_get_info(device)[0])
+    if capabilities(device).memory_figures:
+        free = int(backend(device).mem_get_info(device)[0])
     else:
-        free = psutil.virtual_memory().available  # MPS and DirectML share it, or do not tell
+        free = psutil.virtual_memory().available  # the device is the CPU, or shares its memory, or does not tell
     return min(free, limit_bytes) if limit_bytes else free
 
 
 def limit_memory(device: torch.device, limit_bytes: int) -> None:
     """Lets the device's allocator fail beyond the limit, where it can be told to."""
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(limit_bytes / total, 1.0), device)
+    if capabilities(device).memory_cap:
+        total = backend(device).get_device_properties(device).total_memory
+        backend(device).set_per_process_memory_fraction(min(limit_bytes / total, 1.0), device)
 
 
 def bytes_per_item(loss: Callable[[], Tensor], parameters: list[torch.nn.Parameter], items: int) -> float:
     """What a backward pass over one of `items` items would keep, measured: `loss` is computed once, with gradients.
 
-    Counted are the tensors that autograd saves, each piece of memory once, parameters left out.
+    Counted are the tensors that autograd saves, each piece of memory once, parameters left out. Where nobody sees a tensor's
+    memory, those that share some are all counted.
     """
-    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    storages = capabilities(parameters[0].device).storages
+
+    def memory(tensor: Tensor) -> tuple[int, int]:
+        """What tells it from others, and its size in bytes."""
+        if not storages:
+            return id(tensor), tensor.nbytes
+        storage = tensor.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
+
+    known = {memory(parameter)[0] for parameter in parameters}
     saved: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            saved[storage.data_ptr()] = storage.nbytes()
+        where, size = memory(tensor)
+        if where not in known:
+            saved[where] = size
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

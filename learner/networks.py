@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from learner.config import DqnConfig
 from transport.experience import Categorical, ExperienceSpec, Field
 
+# To ask torch about another is an error; mps came with later torches. Asked here, since compilers cannot follow the question.
+AUTOCAST_TYPES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "privateuseone")))
 NATURE_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
 SMALL_LAYERS = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
 NATURE_MINIMUM = 36  # the least height and width in pixels that the Nature layers can read
@@ -52,6 +54,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             module.train()
 
 
+def autocasts(device_type: str) -> bool:
+    """Whether autocast is on for a type of device."""
+    return device_type in AUTOCAST_TYPES and torch.is_autocast_enabled(device_type)
+
+
 def is_image(field: Field) -> bool:
     """Whether a field is a picture, [C, H, W] or [H, W] in uint8. Everything else is a vector, whatever its shape."""
     return field.dtype == "|u1" and len(field.shape) in (2, 3)
@@ -74,7 +81,7 @@ class Torso(nn.Module):
         assert stored.shape[1:] == self.shape, f"expected [B, {self.shape}], got {tuple(stored.shape)}"
         if self.image:
             pixels = stored.flatten(1, -3)
-            if torch.is_autocast_enabled(stored.device.type):
+            if autocasts(stored.device.type):
                 dtype = torch.get_autocast_dtype(stored.device.type)
             values = pixels.to(dtype, memory_format=self.memory_format)
         else:
@@ -177,7 +184,9 @@ class QNetwork(nn.Module):
     @property
     def _inner(self) -> torch.dtype:
         """The type of all but the head: of an actor's copy it may be a smaller one."""
-        return next(self.torsos.parameters(), self.head.weight).dtype
+        for parameter in self.torsos.parameters():  # not next(): the compiler of torch 2.4 cannot follow its default
+            return parameter.dtype
+        return self.head.weight.dtype
 
     @torch.inference_mode()
     def act(

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from learner.adam import make_adam
 from learner.algorithms.base import Algorithm, BatchT
 from learner.compiling import Loss
 from learner.config import LearnerConfig
-from learner.devices import capabilities, clear_cache, precision
+from learner.devices import capabilities, clear_cache, fork_random, precision
 from learner.fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
 from learner.group import ALONE, Group
 from learner.networks import large_convolutions
@@ -53,19 +54,13 @@ class Optimiser:
         self._parameters = parameters
         able = capabilities(device)
         self._fused = able.adam == "fused"
+        self._foreach = None if able.adam != "single" else False  # None: torch decides, which is wrong about DirectML
         usual = [parameter for parameter in parameters if parameter not in rates]
         groups: list[dict[str, Any]] = [
             {"params": usual},
             *({"params": [parameter], "lr": rate} for parameter, rate in rates.items()),
         ]
-        self._adam = torch.optim.Adam(
-            groups,
-            lr=config.learning_rate,
-            eps=config.adam_epsilon,
-            fused=self._fused,
-            foreach=able.adam == "foreach",
-            capturable=able.graphs,
-        )
+        self._adam = make_adam(groups, config.learning_rate, config.adam_epsilon, able)
         self._rates = [group["lr"] for group in self._adam.param_groups]
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
         self._skipped = torch.zeros((), device=device)
@@ -145,7 +140,7 @@ class Optimiser:
         self._fitted = True
         some = min(MEASURED_ITEMS, len(weight))
         kept = [(buffer, buffer.clone()) for module in algorithm.modules().values() for buffer in module.buffers()]
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), self.autocast():
+        with fork_random(self.device), self.autocast():
             each = bytes_per_item(lambda: algorithm.loss(batch.part(0, some), weight[:some])[0], self._parameters, some)
         for buffer, before in kept:  # running statistics, which this must not move
             buffer.copy_(before)
@@ -219,7 +214,7 @@ class Optimiser:
         """Clips, steps unless the gradient is not finite, forgets the gradient. Returns its norm before clipping, 0-d."""
         if self._scaler is not None:
             self._scaler.unscale_(self._adam)
-        norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_gradient_norm)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_gradient_norm, foreach=self._foreach)
         broken = (~norm.isfinite()).float()
         self._skipped += broken
         if self._scaler is not None:

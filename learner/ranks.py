@@ -1,11 +1,7 @@
-"""A learner of several processes, under torchrun's agent: all of them work, or all are ended.
-
-`python -m learner.ranks NAME N` says in one line of JSON which devices N processes would have.
-"""
+"""A learner of several processes, under torchrun's agent: all of them work, or all are ended."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -95,19 +91,3 @@ def _explain(ended: dict[int, int]) -> int:
     elif status < 0:
         say(f"{process_name(rank)} was ended by {signal.Signals(-status).name}, and with it the others")
     return status if status > 0 else 1
-
-
-def main(arguments: list[str]) -> int:
-    """Prints one JSON line about the devices (0, or 2 and the error)."""
-    name, processes = arguments[0], int(arguments[1])
-    try:
-        first = resolve_each(name, processes)[0]
-    except DeviceError as error:
-        print(json.dumps({"error": str(error)}))
-        return 2
-    print(json.dumps({"device": str(first), "name": capabilities(first).name, "processes": processes}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

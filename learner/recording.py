@@ -15,7 +15,7 @@ from torch import Tensor
 
 from learner.algorithms.base import Algorithm, Batch
 from learner.compiling import one_line
-from learner.devices import capabilities
+from learner.devices import capabilities, fork_random
 from learner.optim import Answer, Optimiser
 
 LEAST_COSINE = 0.99  # between what both change the parameters by: some kernels add up in any order
@@ -85,7 +85,7 @@ def record(
         raise RecordError("the host keeps the loss scale of float16")
     parameters, state = algorithm.parameters(), optimiser.changed_tensors(algorithm)
     before, old = _held(state), _held(parameters)
-    with torch.random.fork_rng([device] if device.type != "cpu" else []):
+    with fork_random(device):
         metrics, priorities = optimiser.compute(algorithm, batch)
     after, usual = _held(state), _change(old, parameters)
     _restore(state, before)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from learner.algorithms.base import Algorithm
 from learner.checkpoint import CheckpointError, Weights, load_into
+from learner.devices import capabilities, random_state, set_random_state
 from learner.optim import Optimiser
 from transport.metrics import Record
 
@@ -26,8 +27,8 @@ def gather(algorithm: Algorithm, optimiser: Optimiser, counters: Record, metadat
         tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
     tensors.update({f"optimiser/{key}": value for key, value in optimiser.state().items()})
     tensors["random/cpu"] = torch.get_rng_state()
-    if optimiser.device.type == "cuda":
-        tensors["random/cuda"] = torch.cuda.get_rng_state(optimiser.device)
+    if (state := random_state(optimiser.device)) is not None:
+        tensors[f"random/{optimiser.device.type}"] = state
     return tensors, metadata | {"progress": json.dumps(algorithm.counters()), "counters": json.dumps(counters)}
 
 
@@ -44,8 +45,9 @@ def restore(algorithm: Algorithm, optimiser: Optimiser, weights: Weights, metada
         torch.set_rng_state(random["cpu"])
     except (ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error
-    if optimiser.device.type == "cuda" and "cuda" in random:
-        torch.cuda.set_rng_state(random["cuda"], optimiser.device)
+    device = optimiser.device
+    if capabilities(device).random_state and device.type in random:  # else its generator stays as the seed made it
+        set_random_state(device, random[device.type])
     return {name: float(value) for name, value in counters.items()}
 
 

@@ -182,6 +182,9 @@ class Learner:
 
     def _compile(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
         """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
+        if not (able := devices.capabilities(self.device)).compiles:
+            say(f"warning: --learner.compile is left out: torch.compile does not know {able.name}")
+            return
         sampled = self._wait(sampler.next)
         if sampled is None:
             return

@@ -23,6 +23,7 @@ from learner import dense
 from learner.actor_critic import DESIRED, exact
 from learner.algorithms.base import Batch, take_rows
 from learner.config import SacConfig
+from learner.devices import capabilities
 from learner.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD, log_slope
 from learner.returns import n_step_return
 from learner.soft_networks import Critics, SoftPolicy, Temperature, build_soft_policy
@@ -51,6 +52,7 @@ class Sac:
         self.temperature = Temperature(config.temperature).to(device)
         self.target_entropy = config.target_entropy * len(spec.action.low)
         self.updates = 0
+        self._lerps = capabilities(device).lerp
         # Views of the parameters, which never move: all arithmetic is on these.
         self._policy, self._judges, self._valuing = self.network.layers(), self.critics.layers(), self.target.layers()
 
@@ -110,7 +112,10 @@ class Sac:
         self.updates += 1
         for target, critics in zip(self._valuing, self._judges, strict=True):
             for theirs, ours in zip(target, critics, strict=True):
-                theirs.lerp_(ours, self.config.tau)
+                if self._lerps:
+                    theirs.lerp_(ours, self.config.tau)
+                else:
+                    theirs.mul_(1 - self.config.tau).add_(ours, alpha=self.config.tau)
 
     def _learn(self, batch: Batch, weight: Tensor) -> tuple[Tensor, list[Tensor], Tensor, dict[str, Tensor]]:
         """The loss, its gradient by each parameter, |td| [b], and metrics."""

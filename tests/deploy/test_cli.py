@@ -11,12 +11,14 @@ import pytest
 from actors.config import EnvConfig
 from actors.envs.make import EnvError
 from deploy import cli, launch, options, runs
-from deploy.config import ConfigError, RunConfig, layers, load_run_config, resolve
+from deploy.config import ConfigError, RunConfig, Tree, layers, load_run_config, resolve
 from deploy.process import child_environment
+from deploy.topology import topology
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field
 from transport.run_dir import RunDir
 
 SPEC = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
+IMAGES = ExperienceSpec((Field("observation", (8, 8), "|u1", 1 / 255),), Categorical(2), 64, 1, 3)
 
 
 class Service:
@@ -41,7 +43,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setattr(launch, "preflight", lambda *arguments: SPEC)
-    monkeypatch.setattr(launch, "_device_probe", lambda name, processes: open(os.devnull))
+    monkeypatch.setattr(launch, "_device_probe", lambda *asked: open(os.devnull))
     monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
     monkeypatch.setattr(cli.service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])
@@ -191,6 +193,36 @@ def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch
     spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
     with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
         launch.fit_rollouts(resolve(layers(flags)), spec)
+
+
+@pytest.mark.parametrize(
+    ("cores", "flags", "image", "on_gpu", "expected"),
+    [
+        (16, {"actors": {"count": 4, "threads": 2}}, True, False, 7),
+        (16, {"actors": {"count": 4}}, True, True, 1),
+        (16, {"actors": {"count": 4}}, False, False, 1),
+        (2, {"actors": {"count": 8}}, True, False, 1),
+        (64, {"actors": {"count": 2}}, True, False, launch.MOST_THREADS),
+        (64, {"actors": {"count": 4}, "learner": {"threads": 30}}, False, True, 30),
+    ],
+)
+def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
+    monkeypatch: pytest.MonkeyPatch, cores: int, flags: Tree, image: bool, on_gpu: bool, expected: int
+) -> None:
+    monkeypatch.setattr(launch, "own_cores", lambda: list(range(cores)))
+    flags = {"env": {"id": "Acrobot-v1"}} | flags
+    spec = IMAGES if image else SPEC
+    assert launch.settle_threads(resolve(layers(flags)), spec, on_gpu).learner.threads == expected
+
+
+def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "own_cores", lambda: list(range(9)))
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: IMAGES)
+    assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
+    run, config, _ = Service.made[0]
+    assert load_run_config(run.config).learner.threads == config.learner.threads == 5
+    threads = {plan.name: plan.threads for plan in topology(config, run.path)}
+    assert threads["learner"] == 5 and threads["actor-0"] == threads["replay"] == 1
 
 
 def test_a_second_up_of_a_running_run_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_another_algorithm_than_that_of_a_stopped_run_is_refused(tmp_path: Path)
 def test_marios_preset_has_small_batches_on_a_cpu_and_512_by_4_on_a_gpu() -> None:
     stack = layers({"env": {"id": "mario"}})
     cpu, gpu = resolve(stack).learner, resolve(stack, on_gpu=True).learner
-    assert (cpu.batch_size, cpu.accumulation, cpu.threads) == (32, 1, 1)
+    assert (cpu.batch_size, cpu.accumulation) == (32, 1)
     assert (gpu.batch_size, gpu.accumulation) == (2048, 4)
 
 

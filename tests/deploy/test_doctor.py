@@ -1,3 +1,4 @@
+import json
 import subprocess
 from typing import Any
 
@@ -14,14 +15,17 @@ def answer(monkeypatch: pytest.MonkeyPatch, stdout: str) -> None:
 def test_it_says_what_is_there_and_why_the_rest_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    devices = (
-        '[{"kind":"cuda","name":"","precision":"","missing":"check the driver"},'
-        '{"kind":"cpu","name":"CPU","precision":"float32","missing":""}]'
-    )
-    answer(monkeypatch, f"a notice\n{devices}\n")
+    rows = [
+        dict.fromkeys(("name", "precision", "can", "memory"), "") | {"kind": "cuda", "missing": "check the driver"},
+        {"kind": "cpu", "missing": "", "name": "CPU", "precision": "float32", "can": "torch.compile", "memory": "7 GB free"},
+    ]
+    found = {"auto": "cpu", "order": ["cuda", "cpu"], "kinds": rows, "advice": "ROCm is the better road"}
+    answer(monkeypatch, f"a notice\n{json.dumps(found)}\n")
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "-     cuda         not to be had: check the driver" in out and "ok    cpu          CPU, float32" in out
+    assert "-     cuda          not to be had: check the driver" in out and "-     directml      ROCm is the better road" in out
+    assert "ok    cpu           CPU, computes in float32\n" in out and "          torch.compile\n" in out and "7 GB free\n" in out
+    assert "means cpu here, the first that is to be had of cuda, cpu" in out
     for what in ("python", "torch", "packages", "mario", "video", "cores", "memory", "disk"):
         assert f" {what} " in out
 

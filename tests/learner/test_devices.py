@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from learner import devices
+from learner import devices, finding
 from learner.devices import DeviceError, capabilities, clear_cache, precision, resolve, set_up
 
 CPU = torch.device("cpu")
@@ -19,16 +17,26 @@ def test_auto_is_a_device_that_works_and_cpu_is_always_there() -> None:
     assert resolve("cpu") == CPU
 
 
-def test_auto_takes_the_first_kind_that_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_missing", lambda kind: "" if kind == "mps" else "gone")
+def test_auto_takes_the_first_kind_that_is_not_missing_and_looks_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def missing(kind: str) -> str:
+        asked.append(kind)
+        return "" if kind == here else "gone"
+
+    monkeypatch.setattr(finding, "missing", missing)
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
+    here = "mps"
     assert resolve("auto") == torch.device("mps", 0)
-    monkeypatch.setattr(devices, "_missing", lambda kind: "gone")
-    assert resolve("auto") == CPU
+    assert asked[:-1] == ["cuda", "xpu", "mps"], "DirectML is not asked for, which would be an import"
+    here = "none"
+    asked.clear()
+    assert resolve("auto") == CPU and asked == ["cuda", "xpu", "mps", "directml"]
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "xpu", "mps", "directml"])
 def test_an_absent_device_is_refused_in_one_line_that_says_what_is_missing(name: str) -> None:
-    if not devices._missing(name.partition(":")[0]):
+    if not finding.missing(name.partition(":")[0]):
         pytest.skip(f"{name} is here")
     with pytest.raises(DeviceError, match=f"device {name} is not here: .+") as refusal:
         resolve(name)
@@ -42,7 +50,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
 
 
 def test_a_card_past_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_missing", lambda kind: "")
+    monkeypatch.setattr(finding, "missing", lambda kind: "")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve("cuda:1") == torch.device("cuda", 1)
     with pytest.raises(DeviceError, match="the last one is cuda:1"):
@@ -67,28 +75,40 @@ def test_the_cpu_computes_in_float32_unless_asked_and_has_no_float16() -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation", "hip", "expected"),
+    ("generation", "rocm", "expected"),
     [
-        ((9, 0), None, "bfloat16"),
-        ((8, 6), None, "bfloat16"),
-        ((7, 5), None, "float16"),
-        ((6, 1), None, "float32"),
-        ((10, 3), "6.2", "float16"),
+        ((9, 0), "", "bfloat16"),
+        ((8, 6), "", "bfloat16"),
+        ((7, 5), "", "float16"),
+        ((6, 1), "", "float32"),
+        ((9, 0), "gfx906:sramecc+:xnack-", "float16"),
+        ((9, 0), "gfx90a:sramecc+:xnack-", "bfloat16"),
+        ((9, 4), "gfx942:sramecc+:xnack-", "bfloat16"),
+        ((10, 3), "gfx1030", "float16"),
+        ((11, 0), "gfx1100", "bfloat16"),
     ],
 )
 def test_a_gpu_computes_in_what_its_generation_is_fast_at(
-    monkeypatch: pytest.MonkeyPatch, generation: tuple[int, int], hip: str | None, expected: str
+    monkeypatch: pytest.MonkeyPatch, generation: tuple[int, int], rocm: str, expected: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: generation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(torch.version, "hip", hip)
-    assert precision("auto", torch.device("cuda", 0)) == expected
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(gcnArchName=rocm))
+    monkeypatch.setattr(torch.version, "hip", "7.2" if rocm else None)
+    card = torch.device("cuda", 0)
+    assert precision("auto", card) == expected
+    assert capabilities(card).name == ("a card (ROCm 7.2)" if rocm else "a card")
 
 
 def test_a_device_without_fused_kernels_is_not_asked_for_them() -> None:
     assert capabilities(torch.device("mps")).adam == "single"
     assert capabilities(torch.device("mps")).precisions == ("float32",)
     clear_cache(CPU)
+
+
+def test_a_kind_that_is_not_known_has_what_every_one_has() -> None:
+    able = capabilities(torch.device("meta"))
+    assert able == devices.Capabilities("meta") and able.adam == "single" and able.precisions == ("float32",)
 
 
 def test_a_process_gets_the_compute_threads_it_asked_for_also_when_set_up_twice() -> None:
@@ -100,13 +120,3 @@ def test_a_process_gets_the_compute_threads_it_asked_for_also_when_set_up_twice(
         assert torch.get_num_interop_threads() == 1
     finally:
         torch.set_num_threads(threads)
-
-
-def test_the_module_prints_one_json_line() -> None:
-    def ask(name: str) -> tuple[int, dict[str, str]]:
-        child = subprocess.run([sys.executable, "-m", "learner.devices", name], capture_output=True, text=True, timeout=60)
-        return child.returncode, json.loads(child.stdout)
-
-    assert ask("cpu") == (0, {"device": "cpu", "name": "CPU"})
-    status, answer = ask("toaster")
-    assert status == 2 and "toaster" in answer["error"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -68,12 +67,6 @@ def test_a_device_without_collectives_serves_one_process(monkeypatch: pytest.Mon
 )
 def test_the_first_cause_is_told(ended: dict[int, int], status: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ranks._explain(ended) == status and capsys.readouterr().out == line
-
-
-def test_the_module_answers_in_one_json_line() -> None:
-    command = [sys.executable, "-m", "learner.ranks", "cpu", "4"]
-    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (child.returncode, json.loads(child.stdout)) == (0, {"device": "cpu", "name": "CPU", "processes": 4})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

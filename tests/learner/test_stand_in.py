@@ -1,0 +1,200 @@
+"""The learner on a device that has none of what the better ones have: DirectML, by a stand-in that refuses the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from learner import __main__ as command
+from learner import checkpoint
+from learner.acting import Acted
+from learner.adam import PlainAdam
+from learner.algorithms.dqn import Dqn
+from learner.algorithms.ppo import Ppo
+from learner.algorithms.sac import Sac
+from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.devices import DeviceError
+from learner.optim import Optimiser
+from learner.rollouts import to_rollout
+from tests.learner import test_sac
+from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+from tests.learner.rollouts import play, to_arrays
+from tests.learner.stand_in import Lacking, like_directml
+from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
+from tests.learner.test_train import bench as bench  # noqa: PLC0414  # a fixture
+from transport.experience import Categorical, Chunk, Columns, Continuous, ExperienceSpec
+
+PIXELS = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)
+
+
+@pytest.fixture
+def bare() -> Iterator[Lacking]:
+    with like_directml() as lacking:
+        yield lacking
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("use", ["lerp", "foreach", "pin", "storage", "autocast", "compile", "channels_last", "fused", "clip"])
+def test_the_stand_in_refuses_what_directml_lacks(bare: Lacking, use: str) -> None:
+    some, other = torch.ones(3, requires_grad=True), torch.zeros(3)
+    some.grad = torch.ones(3)
+    uses: dict[str, Any] = {
+        "lerp": lambda: other.lerp_(other, 0.5),
+        "foreach": lambda: torch._foreach_add([other], 1.0),
+        "pin": lambda: other.pin_memory(),
+        "storage": lambda: other.untyped_storage(),
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        "compile": lambda: torch.compile(lambda: None),
+        "channels_last": lambda: torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last),
+        "fused": lambda: torch.optim.Adam([some], fused=True).step(),
+        "clip": lambda: torch.nn.utils.clip_grad_norm_([some], 1.0),
+    }
+    with pytest.raises(NotImplementedError, match="DirectML"):
+        uses[use]()
+
+
+def dqn_changes(network: str, batch: Any) -> tuple[list[Tensor], Tensor]:
+    """What three updates on a batch make of the parameters, and the last priorities."""
+    torch.manual_seed(0)
+    dqn = Dqn(PIXELS, DqnConfig(hidden=16, network=network, target_period=2), CPU)  # type: ignore[arg-type]
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=16, accumulation=2, learning_rate=1e-3), CPU)
+    for _ in range(3):
+        metrics, priorities = optimiser.update(dqn, batch)
+    assert all(bool(value.isfinite()) for value in metrics.values())
+    return [parameter.detach().clone() for parameter in dqn.parameters()], priorities
+
+
+@pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
+def test_dqn_learns_there_what_it_learns_on_a_cpu(network: str) -> None:
+    torch.manual_seed(1)
+    batch = make_batch(PIXELS, 16)
+    expected, priorities = dqn_changes(network, batch)
+    with like_directml():
+        found, others = dqn_changes(network, batch)
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(priorities, others, rtol=1e-3, atol=1e-4)
+
+
+def ppo_change(spec: ExperienceSpec, chunks: list[Chunk]) -> list[Tensor]:
+    torch.manual_seed(0)
+    ppo = Ppo(spec, PpoConfig(hidden=16, passes=2, minibatches=2), CPU)
+    optimiser = Optimiser(ppo.parameters(), LearnerConfig(batch_size=16, learning_rate=1e-3), CPU)
+    with optimiser.autocast():
+        items, _ = ppo.prepare(to_rollout(to_arrays(spec, chunks), spec, CPU), vtrace=True)
+    for _ in range(2):
+        for minibatch in ppo.minibatches(items):
+            optimiser.update(ppo, minibatch)
+    ppo.finish(items)
+    return [value.detach().clone().float() for value in ppo.network.state_dict().values()]
+
+
+@pytest.mark.parametrize("action", [Categorical(3), Continuous((-1.0, 0.0), (1.0, 3.0))])
+def test_ppo_learns_there_what_it_learns_on_a_cpu(action: Categorical | Continuous) -> None:
+    spec = ExperienceSpec((image(shape=(12, 12)), vector()), action, 8, 2, 1, (LOG_PROB,))
+    random = np.random.default_rng(0)
+
+    def act(observation: Columns) -> Acted:
+        chosen = random.integers(3, size=2) if isinstance(action, Categorical) else random.normal(size=(2, 2)).astype(np.float32)
+        return Acted(chosen, {LOG_PROB: np.full(2, -1.0, np.float32)})
+
+    chunks, _ = play(spec, act, streams=2, steps=20, seed=4)
+    expected = ppo_change(spec, chunks)
+    with like_directml():
+        found = ppo_change(spec, chunks)
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def sac_change(batch: Any) -> list[Tensor]:
+    torch.manual_seed(0)
+    sac = Sac(test_sac.make_spec(hindsight=2), SacConfig(hidden=16, tau=0.1), CPU)
+    optimiser = Optimiser(sac.parameters(), test_sac.LEARNER, CPU, sac.rates())
+    for number in range(3):
+        torch.manual_seed(10 + number)
+        optimiser.update(sac, batch)
+    return [value.detach().clone() for module in sac.modules().values() for value in module.state_dict().values()]
+
+
+def test_sac_learns_there_what_it_learns_on_a_cpu_target_included() -> None:
+    torch.manual_seed(2)
+    batch = test_sac.make_batch(test_sac.make_spec(hindsight=2))
+    expected = sac_change(batch)
+    with like_directml():
+        found = sac_change(batch)
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_a_run_learns_there_and_a_checkpoint_goes_there_and_back(request: pytest.FixtureRequest) -> None:
+    bench: Bench = request.getfixturevalue("bench")
+    first = bench.learner(updates=6)
+    first.run()
+    with like_directml():
+        second = bench.learner(updates=6)
+        assert isinstance(second.optimiser._adam, PlainAdam)
+        assert (second.epoch, second.algorithm.updates) == (3, 6)
+        for one, other in zip(first.algorithm.parameters(), second.algorithm.parameters(), strict=True):
+            assert torch.equal(one, other)
+        second.run()
+    third = bench.learner(updates=4)
+    assert isinstance(third.optimiser._adam, torch.optim.Adam)
+    assert (third.epoch, third.algorithm.updates) == (6, 12)
+    for name, value in second.optimiser.state().items():
+        torch.testing.assert_close(third.optimiser.state()[name].float(), value.float())
+    third.run()
+    assert third.algorithm.updates == 16 and all(bool(value.isfinite().all()) for value in third.algorithm.parameters())
+    assert checkpoint.read(bench.run_dir.latest)[1]["epoch"] == "8"
+
+
+def test_compiling_is_left_out_and_said(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench: Bench = request.getfixturevalue("bench")
+    monkeypatch.setattr("tests.learner.test_train.CONFIG", msgspec.structs.replace(CONFIG, compile=True))
+    with like_directml():
+        learner = bench.learner(updates=2)
+        learner.run()
+    assert "--learner.compile is left out: torch.compile does not know DirectML" in capsys.readouterr().out
+    assert learner.algorithm.updates == 2
+
+
+def test_another_precision_than_float32_is_refused_in_one_line(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench: Bench = request.getfixturevalue("bench")
+    monkeypatch.setattr("tests.learner.test_train.CONFIG", msgspec.structs.replace(CONFIG, precision="bfloat16"))
+    write_run(bench.run_dir, SPEC)
+    monkeypatch.setattr("sys.argv", ["learner", str(bench.run_dir.path)])
+    monkeypatch.setattr(command, "Lifetime", bench.life)
+    with like_directml():
+        assert command.main() == 2
+        assert Optimiser([torch.nn.Parameter(torch.ones(1))], LearnerConfig(), CPU).precision == "float32"
+        with pytest.raises(DeviceError):
+            Optimiser([torch.nn.Parameter(torch.ones(1))], LearnerConfig(precision="float16"), CPU)
+    out = capsys.readouterr().out
+    assert out == "learner: precision bfloat16 is not to be had on cpu: use auto, or float32\n"
+
+
+def test_the_host_reads_the_norm_there_and_nothing_else_of_the_device(bare: Lacking) -> None:
+    dqn = Dqn(PIXELS, DqnConfig(hidden=16), CPU)
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8), CPU)
+    batch = make_batch(PIXELS, 8)
+    optimiser.update(dqn, batch)
+    before = bare.reads
+    optimiser.update(dqn, batch)
+    steps = len(dqn.parameters())  # Adam's counts, which are the host's
+    assert bare.reads - before == 1 + steps

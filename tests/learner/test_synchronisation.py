@@ -1,0 +1,99 @@
+"""An update does not wait for the device: nothing of it is read by the host, but where a line says so."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from learner.algorithms.base import Batch
+from learner.algorithms.dqn import Dqn
+from learner.algorithms.sac import Sac
+from learner.config import DqnConfig, LearnerConfig, SacConfig
+from learner.optim import Optimiser
+from tests.learner import test_sac
+from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+
+SPEC = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)
+META = torch.device("meta")  # shapes without numbers: whatever needs a number fails
+# On a GPU these wait until what they ask for has been computed.
+WAITING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique", "aten::unique")
+
+# These wait where the index is a mask.
+BY_INDEX = (
+    "aten::index.Tensor",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+)
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype == torch.bool
+
+
+class Unread(TorchDispatchMode):
+    """Refuses operations whose answer the host needs."""
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = operation.name()
+        by_mask = name in BY_INDEX and any(_is_mask(index) for index in args[1])
+        if by_mask or name.startswith(WAITING):
+            raise AssertionError(f"the host waits for {name}")
+        return operation(*args, **(kwargs or {}))
+
+
+def refused(*arguments: object, **options: object) -> NoReturn:
+    raise AssertionError("a tensor goes to the host")
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return {name: moved(part, device) for name, part in value.items()} if isinstance(value, dict) else value
+
+
+def to(batch: Batch, device: torch.device) -> Batch:
+    return Batch(*(moved(value, device) for value in batch))
+
+
+@pytest.mark.parametrize("read", [lambda x: x.item(), lambda x: bool(x > 0), lambda x: int(x), lambda x: x[x > 0]])
+def test_the_mode_sees_what_it_is_for(read: Any) -> None:
+    with Unread(), pytest.raises(AssertionError, match="the host waits"):
+        read(torch.tensor([3.0]))
+
+
+@pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_updates_of_dqn_are_not_read(monkeypatch: pytest.MonkeyPatch, network: str, accumulation: int) -> None:
+    dqn = Dqn(SPEC, DqnConfig(hidden=16, network=network, target_period=2), CPU)  # type: ignore[arg-type]
+    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=16, accumulation=accumulation), CPU)
+    batch = make_batch(SPEC, 16)
+    optimiser.update(dqn, batch)  # the first one looks at memory
+    for name in ("cpu", "numpy", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, refused)
+    with Unread():
+        for _ in range(3):  # across a copy into the target
+            optimiser.update(dqn, batch)
+
+
+def test_updates_of_sac_are_not_read() -> None:
+    spec = test_sac.make_spec(hindsight=2)
+    sac = Sac(spec, SacConfig(hidden=16), CPU)
+    optimiser = Optimiser(sac.parameters(), test_sac.LEARNER, CPU, sac.rates())
+    batch = test_sac.make_batch(spec)
+    optimiser.update(sac, batch)
+    with Unread():
+        optimiser.update(sac, batch)
+
+
+def test_the_loss_of_dqn_and_its_gradient_need_no_number_at_all() -> None:
+    dqn = Dqn(SPEC, DqnConfig(hidden=16, network="nature_batchnorm"), META)
+    batch = to(make_batch(SPEC, 8), META)
+    loss, priorities, metrics = dqn.loss(batch, dqn.importance(batch))
+    loss.backward()
+    dqn.after_update()
+    assert priorities.shape == (8,) and all(value.device == META for value in metrics.values())
+    assert all(parameter.grad is not None for parameter in dqn.parameters())
