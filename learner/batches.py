@@ -82,9 +82,16 @@ def to_batch(tensors: dict[str, Tensor], spec: ExperienceSpec, population: int) 
 
 def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device) -> Batch:
     """A slot's arrays on the device, as they rest: copied once, or on a CPU not at all, so keep the slot until they are used."""
-    tensors = {name: torch.from_numpy(array) for name, array in sampled.arrays.items()}
-    tensors["probability"] = tensors["probability"].float()  # not every device has float64
-    return to_batch({name: tensor.to(device) for name, tensor in tensors.items()}, spec, sampled.population)
+    return _moved(_as_tensors(sampled), spec, device, sampled.population)
+
+
+def _as_tensors(sampled: SampledBatch) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in sampled.arrays.items()}
+
+
+def _moved(tensors: dict[str, Tensor], spec: ExperienceSpec, device: torch.device, population: int) -> Batch:
+    possible = tensors | {"probability": tensors["probability"].float()}  # not every device has float64
+    return to_batch({name: tensor.to(device) for name, tensor in possible.items()}, spec, population)
 
 
 def device_views(layout: Layout, memory: Tensor) -> dict[str, Tensor]:
@@ -103,6 +110,7 @@ class PlainBatches:
         """Takes the sampler whose batches are to come."""
         self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
         self._lent: dict[int, SampledBatch] = {}
+        self._slots: dict[int, dict[str, Tensor]] = {}  # of each slot, whose memory is the same all along
 
     def next(self, timeout_seconds: float) -> Drawn | None:
         """The next batch, or None when none came in time. Raises ReplayRefused."""
@@ -112,7 +120,9 @@ class PlainBatches:
             return None
         self._lent[sampled.slot] = sampled
         with self._metrics.phase("copy"):
-            batch = to_device(sampled, self._spec, self._device)
+            if sampled.slot not in self._slots:
+                self._slots[sampled.slot] = _as_tensors(sampled)
+            batch = _moved(self._slots[sampled.slot], self._spec, self._device, sampled.population)
         return Drawn(batch, sampled.arrays["key"], float(sampled.arrays["policy_version"].mean()), sampled.slot)
 
     def done(self, drawn: Drawn, priorities: Tensor) -> None:
@@ -120,8 +130,7 @@ class PlainBatches:
         with self._metrics.phase("update"):
             new = priorities.cpu().numpy()
         with self._metrics.phase("send"):
-            self._sampler.update_priorities(drawn.key, new)
-            self._sampler.release(self._lent.pop(drawn.place))
+            self._sampler.answer(self._lent.pop(drawn.place), new)
 
     def finish(self) -> None:
         """Nothing is outstanding."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from learner.algorithms.base import Algorithm, BatchT
 
-Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
+Loss = Callable[[Any, Tensor], tuple[Any, Tensor, dict[str, Tensor]]]
 COMPILE_SECONDS = 600.0  # then the run goes on without
 POLL_SECONDS = 0.2
 THREAD = "compile"

@@ -5,10 +5,18 @@ For nets of a few small layers automatic differentiation costs as much as the ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Layer = tuple[Tensor, Tensor]  # weight [N, out, in], bias [N, 1, out]
+
+
+def layer(linear: nn.Linear) -> Layer:
+    """The memory of a layer's parameters, as one of one network."""
+    return linear.weight.detach()[None], linear.bias.detach()[None, None]
 
 
 def forward(layers: list[Layer], inputs: Tensor) -> list[Tensor]:
@@ -38,3 +46,43 @@ def gradients(found: list[Tensor], seen: list[Tensor], items: slice) -> list[Lay
         (torch.bmm(error[:, items].transpose(1, 2), values[:, items]), error[:, items].sum(1, keepdim=True))
         for error, values in zip(found, seen[:-1], strict=True)
     ]
+
+
+class Known:
+    """A loss whose gradient has been found already: backward() gives it to the parameters, and looks for nothing."""
+
+    def __init__(self, value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> None:
+        """`value` is 0-d; `found` has a gradient for each parameter."""
+        self._value, self._found, self._parameters = value, found, parameters
+
+    def __mul__(self, share: float | Tensor) -> Known:
+        """A share of the loss."""
+        return Known(self._value * share, [gradient * share for gradient in self._found], self._parameters)
+
+    def backward(self) -> None:
+        """Adds to the parameters' gradients."""
+        for parameter, gradient in zip(self._parameters, self._found, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+    def detach(self) -> Tensor:
+        """The value, 0-d."""
+        return self._value
+
+
+def known(value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> Known | Tensor:
+    """The loss, 0-d, as Known; for torch's compiler as what it can follow."""
+    if not torch.compiler.is_compiling():
+        return Known(value, found, parameters)
+    loss: Tensor = _Traced.apply(value, found, *parameters)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _Traced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, found: Sequence[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.found = found
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return (None, None, *(gradient * part for part in ctx.found))

@@ -30,7 +30,7 @@ def limit_memory(device: torch.device, limit_bytes: int) -> None:
         backend(device).set_per_process_memory_fraction(min(limit_bytes / total, 1.0), device)
 
 
-def bytes_per_item(loss: Callable[[], Tensor], parameters: list[torch.nn.Parameter], items: int) -> float:
+def bytes_per_item(loss: Callable[[], object], parameters: list[torch.nn.Parameter], items: int) -> float:
     """What a backward pass over one of `items` items would keep, measured: `loss` is computed once, with gradients.
 
     Counted are the tensors that autograd saves, each piece of memory once, parameters left out. Where nobody sees a tensor's

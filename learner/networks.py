@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from learner import dense
 from learner.config import DqnConfig
 from transport.experience import Categorical, ExperienceSpec, Field
 
@@ -180,6 +181,20 @@ class QNetwork(nn.Module):
             return output
         value, advantage = output[:, :1], output[:, 1:]  # [B, 1], [B, n]
         return value + advantage - advantage.mean(1, keepdim=True)
+
+    def layers(self) -> list[dense.Layer]:
+        """The layers of a network of a single vector, as learner/dense.py takes them; none of any other network."""
+        torso = self.torsos[0]
+        assert isinstance(torso, Torso)
+        if torso.image or len(self.torsos) > 1:
+            return []
+        return [dense.layer(layer) for layer in [*torso.layers, *self.trunk, self.head] if isinstance(layer, nn.Linear)]
+
+    def combination(self) -> Tensor:
+        """How Q-values hang on what the head gives, [n, outputs]: Q = outputs times its transpose. See answer()."""
+        if not self.dueling:
+            return torch.eye(self.n)
+        return torch.cat([torch.ones(self.n, 1), torch.eye(self.n) - 1 / self.n], 1)
 
     @property
     def _inner(self) -> torch.dtype:

@@ -14,6 +14,7 @@ from learner.adam import make_adam
 from learner.algorithms.base import Algorithm, BatchT
 from learner.compiling import Loss
 from learner.config import LearnerConfig
+from learner.dense import Known
 from learner.devices import capabilities, clear_cache, fork_random, precision
 from learner.fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
 from learner.group import ALONE, Group
@@ -106,7 +107,8 @@ class Optimiser:
 
     def forget_gradient(self) -> None:
         """The next update begins without one."""
-        self._adam.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _differentiate(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Adds up the gradients of all parts; their mean metrics and all priorities."""
@@ -132,8 +134,10 @@ class Optimiser:
                 totals[name] = totals[name] + value * share if name in totals else value * share
         return totals, torch.cat(parts)
 
-    def _backward(self, loss: Tensor) -> None:
-        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+    def _backward(self, loss: Tensor | Known) -> None:
+        if self._scaler is not None:
+            loss = loss * self._scaler.scale(torch.ones((), device=self.device))
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def _fit(self, algorithm: Algorithm[BatchT], batch: BatchT, weight: Tensor) -> None:
         """Foresees how many parts it takes, by what a few items keep for the backward pass."""

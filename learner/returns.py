@@ -15,12 +15,13 @@ def n_step_return(reward: Tensor, steps: Tensor, terminated: Tensor, gamma: floa
     Sutton and Barto 2018, eq. 7.1, with m = min(n, steps to the boundary).
     """
     assert reward.dim() == 2 and steps.shape == terminated.shape == reward.shape[:1]
+    discount = torch.where(terminated, 0.0, torch.pow(gamma, steps))
+    if reward.shape[1] == 1:
+        return reward[:, 0].float(), discount
     offset = torch.arange(reward.shape[1], device=reward.device)  # [n]
     taken = offset < steps[:, None]  # [B, n]
     discounted = reward.float() * torch.pow(gamma, offset)
-    return_ = torch.where(taken, discounted, 0.0).sum(1)  # a mask, not a product: ignored entries may be NaN
-    discount = torch.where(terminated, 0.0, torch.pow(gamma, steps))
-    return return_, discount
+    return torch.where(taken, discounted, 0.0).sum(1), discount  # a mask, not a product: ignored entries may be NaN
 
 
 def double_q_target(return_: Tensor, discount: Tensor, selecting: Tensor, valuing: Tensor) -> Tensor:

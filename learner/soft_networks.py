@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from learner import dense
 from learner.actor_critic import Inputs
 from learner.config import SacConfig
 from learner.dense import Layer
@@ -44,8 +45,7 @@ class SoftPolicy(nn.Module):
 
     def layers(self) -> list[Layer]:
         """The layers of one network, as learner/dense.py takes them: the parameters' own memory."""
-        linear = [layer for layer in self.policy if isinstance(layer, nn.Linear)]
-        return [(layer.weight.detach()[None], layer.bias.detach()[None, None]) for layer in linear]
+        return [dense.layer(layer) for layer in self.policy if isinstance(layer, nn.Linear)]
 
 
 class Critics(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -228,10 +229,17 @@ class Sampler:
         self._free.add(batch.slot)
         self._request_free()
 
+    def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
+        """Releases the batch and sends its items' priorities [N] back, in one message."""
+        if self._server is None:
+            self.update_priorities(batch.arrays["key"], priorities)
+            self.release(batch)
+            return
+        self._request(batch.slot, len(priorities), [_packed(batch.arrays["key"], priorities)])
+
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sends priorities [N] of keys [N] back."""
-        parts = [np.ascontiguousarray(keys, "<i8").tobytes(), np.ascontiguousarray(priorities, "<f4").tobytes()]
-        self._client.send(PriorityUpdate(len(keys)), parts)
+        self._client.send(PriorityUpdate(len(keys)), [_packed(keys, priorities)])
 
     def close(self) -> None:
         """Closes the socket and gives the memory back."""
@@ -247,10 +255,12 @@ class Sampler:
         if self._server is None:
             return
         while self._free:
-            slot = self._free.pop()
-            self._generation += 1
-            self._requested[slot] = self._generation
-            self._client.send(SampleRequest(slot, self._generation, self.oldest_version))
+            self._request(self._free.pop())
+
+    def _request(self, slot: int, priorities: int = 0, parts: Sequence[bytes] = ()) -> None:
+        self._generation += 1
+        self._requested[slot] = self._generation
+        self._client.send(SampleRequest(slot, self._generation, self.oldest_version, priorities), parts)
 
     def _receive(self, timeout_seconds: float) -> None:
         while (arrival := self._client.receive(timeout_seconds)) is not None:
@@ -292,3 +302,7 @@ class Sampler:
                 offset += len(part)
         del self._requested[message.slot]
         self._ready.append(SampledBatch(message.slot, message.generation, message.population, self._slab.slots[message.slot]))
+
+
+def _packed(keys: np.ndarray, priorities: np.ndarray) -> bytes:
+    return np.ascontiguousarray(keys, "<i8").tobytes() + np.ascontiguousarray(priorities, "<f4").tobytes()

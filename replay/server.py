@@ -114,7 +114,7 @@ class ReplayServer:
         if isinstance(message, Insert):
             self._writers.on_insert(peer, message, parts)
         elif isinstance(message, SampleRequest):
-            self._serving.on_request(peer, message)
+            self._serving.on_request(peer, message, parts)
         elif isinstance(message, PriorityUpdate):
             self._serving.on_priorities(peer, message, parts)
         elif isinstance(message, WriterHello):

@@ -124,12 +124,15 @@ class Serving:
             self._learners.remove(learner)
         self._source.disconnect(*self._wanted())
 
-    def on_request(self, peer: bytes, message: SampleRequest) -> None:
-        """A learner lends a slot."""
+    def on_request(self, peer: bytes, message: SampleRequest, parts: list[bytes]) -> None:
+        """A learner lends a slot, maybe with priorities of what it held."""
         learner = self._of(peer)
         if learner is None:
             self._server.send(peer, Greet())
-        elif message.slot < learner.slots and len(learner.requests) < learner.slots:
+            return
+        if message.priorities:
+            self._prioritise(message.priorities, parts)
+        if message.slot < learner.slots and len(learner.requests) < learner.slots:
             learner.requests.append(message)
         else:
             self._metrics.count("rejected")
@@ -138,13 +141,16 @@ class Serving:
         """A learner says how much there was to learn from items that it has drawn."""
         if self._of(peer) is None:
             self._server.send(peer, Greet())
-            return
-        if [len(part) for part in parts] != [8 * message.count, 4 * message.count]:
+        else:
+            self._prioritise(message.count, parts)
+
+    def _prioritise(self, count: int, parts: list[bytes]) -> None:
+        if [len(part) for part in parts] != [12 * count]:
             self._metrics.count("rejected")
             return
-        keys, priorities = np.frombuffer(parts[0], "<i8"), np.frombuffer(parts[1], "<f4")
+        keys, priorities = np.frombuffer(parts[0], "<i8", count), np.frombuffer(parts[0], "<f4", count, 8 * count)
         taken = self._source.update_priorities(keys, priorities)
-        self._metrics.count("stale_priorities", message.count - taken)
+        self._metrics.count("stale_priorities", count - taken)
 
     def _first(self) -> Learner | None:
         """Whose turn it is: who wants nothing goes to the end of the line; who waits keeps the place, with a slot half filled."""

@@ -11,7 +11,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_ACTORS = 1024
@@ -131,14 +131,16 @@ class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
 
 
 class SampleRequest(Message, frozen=True, tag="sample_request"):
-    """Lends `slot` to replay until it answers with the same `generation`. No raw parts.
+    """Lends `slot` to replay until it answers with the same `generation`.
 
-    Rollouts whose newest item was acted under an older policy_version than `oldest_version` are dropped.
+    Rollouts whose newest item was acted under an older policy_version than `oldest_version` are dropped. With `priorities` so
+    many come along, those of the batch that the slot held: one raw part, as that of PriorityUpdate. Else no raw parts.
     """
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
     oldest_version: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
+    priorities: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
 
 
 class Sample(Message, frozen=True, tag="sample"):
@@ -153,7 +155,7 @@ class Sample(Message, frozen=True, tag="sample"):
 
 
 class PriorityUpdate(Message, frozen=True, tag="priority_update"):
-    """New priorities. Raw parts: keys (int64 [count]), priorities (float32 [count])."""
+    """New priorities. One raw part: keys (int64 [count]), then priorities (float32 [count])."""
 
     count: Annotated[int, Meta(ge=1, le=1_000_000)]
 

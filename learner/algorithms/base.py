@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from learner.dense import Known
 from learner.returns import n_step_return
 from transport.experience import Transition
 
@@ -71,7 +72,7 @@ class Algorithm(Protocol[TakenT]):
     def importance(self, batch: TakenT) -> Tensor:
         """The weight [B] of each item's loss, beside those of the others: the optimiser divides by the greatest."""
 
-    def loss(self, micro_batch: TakenT, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def loss(self, micro_batch: TakenT, weight: Tensor) -> tuple[Tensor | Known, Tensor, dict[str, Tensor]]:
         """The mean weighted loss (0-d), new priorities [b], and metrics (0-d); all but the loss are detached."""
 
     def after_update(self) -> None:

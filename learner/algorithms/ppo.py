@@ -45,6 +45,7 @@ class Ppo:
         self.spec, self.config = spec, config
         memory_format = torch.channels_last if capabilities(device).channels_last else torch.contiguous_format
         self.network: ActorCritic = build_actor_critic(spec, config).to(device, memory_format=memory_format)  # type: ignore[call-overload]
+        self._parameters = list(self.network.parameters())
         self.updates = 0
         self.rate = 1.0  # by which the learning rate has been adapted
         self.steps = 0  # learned from so far, those before a resume included
@@ -53,7 +54,7 @@ class Ppo:
 
     def parameters(self) -> list[Parameter]:
         """The network's parameters."""
-        return list(self.network.parameters())
+        return self._parameters
 
     def rates(self) -> dict[Parameter, float]:
         """All learn at the configured rate."""

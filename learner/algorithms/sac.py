@@ -13,7 +13,7 @@ be stayed at.
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +51,7 @@ class Sac:
         self.target = copy.deepcopy(self.critics).requires_grad_(False)
         self.temperature = Temperature(config.temperature).to(device)
         self.target_entropy = config.target_entropy * len(spec.action.low)
+        self._parameters = [*self.network.parameters(), *self.critics.parameters(), self.temperature.log]
         self.updates = 0
         self._lerps = capabilities(device).lerp
         # Views of the parameters, which never move: all arithmetic is on these.
@@ -58,7 +59,7 @@ class Sac:
 
     def parameters(self) -> list[Parameter]:
         """The policy's, the critics' and the temperature's parameters."""
-        return [*self.network.parameters(), *self.critics.parameters(), self.temperature.log]
+        return self._parameters
 
     def rates(self) -> dict[Parameter, float]:
         """The parameters that have a learning rate of their own."""
@@ -97,15 +98,14 @@ class Sac:
         reward = torch.where(other, rewards.gather(1, which), batch.reward)  # n_step is 1
         return batch._replace(observation=batch.observation | {DESIRED: goal}, reward=reward)
 
-    def loss(self, micro_batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def loss(self, micro_batch: Batch, weight: Tensor) -> tuple[Tensor | dense.Known, Tensor, dict[str, Tensor]]:
         """The sum of the three losses, whose backward() gives gradients that are known already; |td| [b]; and metrics.
 
         An item whose td is not finite (an infinite reward, say) teaches the critics nothing; `ignored` is the fraction of such.
         """
         with torch.no_grad(), exact(weight.device.type):
             value, gradients, priority, metrics = self._learn(self.relabelled(micro_batch), weight)
-        loss: Tensor = _Known.apply(value, gradients, *self.parameters())  # type: ignore[no-untyped-call]
-        return loss, priority, metrics
+        return dense.known(value, gradients, self.parameters()), priority, metrics
 
     def after_update(self) -> None:
         """Counts the update and moves the target a little towards the critics."""
@@ -198,16 +198,3 @@ class Sac:
         begin = [values[:, :items] for values in seen]
         found = dense.gradients(dense.errors(self._policy, begin, error), begin, slice(None))
         return [part for weight, bias in found for part in (weight[0], bias[0, 0])]
-
-
-class _Known(torch.autograd.Function):
-    """A loss whose gradient is there before backward() asks for it."""
-
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
-        return (None, None, *(gradient * part for part in ctx.gradients))

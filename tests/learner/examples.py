@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from learner.algorithms.base import Batch
+from learner.dense import Known
 from transport.experience import Categorical, ExperienceSpec, Field
 
 CPU = torch.device("cpu")
@@ -49,3 +52,14 @@ def make_batch(spec: ExperienceSpec, items: int) -> Batch:
         probability=torch.rand(items, dtype=torch.float64) + 0.01,
         population=1_000,
     )
+
+
+def gradients(loss: Tensor | Known, parameters: Sequence[Parameter]) -> list[Tensor]:
+    """What backward() gives the parameters, which forget it again."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = []
+    for parameter in parameters:
+        assert parameter.grad is not None
+        found.append(parameter.grad)
+        parameter.grad = None
+    return found

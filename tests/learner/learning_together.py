@@ -22,6 +22,7 @@ from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo import Ppo
 from learner.algorithms.sac import Sac
 from learner.config import LOG_PROB, AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.dense import Known
 from learner.group import ALONE, Group, GroupBroken, join
 from learner.optim import Optimiser
 from learner.rollouts import to_rollout
@@ -134,9 +135,9 @@ def one_breaks(group: Group) -> dict[str, np.ndarray]:
     for number in range(3):
         factor = np.nan if number == 1 and group.rank == 1 else 1.0
 
-        def breaking(batch: Batch, weight: Tensor, factor: float = factor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        def breaking(batch: Batch, weight: Tensor, factor: float = factor) -> tuple[Tensor | Known, Tensor, dict[str, Tensor]]:
             value, priority, metrics = loss(batch, weight)
-            return factor * value, priority, metrics
+            return value * factor, priority, metrics
 
         algorithm.loss = breaking  # type: ignore[method-assign,assignment]
         measured, _ = optimiser.update(algorithm, make_batch(DQN, 8))

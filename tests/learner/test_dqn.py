@@ -9,7 +9,7 @@ from learner.algorithms.base import Batch, transition
 from learner.algorithms.dqn import Dqn
 from learner.config import DqnConfig, LearnerConfig
 from learner.optim import Optimiser
-from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+from tests.learner.examples import CPU, gradients, image, make_batch, make_spec, vector
 
 
 def huber(error: float) -> float:
@@ -44,6 +44,36 @@ def test_the_loss_equals_a_loop_over_the_items(double: bool, scale: float) -> No
     assert float(metrics["td"]) == pytest.approx(float(priorities.mean()), abs=1e-5)
 
 
+@pytest.mark.parametrize("network", ["mlp", "linear"])
+@pytest.mark.parametrize("dueling", [True, False])
+@pytest.mark.parametrize("double", [True, False])
+def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
+    network: Literal["mlp", "linear"], dueling: bool, double: bool
+) -> None:
+    torch.manual_seed(3)
+    spec = make_spec(vector(size=5), n=4, stack=2, n_step=3)
+    config = DqnConfig(hidden=16, network=network, dueling=dueling, double=double, reward_scale=0.7)
+    dqn, by_torch = (Dqn(spec, config, CPU) for _ in range(2))
+    for name, module in by_torch.modules().items():
+        module.load_state_dict(dqn.modules()[name].state_dict())
+    by_torch._layers = []
+    assert dqn._layers, "a network of one vector is differentiated by hand"
+    batch, weight = make_batch(spec, 32), torch.rand(32)
+    batch.reward[3, 0] = 100.0  # beyond the Huber loss's bend
+    batch.reward[4, 0] = float("inf")
+    answers = [each.loss(batch, weight) for each in (dqn, by_torch)]
+    found = [
+        gradients(loss * 2, each.parameters())  # as accumulation and loss scales do
+        for each, (loss, _, _) in zip((dqn, by_torch), answers, strict=True)
+    ]
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(answers[0][0].detach(), answers[1][0].detach())
+    torch.testing.assert_close(answers[0][1], answers[1][1], rtol=1e-5, atol=1e-5)
+    assert answers[0][2].keys() == answers[1][2].keys()
+    for name, value in answers[0][2].items():
+        torch.testing.assert_close(value, answers[1][2][name], rtol=1e-5, atol=1e-6)
+
+
 def test_rewards_past_the_boundary_reach_neither_loss_nor_gradient() -> None:
     spec = make_spec(vector(), n_step=3)
     dqn = Dqn(spec, DqnConfig(hidden=16), CPU)
@@ -51,9 +81,8 @@ def test_rewards_past_the_boundary_reach_neither_loss_nor_gradient() -> None:
     reward = batch.reward.clone()
     reward[:, 1:] = float("nan")
     loss, priorities, _ = dqn.loss(batch._replace(reward=reward), torch.ones(6))
-    loss.backward()
-    assert loss.isfinite() and bool((priorities > 0).all())
-    assert all(bool(parameter.grad.isfinite().all()) for parameter in dqn.parameters())  # type: ignore[union-attr]
+    assert loss.detach().isfinite() and bool((priorities > 0).all())
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients(loss, dqn.parameters()))
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
@@ -65,7 +94,7 @@ def test_an_item_with_a_reward_that_is_not_finite_teaches_nothing_and_is_reporte
     broken[1] = reward
     loss, priorities, metrics = dqn.loss(batch._replace(reward=broken), torch.ones(4))
     without, expected, _ = dqn.loss(batch, torch.tensor([1.0, 0.0, 1.0, 1.0]))
-    torch.testing.assert_close(torch.autograd.grad(loss, dqn.parameters()), torch.autograd.grad(without, dqn.parameters()))
+    torch.testing.assert_close(gradients(loss, dqn.parameters()), gradients(without, dqn.parameters()))
     expected[1] = 0.0
     torch.testing.assert_close(priorities, expected)
     assert float(metrics["ignored"]) == 0.25
@@ -104,7 +133,7 @@ def test_loaded_weights_reach_the_target_when_it_is_synchronised() -> None:
     second.policy().load_state_dict(first.policy().state_dict())
     second.synchronise_target()
     batch = make_batch(spec, 4)
-    assert torch.equal(first.loss(batch, torch.ones(4))[0], second.loss(batch, torch.ones(4))[0])
+    assert torch.equal(first.loss(batch, torch.ones(4))[0].detach(), second.loss(batch, torch.ones(4))[0].detach())
 
 
 @pytest.mark.parametrize("network", ["mlp", "nature_batchnorm"])

@@ -11,6 +11,7 @@ from learner import devices, optim
 from learner.algorithms.base import Batch
 from learner.algorithms.dqn import Dqn
 from learner.config import DqnConfig, LearnerConfig
+from learner.dense import Known
 from learner.devices import capabilities
 from learner.optim import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector
@@ -144,7 +145,7 @@ def test_an_allocation_that_fails_halves_the_micro_batch_and_changes_nothing_tha
     dqn = make_dqn()
     loss_of, sizes = dqn.loss, []
 
-    def starved(part: Batch, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    def starved(part: Batch, weight: torch.Tensor) -> tuple[torch.Tensor | Known, torch.Tensor, dict[str, torch.Tensor]]:
         sizes.append(len(weight))
         if len(weight) > 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")

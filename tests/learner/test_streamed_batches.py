@@ -50,6 +50,10 @@ class Replay:
         self.released.append(batch.generation)
         self.lent.append(batch.slot)
 
+    def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
+        self.update_priorities(batch.arrays["key"], priorities)
+        self.release(batch)
+
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         self.answers.append((int(keys[0]), float(priorities[0])))
 

@@ -241,6 +241,34 @@ def test_batches_come_by_either_road_and_slots_go_round(link: Link, shared: bool
     assert server.table.sampled_items >= 160
 
 
+def test_a_slot_goes_back_with_the_priorities_of_what_it_held(link: Link) -> None:
+    server, writer, sampler = link.serve(), link.writer(), link.sampler()
+    link.until(lambda: writer.has_credit, writer)
+    for chunk in CHUNKS[:4]:
+        writer.insert(chunk)
+    taken: list[tuple[list[int], list[float]]] = []
+    update = server.table.update_priorities
+
+    def taking(keys: np.ndarray, new: np.ndarray) -> int:
+        taken.append((keys.tolist(), new.tolist()))
+        return update(keys, new)
+
+    server.table.update_priorities = taking  # type: ignore[method-assign,assignment]
+    sent: list[tuple[list[int], list[float]]] = []
+
+    def learn() -> bool:
+        batch = sampler.next(0)
+        if batch:
+            new = np.random.default_rng(len(sent)).random(8, np.float32)
+            sent.append((batch.arrays["key"].tolist(), new.tolist()))
+            sampler.answer(batch, new)
+        return len(taken) >= 20
+
+    link.until(learn, writer)
+    assert taken[:20] == sent[:20]
+    assert link.metrics.value("rejected") == 0
+
+
 def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=100.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()
