@@ -199,9 +199,11 @@ class QNetwork(nn.Module):
     @property
     def _inner(self) -> torch.dtype:
         """The type of all but the head: of an actor's copy it may be a smaller one."""
-        for parameter in self.torsos.parameters():  # not next(): the compiler of torch 2.4 cannot follow its default
-            return parameter.dtype
-        return self.head.weight.dtype
+        first = self.torsos[0]
+        assert isinstance(first, Torso)
+        weight = first.layers[0].weight if len(first.layers) else self.head.weight  # parameters() would walk through everything
+        assert isinstance(weight, Tensor)
+        return weight.dtype
 
     @torch.inference_mode()
     def act(

@@ -206,6 +206,8 @@ class Sampler:
         self._requested: dict[int, int] = {}  # slot -> generation
         self._free = set(range(slots))
         self._ready: deque[SampledBatch] = deque()
+        self._slots = slots
+        self._answered: list[tuple[int, int, bytes]] = []  # slot, number of priorities, keys and priorities: to be sent
         self._server: int | None = None
         self._heard = time.monotonic()
         self._greeted = 0.0
@@ -219,6 +221,8 @@ class Sampler:
     def next(self, timeout_seconds: float) -> SampledBatch | None:
         """The next batch, or None when none came in time. Raises ReplayRefused."""
         deadline = time.monotonic() + timeout_seconds
+        if not self._ready:
+            self._send_answers()
         self._receive(0)
         while not self._ready and (left := deadline - time.monotonic()) > 0:
             self._receive(left)  # other messages than batches arrive too
@@ -230,12 +234,13 @@ class Sampler:
         self._request_free()
 
     def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
-        """Releases the batch and sends its items' priorities [N] back, in one message."""
-        if self._server is None:
-            self.update_priorities(batch.arrays["key"], priorities)
-            self.release(batch)
-            return
-        self._request(batch.slot, len(priorities), [_packed(batch.arrays["key"], priorities)])
+        """Releases the batch and sends its items' priorities [N] back, in one message, together with those of other batches.
+
+        To wake another process takes longer than to write to it: half of the slots go back at once, or all when none is left.
+        """
+        self._answered.append((batch.slot, len(priorities), _packed(batch.arrays["key"], priorities)))
+        if 2 * len(self._answered) >= self._slots:
+            self._send_answers()
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sends priorities [N] of keys [N] back."""
@@ -256,6 +261,16 @@ class Sampler:
             return
         while self._free:
             self._request(self._free.pop())
+
+    def _send_answers(self) -> None:
+        """To a server that is there, or there again: items that it still has are there under their keys."""
+        for slot, count, part in self._answered:
+            if self._server is None:
+                self._free.add(slot)
+                self._client.send(PriorityUpdate(count), [part])
+            else:
+                self._request(slot, count, [part])
+        self._answered.clear()
 
     def _request(self, slot: int, priorities: int = 0, parts: Sequence[bytes] = ()) -> None:
         self._generation += 1

@@ -88,8 +88,9 @@ class Dqn:
                 with evaluating(self.network) if self._normalises else nullcontext():
                     selecting = self.network.values(following)
             td, sound = _error(double_q_target(step.reward, step.discount, selecting, valuing), q)  # type: ignore[arg-type]
+            priority = td.abs()
         loss = (weight * huber_loss(q, q.detach() + td, reduction="none")).mean()
-        return loss, td.abs(), _metrics(loss, td, q, sound)
+        return loss, priority, _metrics(loss, priority, q, sound)
 
     @torch.no_grad()
     def _loss_by_hand(self, step: Transition, weight: Tensor) -> tuple[dense.Known | Tensor, Tensor, dict[str, Tensor]]:
@@ -107,7 +108,8 @@ class Dqn:
         found = dense.gradients(dense.errors(self._layers, seen, (slope[:, None] * by_output)[None]), seen, slice(None))
         loss = (weight * huber_loss(q, q + td, reduction="none")).mean()
         gradients = [part for one, other in found for part in (one[0], other[0, 0])]
-        return dense.known(loss, gradients, self.parameters()), td.abs(), _metrics(loss, td, q, sound)
+        priority = td.abs()
+        return dense.known(loss, gradients, self.parameters()), priority, _metrics(loss, priority, q, sound)
 
     def after_update(self) -> None:
         """Counts the update, and every target_period updates copies the online network into the target."""
@@ -130,7 +132,6 @@ def _error(goal: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(sound, td, 0.0), sound
 
 
-def _metrics(loss: Tensor, td: Tensor, q: Tensor, sound: Tensor) -> dict[str, Tensor]:
+def _metrics(loss: Tensor, priority: Tensor, q: Tensor, sound: Tensor) -> dict[str, Tensor]:
     with torch.no_grad():
-        ignored = 1 - sound.float().mean()
-        return {"loss": loss.detach(), "td": td.abs().mean(), "q": q.mean(), "ignored": ignored}
+        return {"loss": loss.detach(), "td": priority.mean(), "q": q.mean(), "ignored": 1 - sound.float().mean()}
