@@ -121,19 +121,22 @@ class Learner:
 
     def _learn_from_items(self, batches: Batches, algorithm: Dqn | Sac) -> None:
         """An epoch of updates, each on a batch of its own."""
-        config, life = self.settings.learner, self._life
-        for _ in range(config.updates_per_epoch):
+        for _ in range(self.settings.learner.updates_per_epoch):
             drawn = self._wait(batches.next)
             if drawn is None:
                 return
             with self._metrics.phase("update"):
                 measured, priorities = self.optimiser.update(algorithm, drawn.batch)
-            batches.done(drawn, priorities)  # here alone the host waits for the device, on accelerators an update later
-            self._metrics.mean("lag_mean", self.version - drawn.mean_version)
-            self._metrics.count("updates")
-            self._metrics.count("items", config.batch_size * self.group.size)
-            life.beat()
+            self._done(batches, drawn, priorities)
         self._end_epoch(measured)
+
+    def _done(self, batches: Batches, drawn: Drawn, priorities: Tensor) -> None:
+        """Ends an update: here alone the host waits for the device, on accelerators an update later."""
+        batches.done(drawn, priorities)
+        self._metrics.mean("lag_mean", self.version - drawn.mean_version)
+        self._metrics.count("updates")
+        self._metrics.count("items", self.settings.learner.batch_size * self.group.size)
+        self._life.beat()
 
     def _learn_from_rollout(self, sampler: Sampler, algorithm: Ppo) -> None:
         """An epoch of PPO: some passes over one rollout batch. The next is asked for when the new weights are out."""
@@ -183,7 +186,7 @@ class Learner:
     def _compile(self, sampler: Sampler, algorithm: Dqn | Sac) -> None:
         """Has the loss compiled for batches like the next one, beating all the while; without success, says why."""
         if not (able := devices.capabilities(self.device)).compiles:
-            say(f"warning: --learner.compile is left out: torch.compile does not know {able.name}")
+            self.group.say(f"warning: --learner.compile is left out: torch.compile does not know {able.name}")
             return
         sampled = self._wait(sampler.next)
         if sampled is None:
@@ -225,7 +228,7 @@ class Learner:
         except RecordError as error:
             say(f"warning: updates are not recorded ({error}); training goes on as without --learner.graphs")
             _, priorities = self.optimiser.update(algorithm, drawn.batch)
-        batches.done(drawn, priorities)
+        self._done(batches, drawn, priorities)
 
     def _end_epoch(self, measured: Measured) -> None:
         """Counts the epoch; reads the last update's metrics; publishes, saves and tidies when it is time."""
