@@ -118,7 +118,9 @@ def machine() -> dict[str, Any]:
 @cache
 def accelerator() -> str | None:
     """The name of the accelerator that a learner would choose; None where that is the CPU. A child asks: it takes torch."""
-    done = subprocess.run(python_command("learner.probe", "auto", "auto", "1"), capture_output=True, text=True, env=child_environment())
+    done = subprocess.run(
+        python_command("learner.probe", "auto", "auto", "1"), capture_output=True, text=True, env=child_environment()
+    )
     try:
         found = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):

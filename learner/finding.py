@@ -82,10 +82,10 @@ def directml_obstacles() -> str:
 
 
 def directml_advice() -> str:
-    """What is better than DirectML, where somebody may think of it: on Windows, on WSL2, beside an AMD GPU. Else nothing."""
-    if torch.version.hip is not None or not (sys.platform == "win32" or _has_d3d12() or AMD in gpus()):
+    """What is better than DirectML, unless torch has a GPU already."""
+    if torch.cuda.is_available():
         return ""
-    better = ROCM_ON_WINDOWS if sys.platform == "win32" or _has_d3d12() else "make install TORCH=rocm"
+    better = ROCM_ON_WINDOWS if AMD not in gpus() or sys.platform == "win32" or _has_d3d12() else "make install TORCH=rocm"
     return f"DirectML is no longer developed and computes in float32 only; for an AMD GPU ROCm is the better road: {better}"
 
 

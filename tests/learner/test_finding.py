@@ -136,15 +136,15 @@ def test_a_rocm_torch_has_cuda_for_a_device_and_no_cuda(machine: Machine) -> Non
     assert missing("cuda") == finding.missing_rocm() == "" and finding.missing_cuda() != ""
 
 
-def test_rocm_is_advised_only_where_somebody_may_think_of_directml(machine: Machine) -> None:
+def test_rocm_is_advised_before_directml_unless_torch_has_a_gpu(machine: Machine) -> None:
     assert ROCM_ON_WINDOWS in directml_advice(), "on Windows, whatever the GPU"
     machine.set(platform="linux")
-    assert directml_advice() == ""
+    assert ROCM_ON_WINDOWS in directml_advice(), "for the machine that somebody asks for"
     machine.has(AMD)
     assert "TORCH=rocm" in directml_advice()
     machine.set(d3d12=True)
     assert ROCM_ON_WINDOWS in directml_advice(), "on WSL2"
-    machine.build(cuda=None, hip="7.2")
+    machine.build(cuda=None, hip="7.2", works=True)
     assert directml_advice() == "", "it is there already"
 
 
