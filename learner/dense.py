@@ -5,7 +5,7 @@ For nets of a few small layers automatic differentiation costs as much as the ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -51,13 +51,13 @@ def gradients(found: list[Tensor], seen: list[Tensor], items: slice) -> list[Lay
 class Known:
     """A loss whose gradient has been found already: backward() gives it to the parameters, and looks for nothing."""
 
-    def __init__(self, value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> None:
-        """`value` is 0-d; `found` has a gradient for each parameter."""
-        self._value, self._found, self._parameters = value, found, parameters
+    def __init__(self, value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter], kept_bytes: int) -> None:
+        """`value` is 0-d; `found` has a gradient for each parameter. `kept_bytes` were held until all were found."""
+        self._value, self._found, self._parameters, self.kept_bytes = value, found, parameters, kept_bytes
 
     def __mul__(self, share: float | Tensor) -> Known:
         """A share of the loss."""
-        return Known(self._value * share, [gradient * share for gradient in self._found], self._parameters)
+        return Known(self._value * share, [gradient * share for gradient in self._found], self._parameters, self.kept_bytes)
 
     def backward(self) -> None:
         """Adds to the parameters' gradients."""
@@ -69,10 +69,10 @@ class Known:
         return self._value
 
 
-def known(value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> Known | Tensor:
-    """The loss, 0-d, as Known; for torch's compiler as what it can follow."""
+def known(value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter], kept: Iterable[Tensor]) -> Known | Tensor:
+    """The loss, 0-d, as Known, `kept` being what forward() gave; for torch's compiler as what it can follow."""
     if not torch.compiler.is_compiling():
-        return Known(value, found, parameters)
+        return Known(value, found, parameters, sum(values.numel() * values.element_size() for values in kept))
     loss: Tensor = _Traced.apply(value, found, *parameters)  # type: ignore[no-untyped-call]
     return loss
 

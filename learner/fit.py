@@ -8,6 +8,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from learner.dense import Known
 from learner.devices import backend, capabilities
 
 SPARE = 0.8  # of the memory that is free: the rest is for what nobody foresees
@@ -56,7 +57,8 @@ def bytes_per_item(loss: Callable[[], object], parameters: list[torch.nn.Paramet
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         kept = loss()  # held until all is counted: freed memory would be used, and counted, again
-    del kept
+    if isinstance(kept, Known):
+        return GRADIENTS * kept.kept_bytes / items
     return GRADIENTS * sum(saved.values()) / items
 
 

@@ -109,7 +109,7 @@ class Dqn:
         loss = (weight * huber_loss(q, q + td, reduction="none")).mean()
         gradients = [part for one, other in found for part in (one[0], other[0, 0])]
         priority = td.abs()
-        return dense.known(loss, gradients, self.parameters()), priority, _metrics(loss, priority, q, sound)
+        return dense.known(loss, gradients, self.parameters(), seen), priority, _metrics(loss, priority, q, sound)
 
     def after_update(self) -> None:
         """Counts the update, and every target_period updates copies the online network into the target."""

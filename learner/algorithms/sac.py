@@ -104,8 +104,7 @@ class Sac:
         An item whose td is not finite (an infinite reward, say) teaches the critics nothing; `ignored` is the fraction of such.
         """
         with torch.no_grad(), exact(weight.device.type):
-            value, gradients, priority, metrics = self._learn(self.relabelled(micro_batch), weight)
-        return dense.known(value, gradients, self.parameters()), priority, metrics
+            return self._learn(self.relabelled(micro_batch), weight)
 
     def after_update(self) -> None:
         """Counts the update and moves the target a little towards the critics."""
@@ -117,8 +116,8 @@ class Sac:
                 else:
                     theirs.mul_(1 - self.config.tau).add_(ours, alpha=self.config.tau)
 
-    def _learn(self, batch: Batch, weight: Tensor) -> tuple[Tensor, list[Tensor], Tensor, dict[str, Tensor]]:
-        """The loss, its gradient by each parameter, |td| [b], and metrics."""
+    def _learn(self, batch: Batch, weight: Tensor) -> tuple[dense.Known | Tensor, Tensor, dict[str, Tensor]]:
+        """As loss()."""
         items = len(weight)
         now, following = slice(0, items), slice(items, None)
         rows = self._rows(batch)  # [2b, F]: observation_t of all items, then what they saw next
@@ -152,7 +151,8 @@ class Sac:
         priority = td.abs().amax(0)
         metrics = {"loss": critic_loss, "policy_loss": policy_loss, "td": priority.mean(), "q": value[:, now].mean()}
         metrics |= {"temperature": temperature, "entropy": -log_prob, "ignored": 1 - sound.float().mean()}
-        return critic_loss + policy_loss + self.temperature.log * spare, gradients, priority, metrics
+        loss = critic_loss + policy_loss + self.temperature.log * spare
+        return dense.known(loss, gradients, self.parameters(), [*seen, *judged]), priority, metrics
 
     def _rows(self, batch: Batch) -> Tensor:
         """What the networks are given: observation_t of all items, then their next observations, [2b, F]."""

@@ -280,6 +280,7 @@ def test_the_plan_for_a_gpu_keeps_within_its_time_and_writes_what_there_is(
             assert learner.parse([*part.options, "--device", "cpu", "--budget", "5", "--json"]).cases, name
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(os.name != "posix", reason="signals")

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from learner.algorithms.dqn import Dqn
+from learner.config import DqnConfig
 from learner.fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory
+from tests.learner.examples import CPU, make_batch, make_spec, vector
 
 
 def test_what_a_backward_pass_keeps_is_counted_per_item() -> None:
@@ -26,6 +29,14 @@ def test_it_grows_with_the_network_not_with_its_parameters() -> None:
 
     assert of(50, 8) > 2 * of(50, 2)
     assert of(500, 2) < 10 * of(50, 2)  # parameters would be 50 times as many
+
+
+def test_what_is_differentiated_by_hand_is_counted_too() -> None:
+    spec = make_spec(vector(size=5))
+    dqn = Dqn(spec, DqnConfig(hidden=32, network="mlp"), CPU)
+    batch = make_batch(spec, 8)
+    found = bytes_per_item(lambda: dqn.loss(batch, torch.ones(8))[0], dqn.parameters(), 8)
+    assert found == 2 * 4 * (5 + 32 + 32 + 4)  # what each layer reads, and what the last one gives
 
 
 @pytest.mark.parametrize(
