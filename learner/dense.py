@@ -73,7 +73,8 @@ def known(value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parame
     """The loss, 0-d, as Known, `kept` being what forward() gave; for torch's compiler as what it can follow."""
     if not torch.compiler.is_compiling():
         return Known(value, found, parameters, sum(values.numel() * values.element_size() for values in kept))
-    loss: Tensor = _Traced.apply(value, found, *parameters)  # type: ignore[no-untyped-call]
+    with torch.enable_grad():
+        loss: Tensor = _Traced.apply(value, found, *parameters)  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -151,7 +151,7 @@ class Optimiser:
         parts = fitting_parts(len(weight), self.parts, each, free_bytes(self.device, self.config.memory_limit_bytes))
         if parts != self.parts:
             self._group.say(
-                f"an item takes {each / 1e6:.2f} MB: micro-batches of {-(-len(weight) // parts):,}, accumulated over {parts}"
+                f"an item takes {each / 1e3:,.1f} kB: micro-batches of {-(-len(weight) // parts):,}, accumulated over {parts}"
             )
         self.parts = parts
 
