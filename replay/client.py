@@ -221,9 +221,9 @@ class Sampler:
     def next(self, timeout_seconds: float) -> SampledBatch | None:
         """The next batch, or None when none came in time. Raises ReplayRefused."""
         deadline = time.monotonic() + timeout_seconds
+        self._receive(0)
         if not self._ready:
             self._send_answers()
-        self._receive(0)
         while not self._ready and (left := deadline - time.monotonic()) > 0:
             self._receive(left)  # other messages than batches arrive too
         return self._ready.popleft() if self._ready else None
