@@ -39,12 +39,7 @@ def bare() -> Iterator[Lacking]:
         yield lacking
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("use", ["lerp", "foreach", "pin", "storage", "autocast", "compile", "channels_last", "fused", "clip"])
