@@ -144,9 +144,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
     threads: Annotated[
         int,
-        Meta(
-            ge=0, description="compute threads, of all processes; 0: on a CPU as many as actors and replay leave, else one each"
-        ),
+        Meta(ge=0, description="compute threads of all processes; 0: one, for images on a CPU all that actors and replay leave"),
     ] = 0
     prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3
     memory_limit_bytes: Annotated[
