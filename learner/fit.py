@@ -11,6 +11,14 @@ from torch import Tensor
 from learner.dense import Known
 from learner.devices import backend, capabilities
 
+# The last three are oneDNN's, which does not say why: what cannot be multiplied at all is refused before it is asked.
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "could not create a primitive",
+    "could not create a memory object",
+    "could not execute a primitive",
+)
 SPARE = 0.8  # of the memory that is free: the rest is for what nobody foresees
 GRADIENTS = 2.0  # what is kept for the backward pass, and gradients of about the same size
 
@@ -72,4 +80,4 @@ def fitting_parts(items: int, parts: int, per_item: float, free: int) -> int:
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an error says that an allocation failed, in the words of one backend or another."""
     text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "can't allocate memory" in text
+    return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in NO_MEMORY)
