@@ -19,7 +19,7 @@ HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down scale status top logs eval demo bench learn-check torch-check lint test
+.PHONY: help environment install up down scale status top logs eval demo bench chaos learn-check torch-check lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
@@ -31,6 +31,7 @@ help:
 	@echo "make eval      play episodes with a run's policy and count"
 	@echo "make demo      watch that policy, or ARGS='--video out.mp4'"
 	@echo "make bench     measure the replay service on this machine"
+	@echo "make chaos     rehearse faults and attacks, under an hour: ARGS=--short, ARGS='R1 S6', ARGS=--help"
 	@echo "make learn-check  train what is known to learn, some twenty minutes"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
 	@echo "make install   only make the environment, .venv (every target does so first)"
@@ -65,6 +66,9 @@ eval: environment
 
 bench: environment
 	@exec $(HEADRACE) bench replay $(ARGS)
+
+chaos: environment
+	@exec $(PYTHON) -m tests.chaos $(ARGS)
 
 learn-check: environment
 	@exec $(PYTHON) -m pytest -m slow tests/learning -rA $(ARGS)

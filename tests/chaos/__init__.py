@@ -1,0 +1,1 @@
+"""Faults and attacks, each rehearsed: one test per row of the table that `make chaos` prints."""
