@@ -63,16 +63,14 @@ class CountingStream:
 
 
 class Feeder:
-    """A writer that sends a stream's chunks whenever it has credit, up to a number of them."""
+    """A writer that sends a stream's chunks whenever it has credit."""
 
     def __init__(self, address: str, name: str, incarnation: int, stream: CountingStream, spec: ExperienceSpec) -> None:
         self.writer = ExperienceWriter(address, name, incarnation, spec, 1)
         self._stream = stream
-        self.sent = 0
 
-    def turn(self, most: int | None = None) -> None:
-        """Sends what it may, hears what there is."""
-        while self.writer.has_credit and (most is None or self.sent < most):
+    def turn(self, feeding: bool = True) -> None:
+        """Sends what it may, or nothing new; hears what there is."""
+        while feeding and self.writer.has_credit:
             self.writer.insert(next(self._stream))
-            self.sent += 1
         self.writer.poll()

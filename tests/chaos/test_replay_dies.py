@@ -1,0 +1,51 @@
+"""Replay is killed again and again, under load: what it acknowledged is there, once."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.links import Feeders, ReplayProcess
+from tests.chaos.rows import Row
+from tests.chaos.streams import counting_replay, counting_spec
+
+pytestmark = pytest.mark.chaos
+ACTORS = 4
+RESUME_SECONDS = 5.0
+SPEC = counting_spec()
+
+
+@pytest.mark.row(
+    "R3", "replay is killed (kill -9)", "acknowledged then lost = 0, doubled = 0; actors resume <= 5 s after it is bound"
+)
+def test_what_replay_acknowledged_outlives_it(row: Row, tmp_path: Path) -> None:
+    kills = row.times(3, 30)
+    chance = random.Random(3)
+    config = counting_replay(capacity=2_000_000, state_seconds=0.5, fsync_seconds=0.5)
+    slowest = 0.0
+    with Feeders(tmp_path, SPEC) as feeders, ReplayProcess(tmp_path, SPEC, config) as replay:
+        feeders.log = replay.run_dir.segments
+        replay.start()
+        feeders.until(lambda: replay.bound, "replay bound", 30)
+        feeders.add(replay.address, ACTORS)
+        for _ in range(kills):
+            enough = sum(feeders.acknowledged) + chance.randrange(20, 4000)
+            feeders.until(lambda enough=enough: sum(feeders.acknowledged) > enough, "some steps more", 30)  # type: ignore[misc]
+            replay.kill()
+            feeders.turn()  # into the void
+            replay.start()
+            feeders.until(lambda: replay.bound, "replay bound again", 30)
+            slowest = max(slowest, feeders.all_go_on(30))
+        feeders.drain()
+        replay.kill()
+        verdict = feeders.verdict()
+        replay.start()
+        feeders.until(lambda: replay.bound, "a last life", 30, feeding=False)
+        restored = int(re.findall(r"restored ([\d,]+) items", replay.text)[-1].replace(",", ""))
+    row.measured(verdict.text, kills=kills, slowest_resume_seconds=slowest, restored=restored, **verdict.figures)
+    assert verdict.sound and len(verdict.lost) == 0
+    assert restored == len(verdict.stored)
+    assert slowest <= RESUME_SECONDS
