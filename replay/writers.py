@@ -9,10 +9,11 @@ from replay.serving import mismatch
 from replay.source import Source
 from transport.channel import Server
 from transport.experience import ExperienceSpec
+from transport.lifetime import say
 from transport.messages import Ack, Credit, Greet, Hold, Insert, Refused, WriterHello, WriterWelcome
 from transport.metrics import Metrics
 
-CREDIT_SECONDS = 5.0  # how often writers are told their credit, which finds out who is gone
+CREDIT_SECONDS = 0.5  # how often writers are told their credit, which finds out who is gone and tells them that replay is there
 
 
 class Writers:
@@ -107,6 +108,8 @@ class Writers:
             if not self._tell_credit(writer, self._source.credit_bytes(writer)):
                 self._peers.pop(writer.peer, None)
                 writer.present = False
+                self._metrics.count("lost_writers")
+                say(f"{writer.name} cannot be reached any more; whatever it has not been told is stored it will send again")
                 self.share_credit_soon()  # once more, with fewer
         self._source.writers_changed(self._present())
 

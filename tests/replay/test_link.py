@@ -117,6 +117,29 @@ def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -
     assert lost and server.table.inserted_items == 24 and link.metrics.value("gaps") == 1
 
 
+def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that_would_show_the_gap(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    send = writer._client.send
+    writer._client.send = lambda message, parts=(): True  # type: ignore[method-assign,assignment]
+    writer.insert(CHUNKS[0])
+    writer._client.send = send  # type: ignore[method-assign]
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert server.table.inserted_items == 4 and link.metrics.value("duplicates") == 0
+
+
+def test_a_greeting_answered_twice_sends_nothing_twice(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    writer._greet()
+    writer._greet()
+    link.until(lambda: writer._welcomed, writer)
+    for chunk in CHUNKS[:6]:
+        writer.insert(chunk)
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert server.table.inserted_items == 24 and link.metrics.value("duplicates") == 0
+
+
 def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:
     server = link.serve()
     writer = link.writer()
