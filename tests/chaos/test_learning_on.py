@@ -29,8 +29,6 @@ MOST_STEPS = 1.5  # of those of a run that is left alone
 SETTINGS = (
     "--preset cartpole --algo dqn --replay.capacity 3e6 --deploy.verbosity events --device cpu --evaluator.core-share 0.3"
 ).split()
-    "--preset cartpole --algo dqn --replay.capacity 3e6 --deploy.verbosity events --device cpu --evaluator.core-share 0.3".split()
-)
 
 
 def start(folder: Path, seed: int) -> World:
