@@ -159,9 +159,14 @@ class Service:
                 self._stop(message.reason)
 
     def _scale(self, actors: int) -> None:
-        """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds."""
+        """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds. Who had been given
+        up is tried again, also where the number stays."""
         before = self._config.actors.count
-        if self.supervisor.stopping or actors == before:
+        if self.supervisor.stopping:
+            return
+        if actors == before:
+            if self.supervisor.given_up:
+                self.supervisor.replan(self._plan(self._config, self._run.path))
             return
         self.say(f"scaling from {before} to {actors} actors")
         if actors > before and self._config.replay.selector == "fifo":
