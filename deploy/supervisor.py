@@ -11,6 +11,7 @@ from deploy.config import DeployConfig
 from deploy.liveness import Patience
 from deploy.process import Exit
 from deploy.topology import STOP_ORDER, Plan
+from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 from transport.metrics import Record
 
@@ -230,8 +231,9 @@ class Supervisor:
         if slot.state == "stopping":  # it was asked to leave, but is wanted again
             slot.state = "waiting"
             return
-        # Trying again cannot help against a process that says, before it ever worked, that it was started wrongly.
-        self._on_death(slot, reason, now, hopeless=ended.code == USAGE_ERROR and not slot.been_ready)
+        # Trying again cannot help against a process that says so, or, before it ever worked, that it was started wrongly.
+        hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
+        self._on_death(slot, reason, now, hopeless)
 
     def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason

@@ -12,7 +12,7 @@ from replay.arrivals import Pending, Writer, read_arrival
 from replay.config import ReplayConfig
 from replay.journal import Journal
 from replay.storage import batch_layout
-from replay.table import RejectedChunk, Table
+from replay.table import RejectedChunk, Table, check_rewards
 from transport.experience import ExperienceSpec
 from transport.messages import Insert, SampleRequest
 from transport.metrics import Metrics, Record
@@ -83,6 +83,7 @@ class Items:
     def _insert(self, writer: Writer, message: Insert, parts: list[bytes]) -> None:
         try:
             chunk = read_arrival(self._spec, message, parts, self.table.vacant())
+            check_rewards(self._spec, chunk, self._config.reward_limit)
         except RejectedChunk:  # its sequence is acknowledged all the same, so that its sender goes on
             self._metrics.count("rejected")
         else:
@@ -155,6 +156,10 @@ class Items:
         if self._journal:
             metrics.gauge("log_bytes", self._journal.log.total_bytes)
             metrics.gauge("unlogged_chunks", self._journal.log.unlogged)
+            metrics.gauge("unsynced_chunks", self._journal.log.unsynced.chunks)
+            metrics.gauge("unsynced_bytes", self._journal.log.unsynced.bytes)
+            for name, value in self._journal.losses.items():
+                metrics.gauge(name, value)
 
     @property
     def summary(self) -> str:

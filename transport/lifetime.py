@@ -21,6 +21,7 @@ PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 0.5
 RECORD_SECONDS = 5.0
 GOODBYE_SECONDS = 0.5
+HOPELESS_STATUS = 4  # of a process that would fail again if it were started again
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
