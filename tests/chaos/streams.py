@@ -59,7 +59,6 @@ class CountingStream:
         self._observation = self._env.reset()[0] if terminated or truncated else seen
         self.steps += 1
 
-
     def _seen(self, observation: np.ndarray) -> Columns:
         return {"observation": np.resize(observation, self._shape)[None]}
 
