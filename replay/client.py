@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.storage import batch_layout, rollout_layout
-from transport.channel import Client
+from transport.channel import FRAME_BYTES, Client, cut
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import say
@@ -47,7 +47,7 @@ class ReplayRefused(RuntimeError):
 class _Unacknowledged:
     sequence: int
     message: Insert
-    parts: list[bytes]
+    parts: Sequence[bytes | memoryview]
     steps: int
 
 
@@ -97,12 +97,16 @@ class ExperienceWriter:
     def insert(self, chunk: Chunk) -> None:
         """Packs and sends a chunk."""
         parts = pack_chunk(self._spec, chunk)
-        message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts))
+        travelling: Sequence[bytes | memoryview] = parts
+        sizes: tuple[int, ...] = ()
+        if max(map(len, parts)) > FRAME_BYTES:
+            travelling, sizes = cut(b"".join(parts)), tuple(map(len, parts))
+        message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts), sizes)
         if not self._unacknowledged:
             self._heard = time.monotonic()  # silence counts from here
         history = self._spec.history
         steps = int(np.count_nonzero(chunk.columns["valid"][history : history + chunk.length]))
-        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, steps))
+        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, travelling, steps))
         self._next_sequence += 1
         self.raw_bytes += self._spec.rows(chunk.length) * self._spec.row_bytes
         self.sent_bytes += sum(map(len, parts))

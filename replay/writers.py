@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from replay.arrivals import Pending, Writer
+from replay.arrivals import Pending, Writer, regrouped
 from replay.serving import mismatch
 from replay.source import Source
 from transport.channel import Server
@@ -148,7 +148,7 @@ class Writers:
             writer.waiting += 1
             if sum(map(len, parts)) > chunk_wire_bytes(self._spec):
                 parts = []  # no chunk, but its place in the sequence is taken
-            self._source.pending.append(Pending(writer, message, parts))
+            self._source.pending.append(Pending(writer, message, regrouped(message, parts)))
 
     def _out_of_order(self, writer: Writer, counter: str) -> None:
         """What an honest writer may do, too, with all that it has under way, when a connection breaks."""
