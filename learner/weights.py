@@ -22,6 +22,7 @@ from transport.messages import Announce, FetchWeights, Weights
 ANNOUNCE_SECONDS = 1.0
 FETCH_AGAIN_SECONDS = 2.0
 TURN_SECONDS = 0.005
+SEND_AGAIN_SECONDS = 30.0  # the same version over the same connection: who asks again meanwhile has a slow line
 PAYLOADS_PER_READER = 2  # who asks and never reads must not fill the learner's memory
 
 
@@ -63,6 +64,7 @@ class WeightPublisher:
 
     def _serve(self) -> None:
         packed: Packed | None = None
+        sent: dict[bytes, float] = {}  # when each reader was last sent this version
         looked_at, announced, next_announce = -1, -1, 0.0
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
@@ -70,6 +72,7 @@ class WeightPublisher:
             if given is not None and given[0] != looked_at:
                 looked_at = given[0]
                 packed = self._packed(*given) or packed
+                sent.clear()
             if packed is None:
                 continue
             announce = packed.announce
@@ -78,9 +81,10 @@ class WeightPublisher:
                 announced, next_announce = announce.version, time.monotonic() + ANNOUNCE_SECONDS
             while (arrival := self._server.receive()) is not None:
                 peer, message, _ = arrival
-                if isinstance(message, FetchWeights):
+                if isinstance(message, FetchWeights) and time.monotonic() > sent.get(peer, 0.0) + SEND_AGAIN_SECONDS:
                     answer = Weights(announce.incarnation, announce.version, announce.sha256)
-                    self._server.send(peer, answer, cut(packed.payload))
+                    if self._server.send(peer, answer, cut(packed.payload)):
+                        sent[peer] = time.monotonic()
 
     def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed | None:
         """None, told and counted, for weights that are not finite: the last good ones stay out."""
