@@ -167,9 +167,14 @@ class ReplayProcess:
         """What it printed."""
         return self.run_dir.log("replay").read_text()
 
-    def start(self) -> None:
-        """Another life."""
-        command = [sys.executable, "-m", "replay", str(self.run_dir.path)]
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended."""
+        return self.process is None or self.process.poll() is not None
+
+    def start(self, module: str = "replay", *arguments: str) -> None:
+        """Another life, of `module`: tests.flow.dying_replay kills itself at a moment that is asked for."""
+        command = [sys.executable, "-m", module, str(self.run_dir.path), *arguments]
         with self.run_dir.log("replay").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=log, stderr=log)
 
