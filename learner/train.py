@@ -381,8 +381,11 @@ class Learner:
             raise CheckpointError(f"{path}: made for another experience spec; start with --fresh")
         counters = resume.restore(self.algorithm, self.optimiser, tensors, metadata)
         self._metrics.begin_at(counters)
-        self.epoch = int(metadata["epoch"])
-        self.version = max(self.version, int(metadata["policy_version"]) + 1)
+        try:
+            self.epoch = int(metadata["epoch"])
+            self.version = max(self.version, int(metadata["policy_version"]) + 1)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a learner's checkpoint ({error}); start with --fresh") from error
         self.group.say(
             f"continues from {path.name}: epoch {self.epoch:,}, {self.algorithm.updates:,} updates, policy v{self.version}"
         )

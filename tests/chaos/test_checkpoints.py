@@ -188,7 +188,7 @@ def test_a_learner_killed_at_any_moment_goes_on_from_its_newest_checkpoint(row: 
     kills = row.times(0, 8, 20)
     world.up()
     lives, generator = Lives(world), random.Random(1)
-    regress, adopting = [], []
+    regress, adopting, inside = [], [], 0
     for kill in range(kills):
         before = lives.announced
         world.until(lambda before=before: lives.announced > before + 3 and lives.newest_epoch, "the learner learns")  # type: ignore[misc]
@@ -196,6 +196,7 @@ def test_a_learner_killed_at_any_moment_goes_on_from_its_newest_checkpoint(row: 
         epoch, version = lives.newest_epoch, lives.announced
         process = world.process("learner")
         os.kill(process["pid"], signal.SIGKILL)
+        inside += bool(list(world.run_dir.checkpoints.glob(".*.partial")))
         world.until(lambda version=version: lives.announced > version, f"a learner after kill {kill + 1}")  # type: ignore[misc]
         back, adopted = time.monotonic(), lives.announced
         world.until(
@@ -206,7 +207,7 @@ def test_a_learner_killed_at_any_moment_goes_on_from_its_newest_checkpoint(row: 
         assert len(lines) == kill + 1, "a life began from scratch"
         regress.append(epoch - int(re.search(r"continues from epoch-(\d+)", lines[-1])[1]))  # type: ignore[index]
     assert world.stop() == 0
-    row.measured(kills=kills, epochs_lost_at_most=max(regress), adopted_seconds_at_most=max(adopting))
+    row.measured(kills=kills, inside_a_save=inside, epochs_lost_at_most=max(regress), adopted_seconds_at_most=max(adopting))
     assert max(regress) <= 0, "a checkpoint that was in the manifest was not the one taken"
     assert max(adopting) <= 5
 

@@ -13,9 +13,11 @@ import torch
 from actors.chunker import Chunker
 from actors.config import EnvConfig
 from actors.envs.spec import experience_spec
+from actors.envs.make import make_env
 from actors.envs.vector import VectorEnv
+from actors.stack import Stack
 from learner import resume
-from learner.acting import Stack
+from learner.acting import QPolicy
 from learner.algorithms.make import make_algorithm
 from learner.batches import to_device
 from learner.checkpoint import Checkpoints, load_into, pack
@@ -77,6 +79,8 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
     network = build_policy(spec, config)
     policy = acting_policy(network)
     policy.seed(seed)
+    if isinstance(policy, QPolicy):
+        policy.explore_with(np.array([0.1, 0.5]))
     table, chunker, stack = Table(spec, ReplayConfig(min_size=1, capacity=2_000), seed), Chunker(spec, 2, 1e9), Stack(spec, 2)
     observation = vector.reset()
     stack.reset(observation)
@@ -88,7 +92,7 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
             acted = policy.act(stack.stacked, "explore")
             step = vector.step(bounded(spec, acted.action))
             done = (step.reward, step.terminated, step.truncated, step.final_observation)
-            waiting += chunker.step(observation, acted.action, *done, epoch, acted.remembered)
+            waiting += chunker.step(observation, acted.action, *done, epoch, {key: acted.remembered[key] for key in spec.remembered})
             stack.push(step.observation, step.terminated | step.truncated)
             observation = step.observation
         if resumed_in is not None and epoch == epochs // 2:
@@ -99,11 +103,10 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
 
 
 def _spec(env_config: EnvConfig, config: AlgorithmConfig) -> ExperienceSpec:
-    from actors.envs.make import make_env
-
     env = make_env(env_config)
     try:
-        return experience_spec(env, env_config, config.n_step, "none", config.remembered)
+        remembered = config.remembered if isinstance(config, PpoConfig) else ()
+        return experience_spec(env, env_config, config.n_step, "none", remembered)
     finally:
         env.close()
 
