@@ -28,6 +28,8 @@ SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first byt
 REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
 Parts = list[bytes]
+Shared = zmq.Frame
+Part = bytes | memoryview | Shared
 Arrival = tuple[Any, Parts]
 
 
@@ -98,9 +100,9 @@ class Channel:
         self.received_bytes += sum(map(len, parts))
         return parts
 
-    def _send_parts(self, parts: Sequence[bytes | memoryview]) -> bool:
+    def _send_parts(self, parts: Sequence[Part]) -> bool:
         try:
-            self.socket.send_multipart(parts, zmq.DONTWAIT)
+            self.socket.send_multipart(parts, zmq.DONTWAIT, copy=not any(isinstance(part, Shared) for part in parts))
         except (zmq.Again, zmq.ZMQError) as error:
             # Full, or (EHOSTUNREACH) gone: either way the layer above decides what to do about silence.
             if isinstance(error, zmq.Again) or error.errno == zmq.EHOSTUNREACH:
@@ -186,7 +188,7 @@ class Server(Channel):
         found = self._receive_readable(timeout_seconds, envelope=1)
         return (found[0][0], found[1], found[2]) if found else None
 
-    def send(self, peer: bytes, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, peer: bytes, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the peer is gone or its queue is full."""
         return self._send_parts([peer, pack(message), *parts])
 
@@ -204,7 +206,7 @@ class Client(Channel):
         found = self._receive_readable(timeout_seconds, envelope=0)
         return (found[1], found[2]) if found else None
 
-    def send(self, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the queue is full."""
         return self._send_parts([pack(message), *parts])
 
@@ -257,6 +259,11 @@ def _bind(socket: zmq.Socket[bytes], address: str) -> str:
         socket.close(linger=0)
         raise OSError(f"cannot bind {address}: {error.strerror}") from error
     return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+
+def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
+    """Parts that go to many peers and are held in memory once."""
+    return [Shared(part, copy=False) for part in parts]
 
 
 def _connections(address: str) -> Iterator[int]:
