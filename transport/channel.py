@@ -23,6 +23,15 @@ FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 10_000
+# Only the side that connects sends heartbeats, and says how long the other may wait for the next one. libzmq 4.3.5 aborts when its
+# own heartbeat is due on a connection that broke while the queue for reading was full, which a peer could bring about.
+HEARTBEATS = {
+    zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+    zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+    zmq.HEARTBEAT_TTL: HEARTBEAT_TIMEOUT_MS,
+}
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
+BOUND = (zmq.ROUTER, zmq.XPUB)
 UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
 SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
 REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
@@ -59,10 +68,8 @@ class Channel:
             zmq.RCVHWM: QUEUE_MESSAGES,
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,
-            zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
-            zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
             zmq.HANDSHAKE_IVL: 5000,
-        }
+        } | (KEEPALIVE if kind in BOUND else HEARTBEATS)
         for option, value in options.items():
             self.socket.setsockopt(option, value)
 
