@@ -23,8 +23,8 @@ FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 10_000
-# Only the side that connects sends heartbeats, and says how long the other may wait for the next one. libzmq 4.3.5 aborts when its
-# own heartbeat is due on a connection that broke while the queue for reading was full, which a peer could bring about.
+# Only the side that connects sends heartbeats, and says how long the other may wait for the next one. libzmq 4.3.5 aborts when a
+# heartbeat of its own is due on a connection that broke while the queue for reading was full: a peer could bring that about.
 HEARTBEATS = {
     zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
     zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,

@@ -15,15 +15,15 @@ import msgspec
 import numpy as np
 import pytest
 import zstandard
+from msgspec import structs
 
-from replay.config import ReplayConfig
 from tests.chaos.raw import MORE, Raw, frame, message
 from tests.chaos.rows import Row
-from tests.chaos.siege import Siege
+from tests.chaos.siege import CONFIG, Siege
 from tests.chaos.villain import hello
 from tests.flow.fleet import ROOT, wait_until
 from transport.compression import CorruptChunk, decompress
-from transport.messages import MalformedMessage, unpack
+from transport.messages import Hold, MalformedMessage, pack, unpack
 
 pytestmark = pytest.mark.chaos
 MIB = 1 << 20
@@ -59,9 +59,7 @@ def test_a_message_beyond_the_limit_costs_its_sender_the_connection(row: Row, tm
 @pytest.mark.row("S6", "a message whose parts never end", "peer dropped, RSS +<16 MiB, others unaffected (bounded, see the note)")
 def test_a_message_without_end_does_not_take_more_memory_than_replay_may_have(row: Row, tmp_path: Path) -> None:
     row.times(1, 1)
-    config = ReplayConfig(
-        min_size=1, capacity=160_000, receive_bytes=1_000_000, samples_per_insert_low=0, samples_per_insert_high=1e9
-    )
+    config = structs.replace(CONFIG, capacity=160_000, receive_bytes=1_000_000)
     with Siege(tmp_path, "tcp", config) as siege:
         honest, most = siege.honest(60), 0
         before = siege.resident
@@ -75,7 +73,7 @@ def test_a_message_without_end_does_not_take_more_memory_than_replay_may_have(ro
                 dropped = True
                 break
             most = max(most, siege.resident)
-        wait_until(lambda: siege.resident < before + 64 * MIB, 10, "the memory is given back")
+        wait_until(lambda: siege.resident < before + 64 * MIB, 15, "the memory is given back")
         after = honest.rate(2)
         honest.leave()
         siege.stop()
@@ -146,10 +144,10 @@ def test_messagepack_bombs_are_refused(row: Row) -> None:
 
 @pytest.mark.row(
     "S9",
-    "an actor that sends nonsense, 1,000 messages a second",
+    "an actor sends nonsense, 1,000 messages a second",
     "quarantined within 2 s, others' rate -<10%, server never exits",
 )
-@pytest.mark.parametrize("kind", ["broken", "overdrawn", "unfit"])
+@pytest.mark.parametrize("kind", ["broken", "repeated", "unfit"])
 def test_who_sends_nonsense_is_put_in_quarantine_and_nobody_else_suffers(row: Row, tmp_path: Path, kind: str) -> None:
     seconds = row.times(2, 20, 60)
     with Siege(tmp_path) as siege:
@@ -214,25 +212,22 @@ def test_the_raw_client_speaks_well_enough_to_be_served(tmp_path: Path) -> None:
 def test_a_peer_that_fills_its_queue_and_hangs_up_does_not_end_the_server(row: Row, tmp_path: Path) -> None:
     peers = row.times(3, 100)
     script = (
-        "import sys, time; from transport.channel import Server, Client; from transport.messages import Hold;"
-        "server = Server(sys.argv[1], receive_queue=4); print('bound', flush=True); sys.stdin.readline(); time.sleep(2.5);"
-        "read = sum(server.receive(0.05) is not None for _ in range(100_000)) if False else 0\n"
-        "while server.receive(0.2): read += 1\n"
-        "print(read, flush=True)"
+        "import sys, time; from transport.channel import Server\n"
+        "server = Server(sys.argv[1], receive_queue=4)\n"
+        "print('bound', flush=True); sys.stdin.readline(); time.sleep(2.5)\n"
+        "while server.receive(0.2): pass"
     )
-    for scheme in (f"ipc://{tmp_path}/s",):
-        with subprocess.Popen(
-            [sys.executable, "-c", script, scheme], cwd=ROOT, stdin=-1, stdout=-1, stderr=-1, text=True
-        ) as server:
-            assert server.stdin and server.stdout
-            server.stdout.readline()
-            for _ in range(peers):
-                raw = Raw(scheme)
-                raw.socket.settimeout(0.2)
-                with suppress(OSError):
-                    for _ in range(5000):
-                        raw.send(b"\x81\xa4type\xa4hold" + bytes(0), bytes(1000))
-                raw.close()
-            _, errors = server.communicate("go\n", timeout=60)
+    address = f"ipc://{tmp_path}/s"
+    with subprocess.Popen([sys.executable, "-c", script, address], cwd=ROOT, stdin=-1, stdout=-1, stderr=-1, text=True) as server:
+        assert server.stdin and server.stdout
+        server.stdout.readline()
+        for _ in range(peers):
+            raw = Raw(address)
+            raw.socket.settimeout(0.2)
+            with suppress(OSError):
+                for _ in range(5000):
+                    raw.send(pack(Hold()), bytes(1000))
+            raw.close()
+        _, errors = server.communicate("go on\n", timeout=60)
     row.measured(peers=peers, exit=server.returncode)
     assert server.returncode == 0, errors

@@ -41,7 +41,7 @@ def broken(seed: int) -> Iterator[tuple[bytes, ...]]:
 
 
 def insolent(kind: str, life: int) -> Iterator[tuple[bytes, ...]]:
-    """Messages in the right form: more than the credit, or chunks that are none."""
+    """Messages in the right form: the same chunk again and again, or chunks that are none."""
     yield (hello("villain", life),)
     for sequence in itertools.count():
         body = (bytes(SPEC.chunk_bytes),) if kind == "unfit" else (bytes(100_000),)
