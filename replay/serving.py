@@ -97,7 +97,9 @@ class Serving:
             lent = sum(learner.layout.slot_bytes * learner.slots for learner in self._learners)
             if lent + layout.slot_bytes * hello.slots > self._most_lent_bytes:
                 what = f"{hello.slots} slots of {layout.slot_bytes:,} bytes"
-                self._server.send(peer, Refused(f"{hello.name} asks for {what}; for all there are {self._most_lent_bytes:,} bytes"))
+                self._server.send(
+                    peer, Refused(f"{hello.name} asks for {what}; for all there are {self._most_lent_bytes:,} bytes")
+                )
                 return
             slab = None
             if hello.slab:

@@ -66,7 +66,9 @@ class Writers:
         """Why an actor that has the right spec is not served; empty when it is."""
         life = (hello.name, hello.incarnation)
         if self._server.conduct.quarantined(life):
-            return f"this life of {hello.name} is in quarantine, for sending what cannot be used: find out why, and start it again"
+            return (
+                f"this life of {hello.name} is in quarantine, for sending what cannot be used: find out why, and start it again"
+            )
         if len(self._here) >= MOST_ACTORS and hello.name not in self._here:
             return f"{hello.name} would be one actor too many: there are {MOST_ACTORS:,}"
         if life not in self._lives and hello.first_sequence and self._forgotten and not self._source.written(*life):

@@ -23,11 +23,22 @@ FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 10_000
+# Only the side that connects sends heartbeats, and says how long the other may wait for the next one. libzmq 4.3.5 aborts when a
+# heartbeat of its own is due on a connection that broke while the queue for reading was full: a peer could bring that about.
+HEARTBEATS = {
+    zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+    zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+    zmq.HEARTBEAT_TTL: HEARTBEAT_TIMEOUT_MS,
+}
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
+BOUND = (zmq.ROUTER, zmq.XPUB)
 UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
 SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
 REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
 Parts = list[bytes]
+Shared = zmq.Frame
+Part = bytes | memoryview | Shared
 Arrival = tuple[Any, Parts]
 
 
@@ -57,10 +68,8 @@ class Channel:
             zmq.RCVHWM: QUEUE_MESSAGES,
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,
-            zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
-            zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
             zmq.HANDSHAKE_IVL: 5000,
-        }
+        } | (KEEPALIVE if kind in BOUND else HEARTBEATS)
         for option, value in options.items():
             self.socket.setsockopt(option, value)
 
@@ -98,9 +107,9 @@ class Channel:
         self.received_bytes += sum(map(len, parts))
         return parts
 
-    def _send_parts(self, parts: Sequence[bytes | memoryview]) -> bool:
+    def _send_parts(self, parts: Sequence[Part]) -> bool:
         try:
-            self.socket.send_multipart(parts, zmq.DONTWAIT)
+            self.socket.send_multipart(parts, zmq.DONTWAIT, copy=not any(isinstance(part, Shared) for part in parts))
         except (zmq.Again, zmq.ZMQError) as error:
             # Full, or (EHOSTUNREACH) gone: either way the layer above decides what to do about silence.
             if isinstance(error, zmq.Again) or error.errno == zmq.EHOSTUNREACH:
@@ -186,7 +195,7 @@ class Server(Channel):
         found = self._receive_readable(timeout_seconds, envelope=1)
         return (found[0][0], found[1], found[2]) if found else None
 
-    def send(self, peer: bytes, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, peer: bytes, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the peer is gone or its queue is full."""
         return self._send_parts([peer, pack(message), *parts])
 
@@ -204,7 +213,7 @@ class Client(Channel):
         found = self._receive_readable(timeout_seconds, envelope=0)
         return (found[1], found[2]) if found else None
 
-    def send(self, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the queue is full."""
         return self._send_parts([pack(message), *parts])
 
@@ -257,6 +266,11 @@ def _bind(socket: zmq.Socket[bytes], address: str) -> str:
         socket.close(linger=0)
         raise OSError(f"cannot bind {address}: {error.strerror}") from error
     return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+
+def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
+    """Parts that go to many peers and are held in memory once."""
+    return [Shared(part, copy=False) for part in parts]
 
 
 def _connections(address: str) -> Iterator[int]:
