@@ -19,7 +19,6 @@ from actors.config import ActorsConfig, EnvConfig
 from deploy import runs
 from deploy.config import DeployConfig, RunConfig, write_config
 from deploy.process import child_environment
-from deploy.reaper import MARK_VARIABLE
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command

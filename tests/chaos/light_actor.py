@@ -1,7 +1,7 @@
-"""An actor without a policy, and so without torch: `python -m tests.chaos.light_actor RUN_DIR --actor I --environments N --first-seed S`.
+"""An actor without a policy, and so without torch: `python -m tests.chaos.light_actor RUN_DIR --actor I --first-seed S`.
 
-It acts at random in one environment of the rehearsals' simulator and hands over what it sees as every actor does; it starts in half
-a second where a real one takes several.
+It acts at random in one environment of the rehearsals' simulator and hands over what it sees as every actor does; it starts in
+half a second where a real one takes several.
 """
 
 from __future__ import annotations
