@@ -121,6 +121,7 @@ class Lifetime:
         self._state = "ready"
         self._next_beat = 0.0
         self.beat()
+        self._next_beat = 0.0  # the supervisor hears at once that a first turn is done, and need be less patient from then on
 
     def beat(self) -> None:
         """One turn of the main loop."""
