@@ -67,9 +67,10 @@ def hostile(canary: Path) -> dict[str, bytes]:
     objects = io.BytesIO()
     np.savez(objects, numbers=np.array([payload], dtype=object), chunk_keys=np.zeros(1), values=np.zeros(1))
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bomb:
+    header = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + "\n"
+    with zipfile.ZipFile(archive, "w") as claims:
         for name in ("numbers", "chunk_keys", "values"):
-            bomb.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n")
+            claims.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
     sound = safetensors.numpy.save({"x": np.zeros(16, np.float32)}, {"epoch": "1"})
     return {
         "a pickle": pickle.dumps(payload),
