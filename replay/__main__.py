@@ -24,6 +24,8 @@ def describe(record: Record) -> str:
     """The throughput line."""
     get = record.get
     rejected = f" · duplicates {get('duplicates', 0):.0f} · rejected {get('rejected', 0) + get('malformed', 0):.0f}"
+    if get("quarantined"):
+        rejected += f" · quarantined {record['quarantined']:.0f}"
     held = f" · actors held {get('insert_hold_fraction', 0):.0%} · learner held {get('sample_hold_fraction', 0):.0%}"
     moved = f"in {get('inserted_steps_per_second', 0):,.0f} steps/s · out {get('sampled_items_per_second', 0):,.0f} items/s"
     if "dropped_chunks" in record:  # rollouts
