@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -19,16 +20,16 @@ def main() -> int:
     first, last = int(sys.argv.pop(2)), int(sys.argv.pop(2))
     differentiate, done = Optimiser._differentiate, 0
 
-    def breaking(optimiser: Optimiser, *batch: object) -> object:
+    def breaking(optimiser: Optimiser, *batch: Any) -> Any:
         nonlocal done
         done += 1
-        answer = differentiate(optimiser, *batch)  # type: ignore[arg-type]
+        answer = differentiate(optimiser, *batch)
         gradient = optimiser._parameters[0].grad
         if first <= done <= last and os.environ.get("RANK", "1") == "1" and gradient is not None:
             gradient.view(-1)[0] = torch.nan
         return answer
 
-    Optimiser._differentiate = breaking  # type: ignore[assignment,method-assign]
+    Optimiser._differentiate = breaking  # type: ignore[method-assign]
     return learner.main()
 
 

@@ -310,7 +310,7 @@ def test_weights_that_are_no_numbers_are_neither_published_nor_saved(
     row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = learner(bench, 60, lambda update: False)
-    after_update, broken = made.algorithm.after_update, []
+    after_update, broken = made.algorithm.after_update, list[bool]()
 
     def breaking() -> None:
         after_update()
