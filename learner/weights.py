@@ -45,7 +45,8 @@ class WeightPublisher:
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
         self._given: tuple[int, dict[str, Tensor]] | None = None  # replaced as one, read by the thread
-        self.refused = 0  # versions that were not announced since they were not finite; written by the thread
+        self.refused = 0  # versions that were not announced since they were not finite; written by the thread, as the next
+        self.refused_version = -1  # the newest of them
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="weights", daemon=True)
         self._thread.start()
@@ -97,7 +98,7 @@ class WeightPublisher:
         try:
             payload = pack(weights)
         except CheckpointError as error:
-            self.refused += 1
+            self.refused, self.refused_version = self.refused + 1, version
             say(f"policy v{version} is not published: {error}")
             return None
         announce = Announce(self._incarnation, version, len(payload), hashlib.sha256(payload).hexdigest())
