@@ -29,10 +29,13 @@ from deploy.supervisor import Process, Slot, Supervisor
 from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
 from transport.channel import Server
-from transport.messages import DRAIN_SECONDS, Progress, Scale, Scaling, Stop, Stopping
+from transport.messages import DRAIN_SECONDS, MAX_HEADER_BYTES, Progress, Scale, Scaling, Stop, Stopping, printable
+from transport.metrics import finite
 from transport.run_dir import RunDir, write_atomically
 
 TURN_SECONDS = 0.1
+MESSAGES_PER_TURN = 4096  # of all processes
+STALE = 0.1  # of an offence: a process that is being replaced may still send word
 BOARD_SECONDS = 10.0
 STATUS_SECONDS = 1.0
 VERDICT_SECONDS = 30.0
@@ -59,7 +62,7 @@ class Service:
         run.create()
         run.remove_sockets()
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
-        self._control = Server(run.bind_address("supervisor"))
+        self._control = Server(run.bind_address("supervisor"), MAX_HEADER_BYTES)
         run.write_endpoint("supervisor", self._control.address)
         self._peers: dict[str, bytes] = {}
         self._gauge = Gauge()
@@ -147,10 +150,17 @@ class Service:
         self.supervisor.stop(reason)
 
     def _listen(self, timeout_seconds: float) -> None:
-        while (arrived := self._control.receive(timeout_seconds)) is not None:
+        for _ in range(MESSAGES_PER_TURN):
+            arrived = self._control.receive(timeout_seconds)
+            if arrived is None:
+                return
             timeout_seconds = 0
             peer, message, _ = arrived
             if isinstance(message, Progress):
+                if not self.supervisor.knows(message):
+                    self._control.offence(peer, "progress of nobody who belongs to this run", STALE)
+                    continue
+                message = structs.replace(message, record=finite(message.record))
                 self._peers[message.name] = peer
                 self.supervisor.heard(message)
                 if message.record and (news := self._curriculum.heard(message.name, message.record)):
@@ -164,6 +174,8 @@ class Service:
             elif isinstance(message, Stop):
                 self._control.send(peer, Stopping())
                 self._stop(message.reason)
+            else:
+                self._control.offence(peer, "messages that are not meant for the supervisor")
 
     def _scale(self, actors: int) -> None:
         """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds. Who had been given
@@ -233,7 +245,7 @@ class Service:
             leaving = slot.leaving is not None
             drain_seconds = self._config.deploy.leave_seconds if leaving else DRAIN_SECONDS
             reason = "fewer actors are wanted" if leaving else self.supervisor.reason
-            self._control.send(peer, Stop(reason, drain_seconds))
+            self._control.send(peer, Stop(printable(reason), drain_seconds))
         if isinstance(slot.process, process.Child):
             slot.process.ask()
 

@@ -11,6 +11,7 @@ from deploy.config import DeployConfig
 from deploy.liveness import Patience
 from deploy.process import Exit
 from deploy.topology import STOP_ORDER, Plan
+from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 from transport.metrics import Record
 
@@ -130,12 +131,16 @@ class Supervisor:
         if self.stopping and not self.finished:
             self._proceed_with_stop(now)
 
+    def knows(self, progress: Progress) -> bool:
+        """Whether a process of this run says that, in this life of it."""
+        slot = self._by_name.get(progress.name)
+        return slot is not None and slot.process is not None and slot.process.pid == progress.pid
+
     def heard(self, progress: Progress) -> None:
         """Takes a process's word about itself; that of a stranger or of an earlier life is ignored."""
-        slot = self._by_name.get(progress.name)
-        if slot is None or slot.process is None or slot.process.pid != progress.pid:
+        if not self.knows(progress):
             return
-        now = self._clock()
+        slot, now = self._by_name[progress.name], self._clock()
         self._forgive(now)
         if slot.words:
             self._patience.broken(slot.plan.role, now - slot.heard)
@@ -230,8 +235,9 @@ class Supervisor:
         if slot.state == "stopping":  # it was asked to leave, but is wanted again
             slot.state = "waiting"
             return
-        # Trying again cannot help against a process that says, before it ever worked, that it was started wrongly.
-        self._on_death(slot, reason, now, hopeless=ended.code == USAGE_ERROR and not slot.been_ready)
+        # Trying again cannot help against a process that says so, or, before it ever worked, that it was started wrongly.
+        hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
+        self._on_death(slot, reason, now, hopeless)
 
     def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason

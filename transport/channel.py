@@ -6,21 +6,39 @@ survives the restart of its peer. Queues are bounded by credit in the layer abov
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import zmq
 
-from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, pack, unpack
+from transport.conduct import Conduct
+from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, Refused, pack, unpack
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 10_000
+# Only the side that connects sends heartbeats, and says how long the other may wait for the next one. libzmq 4.3.5 aborts when a
+# heartbeat of its own is due on a connection that broke while the queue for reading was full: a peer could bring that about.
+HEARTBEATS = {
+    zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+    zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+    zmq.HEARTBEAT_TTL: HEARTBEAT_TIMEOUT_MS,
+}
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
+BOUND = (zmq.ROUTER, zmq.XPUB)
+UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
+SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
+REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
 Parts = list[bytes]
+Shared = zmq.Frame
+Part = bytes | memoryview | Shared
 Arrival = tuple[Any, Parts]
 
 
@@ -50,10 +68,8 @@ class Channel:
             zmq.RCVHWM: QUEUE_MESSAGES,
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,
-            zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
-            zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
             zmq.HANDSHAKE_IVL: 5000,
-        }
+        } | (KEEPALIVE if kind in BOUND else HEARTBEATS)
         for option, value in options.items():
             self.socket.setsockopt(option, value)
 
@@ -64,14 +80,22 @@ class Channel:
     def _receive_readable(self, timeout_seconds: float, envelope: int) -> tuple[Parts, Any, Parts] | None:
         """The next well-formed message as (its first `envelope` parts, message, raw parts). Others are counted and dropped."""
         deadline = time.monotonic() + timeout_seconds
-        while (parts := self._receive_parts(max(deadline - time.monotonic(), 0.0) if timeout_seconds else 0.0)) is not None:
+        for _ in range(UNREADABLE_PER_CALL):
+            parts = self._receive_parts(max(deadline - time.monotonic(), 0.0) if timeout_seconds else 0.0)
+            if parts is None:
+                return None
+            if not parts:  # of somebody in quarantine
+                continue
             try:
                 if not envelope < len(parts) <= MAX_PARTS:
                     raise MalformedMessage(f"{len(parts)} parts")
                 return parts[:envelope], unpack(parts[envelope]), parts[envelope + 1 :]
-            except MalformedMessage:
-                self.malformed += 1
+            except MalformedMessage as error:
+                self._on_malformed(parts[:envelope], str(error))
         return None
+
+    def _on_malformed(self, envelope: Parts, reason: str) -> None:
+        self.malformed += 1
 
     def _receive_parts(self, timeout_seconds: float) -> Parts | None:
         try:
@@ -83,9 +107,9 @@ class Channel:
         self.received_bytes += sum(map(len, parts))
         return parts
 
-    def _send_parts(self, parts: Sequence[bytes | memoryview]) -> bool:
+    def _send_parts(self, parts: Sequence[Part]) -> bool:
         try:
-            self.socket.send_multipart(parts, zmq.DONTWAIT)
+            self.socket.send_multipart(parts, zmq.DONTWAIT, copy=not any(isinstance(part, Shared) for part in parts))
         except (zmq.Again, zmq.ZMQError) as error:
             # Full, or (EHOSTUNREACH) gone: either way the layer above decides what to do about silence.
             if isinstance(error, zmq.Again) or error.errno == zmq.EHOSTUNREACH:
@@ -96,21 +120,82 @@ class Channel:
 
 
 class Server(Channel):
-    """Bound (ROUTER): many peers, each known by an identity that lasts as long as its connection."""
+    """Bound (ROUTER): many peers, each known by an identity that lasts as long as its connection.
 
-    def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES, queue: int = QUEUE_MESSAGES) -> None:
-        """Binds; holds at most `queue` unsent messages per peer. Raises OSError naming the address when it cannot be bound."""
+    A peer that keeps sending what cannot be used is put in quarantine: it is told so once, nothing of it is read any more, and
+    its connection is closed at its next message. libzmq has no call for that; but it says which descriptor a message came by.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        max_part_bytes: int = MAX_PART_BYTES,
+        queue: int = QUEUE_MESSAGES,
+        receive_queue: int = QUEUE_MESSAGES,
+    ) -> None:
+        """Binds; holds at most `queue` unsent and `receive_queue` unread messages per peer.
+
+        Raises OSError naming the address when it cannot be bound.
+        """
         super().__init__(zmq.ROUTER, max_part_bytes)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, queue)
+        self.socket.setsockopt(zmq.RCVHWM, receive_queue)
+        self.conduct = Conduct()
+        self.quarantined = 0  # peers so far
+        self.unread = 0  # messages of theirs
+        self._expelled: list[bytes] = []
         self.address = _bind(self.socket, address)
+
+    def offence(self, peer: bytes, reason: str, weight: float = 1.0) -> None:
+        """Counts against a peer something that no honest one would send, and tells it the reason if that was once too often."""
+        if self.conduct.offence(peer, weight):
+            self.quarantined += 1
+            self.send(peer, Refused(f"in quarantine, for sending again and again what cannot be used: {reason}"))
+            self._expelled.append(peer)
+
+    def expelled(self) -> list[bytes]:
+        """Who has been put in quarantine since the last call."""
+        expelled, self._expelled = self._expelled, []
+        return expelled
+
+    def _on_malformed(self, envelope: Parts, reason: str) -> None:
+        super()._on_malformed(envelope, reason)
+        if envelope:
+            self.offence(envelope[0], "no message of this protocol")
+
+    def _receive_parts(self, timeout_seconds: float) -> Parts | None:
+        """As any channel; empty for a message of somebody in quarantine, whose parts are not even copied."""
+        if not self.conduct.anyone:
+            return super()._receive_parts(timeout_seconds)
+        try:
+            if timeout_seconds > 0 and not self.socket.poll(int(timeout_seconds * 1000) or 1):
+                return None
+            frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return None
+        if self.conduct.quarantined(frames[0].bytes):
+            self.unread += 1
+            _hang_up(int(frames[0].get(zmq.SRCFD)))
+            return []
+        parts = [frame.bytes for frame in frames]
+        self.received_bytes += sum(map(len, parts))
+        return parts
+
+    def shed(self) -> int:
+        """Closes every connection; returns how many. Honest peers come back at once, and send again what was lost.
+
+        For when a resource runs out and nobody can say who takes it: a message that never ends, for example, is kept by libzmq
+        and shown to nobody. Linux only; elsewhere does nothing.
+        """
+        return sum(_hang_up(descriptor) for descriptor in _connections(self.address))
 
     def receive(self, timeout_seconds: float = 0) -> tuple[bytes, Any, Parts] | None:
         """The next well-formed message as (peer, message, raw parts), or None. Malformed ones are counted and dropped."""
         found = self._receive_readable(timeout_seconds, envelope=1)
         return (found[0][0], found[1], found[2]) if found else None
 
-    def send(self, peer: bytes, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, peer: bytes, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the peer is gone or its queue is full."""
         return self._send_parts([peer, pack(message), *parts])
 
@@ -128,7 +213,7 @@ class Client(Channel):
         found = self._receive_readable(timeout_seconds, envelope=0)
         return (found[1], found[2]) if found else None
 
-    def send(self, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the queue is full."""
         return self._send_parts([pack(message), *parts])
 
@@ -138,14 +223,23 @@ class Announcer(Channel):
 
     def __init__(self, address: str) -> None:
         """Binds. Raises OSError naming the address when that is impossible."""
-        super().__init__(zmq.XPUB, MAX_HEADER_BYTES)
+        super().__init__(zmq.XPUB, REQUEST_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, 2)
+        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)  # or whoever subscribes to ever new topics could fill the memory
         self.address = _bind(self.socket, address)
+
+    def admit(self) -> None:
+        """Takes in who wants to listen: to everything, there being nothing else. Call it often."""
+        for _ in range(UNREADABLE_PER_CALL):
+            wishes = self._receive_parts(0)
+            if wishes is None:
+                return
+            if wishes == [SUBSCRIBE_TO_ALL]:
+                self.socket.setsockopt(zmq.SUBSCRIBE, b"")
 
     def announce(self, message: Message) -> None:
         """Sends to all."""
-        while self._receive_parts(0) is not None:  # subscriptions; nothing to learn from them
-            pass
+        self.admit()
         self._send_parts([pack(message)])
 
 
@@ -172,6 +266,40 @@ def _bind(socket: zmq.Socket[bytes], address: str) -> str:
         socket.close(linger=0)
         raise OSError(f"cannot bind {address}: {error.strerror}") from error
     return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+
+def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
+    """Parts that go to many peers and are held in memory once."""
+    return [Shared(part, copy=False) for part in parts]
+
+
+def _connections(address: str) -> Iterator[int]:
+    """The descriptors of this process that are connections to an address it has bound."""
+    try:
+        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return
+    bound = address.partition("://")[2]
+    for descriptor in descriptors:
+        with suppress(OSError, ValueError), socket.socket(fileno=os.dup(descriptor)) as found:
+            name = found.getsockname()
+            here = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else name
+            listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if not listening and (here == bound or (bound.startswith("0.0.0.0:") and here.endswith(bound[7:]))):
+                yield descriptor
+
+
+def _hang_up(descriptor: int) -> bool:
+    """Ends the connection behind a descriptor, which libzmq then notices as if the peer had gone; False when there is none.
+
+    Should the descriptor have been closed and taken by another connection meanwhile, that one's peer connects again.
+    """
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
 
 
 def wait(channels: Iterable[Channel], timeout_seconds: float) -> None:

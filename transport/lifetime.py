@@ -21,6 +21,7 @@ PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 0.5
 RECORD_SECONDS = 5.0
 GOODBYE_SECONDS = 0.5
+HOPELESS_STATUS = 4  # of a process that would fail again if it were started again
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -54,6 +55,13 @@ def keep_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, 32 << 20)
         mallopt(M_TRIM_THRESHOLD, 256 << 20)
+
+
+def release_memory() -> None:
+    """Makes glibc give back all that it keeps; elsewhere, does nothing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(0)
 
 
 def _watch_parent(parent: int) -> None:

@@ -5,6 +5,7 @@ A header is read with msgpack under explicit limits and only then converted into
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, get_args
 
 import msgpack
@@ -19,8 +20,12 @@ DRAIN_SECONDS = 2.0  # of an actor, when the whole run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process; tells one life from the next
-Name = Annotated[str, Meta(max_length=64)]
-Text = Annotated[str, Meta(max_length=4096)]
+Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the column that rows keep it in
+# Names and texts of others are shown to people: nothing in them may steer a terminal, or change the order of what is read.
+Name = Annotated[str, Meta(max_length=64, pattern=r"^[ -~]*\Z")]
+UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+MAX_TEXT = 4096
+Text = Annotated[str, Meta(max_length=MAX_TEXT, pattern=rf"^(?!.*{UNPRINTABLE})[^\n]*\Z")]
 
 
 class MalformedMessage(ValueError):
@@ -167,7 +172,7 @@ class Announce(Message, frozen=True, tag="announce"):
     """The newest weights (XPUB; repeated each second). No raw parts."""
 
     incarnation: Incarnation
-    version: Count
+    version: Version
     size_bytes: Count
     sha256: Name
 
@@ -180,7 +185,7 @@ class Weights(Message, frozen=True, tag="weights"):
     """The newest weights. Raw parts: the payload (safetensors), cut to the frame limit."""
 
     incarnation: Incarnation
-    version: Count
+    version: Version
     sha256: Name
 
 
@@ -233,7 +238,7 @@ class Stop(Message, frozen=True, tag="stop"):
     """
 
     reason: Text
-    drain_seconds: Annotated[float, Meta(ge=0)] = DRAIN_SECONDS
+    drain_seconds: Annotated[float, Meta(ge=0, le=1e9)] = DRAIN_SECONDS
 
 
 class Stopping(Message, frozen=True, tag="stopping"):
@@ -247,6 +252,11 @@ AnyMessage = (
     | Progress | Assignment | Scale | Scaling | Stop | Stopping
 )  # fmt: skip
 TYPES: dict[str, type[Message]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyMessage)}
+
+
+def printable(text: str) -> str:
+    """A text of any origin as a Text: what may not be in one becomes a question mark."""
+    return re.sub(UNPRINTABLE, "?", text)[:MAX_TEXT]
 
 
 def pack(message: Message) -> bytes:

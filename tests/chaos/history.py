@@ -14,7 +14,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,11 @@ class Recorder:
 
     def step(self, identity: int, episode: int, step: int) -> None:
         """A step is about to be taken."""
-        self._write(STEP, struct.pack("<q", pack_id(identity, episode, step)))
+        self.step_named(pack_id(identity, episode, step))
+
+    def step_named(self, name: int) -> None:
+        """The same of a simulator that names its steps in another way."""
+        self._write(STEP, struct.pack("<q", name))
 
     def insert(self, sequence: int, ids: np.ndarray) -> None:
         """A chunk with these valid items is about to be handed over."""
@@ -160,7 +164,7 @@ def recording(folder: Path) -> Iterator[None]:
         recorders[id(writer)] = current = Recorder(folder, writer._name, writer._incarnation)
 
     def recorded_insert(writer: ExperienceWriter, chunk: Chunk) -> None:
-        recorders[id(writer)].insert(writer._next_sequence, ids_of(writer._spec, chunk))
+        recorders[id(writer)].insert(writer._next_sequence, naming(writer._spec, chunk))
         insert(writer, chunk)
 
     def recorded_acknowledge(writer: ExperienceWriter, next_sequence: int) -> None:
@@ -178,6 +182,15 @@ def recording(folder: Path) -> Iterator[None]:
             current = None
             for recorder in recorders.values():
                 recorder.close()
+
+
+def name_by(names_of: Callable[[ExperienceSpec, Chunk], np.ndarray]) -> None:
+    """For a simulator other than the counting one: how the valid items of a chunk are named."""
+    global naming
+    naming = names_of
+
+
+naming: Callable[[ExperienceSpec, Chunk], np.ndarray] = ids_of
 
 
 def install() -> None:
