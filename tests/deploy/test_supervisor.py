@@ -164,12 +164,23 @@ def test_work_between_them_makes_up_for_deaths() -> None:
     world = World(DeployConfig(restarts=1))
     world.bring_up()
     for _ in range(20):
-        world.run(11)
+        world.run(6)
         world.die("actor-0")
         world.run(0.5)
         assert world.slot("actor-0").state == "starting"
         world.progress("actor-0")
     assert world.slot("actor-0").restarts == 20
+
+
+def test_silence_is_no_work() -> None:
+    world = World(DeployConfig(restarts=1), mute=("actor-0",))
+    world.bring_up()
+    for _ in range(2):
+        world.progress("actor-0")
+        world.run(100)  # hangs after its first step
+        world.die("actor-0")
+        world.run(0.5)
+    assert world.slot("actor-0").state == "failed"
 
 
 def test_a_long_start_makes_up_for_nothing() -> None:
