@@ -7,6 +7,7 @@ length, sha256 and finiteness, and adopted whole or not at all.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from transport.messages import Announce, FetchWeights, Weights
 ANNOUNCE_SECONDS = 1.0
 FETCH_AGAIN_SECONDS = 2.0
 TURN_SECONDS = 0.005
+SEND_AGAIN_SECONDS = 30.0  # the same version over the same connection: who asks again meanwhile has a slow line
 PAYLOADS_PER_READER = 2  # who asks and never reads must not fill the learner's memory
 MESSAGES_PER_TURN = 64
 UNREAD = 0.1  # of an offence: to ask again while the answer is under way
@@ -67,6 +69,7 @@ class WeightPublisher:
 
     def _serve(self) -> None:
         packed: Packed | None = None
+        sent: dict[bytes, float] = {}  # when each reader was last sent this version
         looked_at, announced, next_announce = -1, -1, 0.0
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
@@ -75,6 +78,7 @@ class WeightPublisher:
             if given is not None and given[0] != looked_at:
                 looked_at = given[0]
                 packed = self._packed(*given) or packed
+                sent.clear()
             if packed is None:
                 continue
             announce = packed.announce
@@ -86,12 +90,14 @@ class WeightPublisher:
                 if arrival is None:
                     break
                 peer, message, _ = arrival
-                if isinstance(message, FetchWeights):
-                    answer = Weights(announce.incarnation, announce.version, announce.sha256)
-                    if not self._server.send(peer, answer, packed.frames):
-                        self._server.offence(peer, "requests for weights that it does not read", UNREAD)
-                else:
+                if not isinstance(message, FetchWeights):
                     self._server.offence(peer, "messages that are not meant for who serves weights")
+                elif time.monotonic() > sent.get(peer, -math.inf) + SEND_AGAIN_SECONDS:
+                    answer = Weights(announce.incarnation, announce.version, announce.sha256)
+                    if self._server.send(peer, answer, packed.frames):
+                        sent[peer] = time.monotonic()
+                    else:
+                        self._server.offence(peer, "requests for weights that it does not read", UNREAD)
 
     def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed | None:
         """None, told and counted, for weights that are not finite: the last good ones stay out."""

@@ -19,10 +19,11 @@ from transport.conduct import Conduct
 from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, Refused, pack, unpack
 
 MAX_PART_BYTES = 64 * 1024 * 1024
-FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces
+FRAME_BYTES = 64 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces even at 40 kB/s
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
-HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 10_000
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 3000  # of silence; a part must not take so long to arrive
+CONNECT_TIMEOUT_MS = 2000  # the system would wait longer and longer before it tries again
 # Only the side that connects sends heartbeats, and says how long the other may wait for the next one. libzmq 4.3.5 aborts when a
 # heartbeat of its own is due on a connection that broke while the queue for reading was full: a peer could bring that about.
 HEARTBEATS = {
@@ -47,9 +48,10 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 def cut(payload: bytes | memoryview) -> list[memoryview]:
-    """Cuts a payload into parts of the frame limit."""
+    """Cuts a payload into parts of the frame limit, or larger ones where there would be too many."""
     view = memoryview(payload).cast("B")
-    return [view[start : start + FRAME_BYTES] for start in range(0, len(view), FRAME_BYTES)]
+    size = max(FRAME_BYTES, len(view) // (MAX_PARTS // 2))
+    return [view[start : start + size] for start in range(0, len(view), size)]
 
 
 class Channel:
@@ -69,6 +71,7 @@ class Channel:
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,
             zmq.HANDSHAKE_IVL: 5000,
+            zmq.CONNECT_TIMEOUT: CONNECT_TIMEOUT_MS,
         } | (KEEPALIVE if kind in BOUND else HEARTBEATS)
         for option, value in options.items():
             self.socket.setsockopt(option, value)
