@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from learner.checkpoint import CheckpointError, load_into, pack, unpack
 from transport.channel import Announcer, Client, Listener, Server, cut, wait
+from transport.keys import Keys
 from transport.messages import Announce, FetchWeights, Weights
 
 ANNOUNCE_SECONDS = 1.0
@@ -34,10 +35,10 @@ class Packed(NamedTuple):
 class WeightPublisher:
     """Announces and serves the newest weights from a thread of its own, so that no reader, however slow, slows the learner."""
 
-    def __init__(self, announce_address: str, serve_address: str, incarnation: int) -> None:
+    def __init__(self, announce_address: str, serve_address: str, incarnation: int, keys: Keys | None = None) -> None:
         """Binds both sockets. Raises OSError."""
-        self._announcer = Announcer(announce_address)
-        self._server = Server(serve_address, queue=PAYLOADS_PER_READER)
+        self._announcer = Announcer(announce_address, keys, "weights")
+        self._server = Server(serve_address, queue=PAYLOADS_PER_READER, keys=keys, door="payload")
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
         self._given: tuple[int, dict[str, Tensor]] | None = None  # replaced as one, read by the thread
@@ -87,10 +88,10 @@ class WeightPublisher:
 class WeightFollower:
     """Keeps a module at the newest weights. `poll` never waits."""
 
-    def __init__(self, announce_address: str, serve_address: str, module: nn.Module) -> None:
+    def __init__(self, announce_address: str, serve_address: str, module: nn.Module, keys: Keys | None = None) -> None:
         """Connects in the background and asks for whatever is newest."""
-        self._listener = Listener(announce_address)
-        self._client = Client(serve_address)
+        self._listener = Listener(announce_address, keys, "weights")
+        self._client = Client(serve_address, keys=keys, door="payload")
         self._module = module
         self._incarnation = -1
         self.version = -1  # of the weights in the module; -1 before the first

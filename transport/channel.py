@@ -2,26 +2,39 @@
 
 Every socket closes without lingering (what matters is acknowledged by the layer above), has a limit on the size of a part, and
 survives the restart of its peer. Queues are bounded by credit in the layer above; the high-water marks are a backstop.
+
+With keys (transport/keys.py) a TCP socket speaks CURVE: everything is encrypted, the client knows the server by its key, and a server
+lets nobody in but those whom its `Gate` finds on the list. Over ipc the folder's mode does that.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import zmq
 
+from transport.gate import GATE, LOOK_SECONDS, Handshakes, say
+from transport.keys import Keys, KeysError, key_name, role_of
 from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, pack, unpack
+from transport.run_dir import is_loopback
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 10_000
+CONNECT_MS, HANDSHAKE_MS = 5000, 5000
+UNACKNOWLEDGED_MS = 20_000  # that TCP sends again before it gives a connection up; Linux's own patience is a quarter of an hour
+BACKLOG = 128  # connections that may wait to be accepted
+CURVE_BYTES = 64  # more than what encryption adds to a part
+MOST_NAMES = 4096  # of connections, that a server remembers
 
 Parts = list[bytes]
 Arrival = tuple[Any, Parts]
+_domains = itertools.count()
 
 
 def _context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -37,28 +50,55 @@ def cut(payload: bytes | memoryview) -> list[memoryview]:
 class Channel:
     """What all sockets share: limits, counters, a way to be waited for."""
 
-    def __init__(self, kind: int, max_part_bytes: int) -> None:
-        """Makes the socket and sets every option before it is bound or connected."""
+    def __init__(self, kind: int, max_part_bytes: int, address: str, keys: Keys | None) -> None:
+        """Makes the socket and sets every option before it is bound or connected. Keys are for TCP alone."""
         self.socket = _context().socket(kind)
         self.malformed = 0
         self.received_bytes = 0
         self.sent_bytes = 0
+        self._keys = keys if address.startswith("tcp://") else None
+        self._handshakes: Handshakes | None = None
+        self._next_look = 0.0
         options = {
             zmq.LINGER: 0,
-            zmq.MAXMSGSIZE: max_part_bytes,
+            zmq.MAXMSGSIZE: max_part_bytes + (CURVE_BYTES if self._keys else 0),
             zmq.SNDHWM: QUEUE_MESSAGES,
             zmq.RCVHWM: QUEUE_MESSAGES,
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,
             zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
             zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
-            zmq.HANDSHAKE_IVL: 5000,
+            zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
         }
+        if address.startswith("tcp://"):
+            options |= {
+                # Only where it is meant: with it a name that has both kinds of address is looked for as IPv6 alone.
+                zmq.IPV6: int("[" in address),
+                zmq.BACKLOG: BACKLOG,
+                zmq.CONNECT_TIMEOUT: CONNECT_MS,
+                zmq.TCP_MAXRT: UNACKNOWLEDGED_MS,
+                zmq.TCP_KEEPALIVE: 1,
+                zmq.TCP_KEEPALIVE_IDLE: 30,
+                zmq.TCP_KEEPALIVE_INTVL: 10,
+                zmq.TCP_KEEPALIVE_CNT: 3,
+            }
         for option, value in options.items():
             self.socket.setsockopt(option, value)
+        if self._keys:
+            self.socket.setsockopt_string(zmq.CURVE_PUBLICKEY, self._keys.pair.public)
+            self.socket.setsockopt_string(zmq.CURVE_SECRETKEY, self._keys.pair.secret)
+            self._handshakes = Handshakes(self.socket)
+
+    def _connect(self, address: str, door: str) -> None:
+        self.address, self._door = address, door
+        if self._keys:
+            self.socket.setsockopt_string(zmq.CURVE_SERVERKEY, self._keys.server(door))
+        self.socket.connect(address)
 
     def close(self, linger_seconds: float = 0) -> None:
         """Closes; what is not sent yet has `linger_seconds` to go out while the process ends, then it is dropped."""
+        if self._handshakes:
+            self._handshakes.close()
         self.socket.close(linger=int(linger_seconds * 1000))
 
     def _receive_readable(self, timeout_seconds: float, envelope: int) -> tuple[Parts, Any, Parts] | None:
@@ -74,14 +114,29 @@ class Channel:
         return None
 
     def _receive_parts(self, timeout_seconds: float) -> Parts | None:
+        if self._handshakes and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_SECONDS
+            self._look(self._handshakes)
         try:
             if timeout_seconds > 0 and not self.socket.poll(int(timeout_seconds * 1000) or 1):
                 return None
-            parts = self.socket.recv_multipart(zmq.DONTWAIT)
+            parts = self._take_parts()
         except zmq.Again:
             return None
         self.received_bytes += sum(map(len, parts))
         return parts
+
+    def _take_parts(self) -> Parts:
+        return self.socket.recv_multipart(zmq.DONTWAIT)
+
+    def _look(self, handshakes: Handshakes) -> None:
+        """Twice a second, of sockets with keys: a client says when it is not let in."""
+        if handshakes.complaint_due():
+            assert self._keys is not None
+            say(
+                f"no connection to {self._door} at {self.address} as {self._keys.name}: {handshakes.failed} handshakes have failed; "
+                "is this key on the server's list, and is keys/public that of this run? still trying"
+            )
 
     def _send_parts(self, parts: Sequence[bytes | memoryview]) -> bool:
         try:
@@ -95,15 +150,91 @@ class Channel:
         return True
 
 
-class Server(Channel):
-    """Bound (ROUTER): many peers, each known by an identity that lasts as long as its connection."""
+class Bound(Channel):
+    """A socket that others connect to. With keys its gate stands before it is bound and is watched from then on."""
 
-    def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES, queue: int = QUEUE_MESSAGES) -> None:
-        """Binds; holds at most `queue` unsent messages per peer. Raises OSError naming the address when it cannot be bound."""
-        super().__init__(zmq.ROUTER, max_part_bytes)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    def __init__(self, kind: int, max_part_bytes: int, address: str, keys: Keys | None, door: str, queue: int) -> None:
+        """Binds; holds at most `queue` unsent messages per peer. Raises OSError naming the address when it cannot be bound,
+        KeysError for an address that others can reach without keys."""
+        if keys is None and address.startswith("tcp://") and not is_loopback(address.removeprefix("tcp://").rpartition(":")[0].strip("[]")):
+            raise KeysError(f"{address} can be reached from other machines: that needs keys; make them with `headrace keys`")
+        super().__init__(kind, max_part_bytes, address, keys)
         self.socket.setsockopt(zmq.SNDHWM, queue)
-        self.address = _bind(self.socket, address)
+        self._domain = ""
+        if self._keys:
+            self._domain = f"{door}-{next(_domains)}"
+            self.socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self.socket.setsockopt_string(zmq.ZAP_DOMAIN, self._domain)
+            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # or everyone would be let in while no gate answers
+            own = self._keys
+            GATE.open(self._domain, lambda public: own.guest(door, public))
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(f"cannot bind {address}: {error.strerror}") from error
+        self.address = str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections that were not let in; counted where there are keys."""
+        return self._handshakes.failed if self._handshakes else 0
+
+    def close(self, linger_seconds: float = 0) -> None:
+        """Closes; the gate goes with the last server of the process."""
+        super().close(linger_seconds)
+        if self._domain:
+            GATE.close(self._domain)
+
+    def _look(self, handshakes: Handshakes) -> None:
+        handshakes.read()
+        GATE.watch()
+
+
+class Server(Bound):
+    """ROUTER: many peers, each known by an identity that lasts as long as its connection."""
+
+    def __init__(
+        self,
+        address: str,
+        max_part_bytes: int = MAX_PART_BYTES,
+        queue: int = QUEUE_MESSAGES,
+        keys: Keys | None = None,
+        door: str = "",
+    ) -> None:
+        """Binds as `Bound` does; `door`: the name of this socket, which decides whose keys may connect."""
+        self.impostors = 0  # messages in another's name, or for others to send
+        self._names: dict[bytes, str] = {}
+        super().__init__(zmq.ROUTER, max_part_bytes, address, keys, door, queue)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+
+    def vouch(self, peer: bytes, role: str, name: str = "") -> str:
+        """Empty when a peer may speak for this role (and, if it gives one, in this name); else why not, and it is counted.
+
+        A peer is whom its key belongs to. Without keys there is nobody but this user to connect, and everyone is taken at their word.
+        """
+        if self._keys is None:
+            return ""
+        known = self._names.get(peer, "")
+        if role_of(known) == role and (not name or key_name(name) == known):
+            return ""
+        self.impostors += 1
+        return f"this connection has the key of {known or 'nobody'}: it may not speak for {name or role}"
+
+    def _take_parts(self) -> Parts:
+        """Notes whose key a connection has, once for each: every message carries the gate's word along."""
+        if self._keys is None:
+            return super()._take_parts()
+        parts = [self.socket.recv(zmq.DONTWAIT)]
+        if parts[0] not in self._names:
+            frame = self.socket.recv(zmq.DONTWAIT, copy=False)
+            parts.append(frame.bytes)
+            if len(self._names) >= MOST_NAMES:
+                del self._names[next(iter(self._names))]  # the oldest; asked for again should it still be there
+            self._names[parts[0]] = str(frame.get("User-Id"))
+        while self.socket.getsockopt(zmq.RCVMORE):
+            parts.append(self.socket.recv(zmq.DONTWAIT))
+        return parts
 
     def receive(self, timeout_seconds: float = 0) -> tuple[bytes, Any, Parts] | None:
         """The next well-formed message as (peer, message, raw parts), or None. Malformed ones are counted and dropped."""
@@ -118,10 +249,10 @@ class Server(Channel):
 class Client(Channel):
     """Connected (DEALER): one peer, which may come, go and come back."""
 
-    def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES) -> None:
-        """Connects in the background; the server need not be there yet."""
-        super().__init__(zmq.DEALER, max_part_bytes)
-        self.socket.connect(address)
+    def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES, keys: Keys | None = None, door: str = "") -> None:
+        """Connects in the background to the socket called `door`; the server need not be there yet. Raises KeysError."""
+        super().__init__(zmq.DEALER, max_part_bytes, address, keys)
+        self._connect(address, door)
 
     def receive(self, timeout_seconds: float = 0) -> Arrival | None:
         """The next well-formed message as (message, raw parts), or None."""
@@ -133,14 +264,12 @@ class Client(Channel):
         return self._send_parts([pack(message), *parts])
 
 
-class Announcer(Channel):
+class Announcer(Bound):
     """Bound (XPUB): one header to whoever listens. A slow listener misses announcements; it never slows this side."""
 
-    def __init__(self, address: str) -> None:
-        """Binds. Raises OSError naming the address when that is impossible."""
-        super().__init__(zmq.XPUB, MAX_HEADER_BYTES)
-        self.socket.setsockopt(zmq.SNDHWM, 2)
-        self.address = _bind(self.socket, address)
+    def __init__(self, address: str, keys: Keys | None = None, door: str = "") -> None:
+        """Binds as `Bound` does."""
+        super().__init__(zmq.XPUB, MAX_HEADER_BYTES, address, keys, door, queue=2)
 
     def announce(self, message: Message) -> None:
         """Sends to all."""
@@ -152,26 +281,17 @@ class Announcer(Channel):
 class Listener(Channel):
     """Connected (SUB): holds only the newest announcement."""
 
-    def __init__(self, address: str) -> None:
-        """Connects in the background."""
-        super().__init__(zmq.SUB, MAX_HEADER_BYTES)
+    def __init__(self, address: str, keys: Keys | None = None, door: str = "") -> None:
+        """Connects in the background. Raises KeysError."""
+        super().__init__(zmq.SUB, MAX_HEADER_BYTES, address, keys)
         self.socket.setsockopt(zmq.CONFLATE, 1)
         self.socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self.socket.connect(address)
+        self._connect(address, door)
 
     def newest(self) -> Any | None:
         """The newest announcement since the last call, or None."""
         found = self._receive_readable(0, envelope=0)
         return found[1] if found else None
-
-
-def _bind(socket: zmq.Socket[bytes], address: str) -> str:
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        socket.close(linger=0)
-        raise OSError(f"cannot bind {address}: {error.strerror}") from error
-    return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
 
 def wait(channels: Iterable[Channel], timeout_seconds: float) -> None:
