@@ -3,8 +3,8 @@
 Every socket closes without lingering (what matters is acknowledged by the layer above), has a limit on the size of a part, and
 survives the restart of its peer. Queues are bounded by credit in the layer above; the high-water marks are a backstop.
 
-With keys (transport/keys.py) a TCP socket speaks CURVE: everything is encrypted, the client knows the server by its key, and a server
-lets nobody in but those whom its `Gate` finds on the list. Over ipc the folder's mode does that.
+With keys (transport/keys.py) a TCP socket speaks CURVE: everything is encrypted, the client knows the server by its key, and a
+server lets nobody in but those whom the gate (transport/gate.py) finds on its list. Over ipc the folder's mode does that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from transport.gate import GATE, LOOK_SECONDS, Handshakes, say
+from transport.gate import GATE, LOOK_SECONDS, Handshakes
 from transport.keys import Keys, KeysError, key_name, role_of
 from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, pack, unpack
 from transport.run_dir import is_loopback
@@ -132,10 +132,10 @@ class Channel:
     def _look(self, handshakes: Handshakes) -> None:
         """Twice a second, of sockets with keys: a client says when it is not let in."""
         if handshakes.complaint_due():
-            assert self._keys is not None
-            say(
-                f"no connection to {self._door} at {self.address} as {self._keys.name}: {handshakes.failed} handshakes have failed; "
-                "is this key on the server's list, and is keys/public that of this run? still trying"
+            who = self._keys.name if self._keys else ""
+            GATE.say(
+                f"no connection to {self._door} at {self.address} as {who}: {handshakes.failed} handshakes have failed; "
+                "is this key on the server's list, and is keys/public this run's? still trying"
             )
 
     def _send_parts(self, parts: Sequence[bytes | memoryview]) -> bool:
@@ -156,7 +156,11 @@ class Bound(Channel):
     def __init__(self, kind: int, max_part_bytes: int, address: str, keys: Keys | None, door: str, queue: int) -> None:
         """Binds; holds at most `queue` unsent messages per peer. Raises OSError naming the address when it cannot be bound,
         KeysError for an address that others can reach without keys."""
-        if keys is None and address.startswith("tcp://") and not is_loopback(address.removeprefix("tcp://").rpartition(":")[0].strip("[]")):
+        if (
+            keys is None
+            and address.startswith("tcp://")
+            and not is_loopback(address.removeprefix("tcp://").rpartition(":")[0].strip("[]"))
+        ):
             raise KeysError(f"{address} can be reached from other machines: that needs keys; make them with `headrace keys`")
         super().__init__(kind, max_part_bytes, address, keys)
         self.socket.setsockopt(zmq.SNDHWM, queue)
@@ -211,15 +215,18 @@ class Server(Bound):
     def vouch(self, peer: bytes, role: str, name: str = "") -> str:
         """Empty when a peer may speak for this role (and, if it gives one, in this name); else why not, and it is counted.
 
-        A peer is whom its key belongs to. Without keys there is nobody but this user to connect, and everyone is taken at their word.
+        A peer is whom its key belongs to. Without keys nobody but this user can connect, and everyone is taken at their word.
         """
         if self._keys is None:
             return ""
         known = self._names.get(peer, "")
         if role_of(known) == role and (not name or key_name(name) == known):
             return ""
+        reason = f"who has the key of {known or 'nobody'} may not speak for {(name or role)!r}"
+        if not self.impostors:
+            GATE.say(f"refused, and so will others be: {reason}")
         self.impostors += 1
-        return f"this connection has the key of {known or 'nobody'}: it may not speak for {name or role}"
+        return reason
 
     def _take_parts(self) -> Parts:
         """Notes whose key a connection has, once for each: every message carries the gate's word along."""

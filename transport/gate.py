@@ -30,11 +30,6 @@ def library() -> tuple[tuple[int, ...], bool]:
     return zmq.zmq_version_info(), zmq.has("curve")
 
 
-def say(line: str) -> None:
-    """A whole line into the process's log."""
-    print(line, flush=True)
-
-
 class Handshakes:
     """What the greetings of a socket's connections come to, as the socket itself tells."""
 
@@ -91,6 +86,7 @@ class Gate:
 
     def __init__(self) -> None:
         """Asks nobody yet."""
+        self.say: Callable[[str], None] = lambda line: print(line, flush=True)  # a whole line into the process's log
         self.alarms = 0
         self._lock = threading.Lock()
         self._guests: dict[str, Callable[[str], str | None]] = {}
@@ -131,11 +127,11 @@ class Gate:
             self._turns_seen = self._turns
             if not self._thread.is_alive():
                 self.alarms += 1
-                say("alarm: the authenticator has died, so nobody new could connect; starting it again")
+                self.say("alarm: the authenticator has died, so nobody new could connect; starting it again")
                 self._start()
             elif self._looks_in_vain == 2:
                 self.alarms += 1
-                say("alarm: the authenticator does not answer, so nobody new can connect")
+                self.say("alarm: the authenticator does not answer, so nobody new can connect")
 
     def _start(self) -> None:
         asked = zmq.Context.instance().socket(zmq.REP)
@@ -162,7 +158,7 @@ class Gate:
             try:
                 name = guest(z85.encode(credentials[0]).decode())
             except KeysError as error:
-                say(f"alarm: nobody new can connect: {error}")
+                self.say(f"alarm: nobody new can connect: {error}")
         # "300" makes a client come again, whose key may be on the list by then; "400" would silence it for good.
         word = [b"200", b"OK", name.encode()] if name else [b"300", b"this key is not on the list", b""]
         asked.send_multipart([b"1.0", request, *word, b""])

@@ -1,6 +1,6 @@
 """Who is who on a network: a key pair for each process of a run, the list of their public keys, and who may come in where.
 
-`keys/NAME.secret` holds a pair (mode 0600, in a folder of mode 0700), `keys/public` one line `NAME KEY` for everyone who is known.
+`keys/NAME.secret` holds a pair (mode 0600, in a folder of mode 0700), `keys/public` a line `NAME KEY` for everyone who is known.
 Keys are 32 bytes of Curve25519, written in Z85 (40 characters).
 """
 
@@ -106,7 +106,7 @@ class Keys:
 
 
 def check_private(path: Path, folder: bool) -> None:
-    """Raises KeysError unless only this user can get at a file or folder. Windows keeps that in other ways: there, does nothing."""
+    """Raises KeysError unless only this user can get at a file or folder. On Windows, which has no such modes, does nothing."""
     if os.name != "posix":
         return
     try:
@@ -135,7 +135,7 @@ def read_pair(folder: Path, name: str) -> Pair:
 
 
 def make(folder: Path, names: Iterable[str], new_pair: Callable[[], Pair], renew: bool = False) -> list[str]:
-    """Makes the pairs that are missing (or, to `renew`, all) and lists them; returns whose were made. Raises KeysError, OSError."""
+    """Makes the pairs that are missing (to `renew`, all) and lists them; returns whose were made. Raises KeysError, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_private(folder, folder=True)
     known = dict(KeyList(folder / LIST).by_name()) if (folder / LIST).exists() else {}

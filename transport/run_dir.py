@@ -260,7 +260,7 @@ class RunDir:
             self.sockets.rmdir()
 
     def write_endpoint(self, role: str, address: str) -> None:
-        """Says where the server of `role` listens, in words that its clients understand. Called after it is bound to `address`."""
+        """Says where the server of `role` listens, in words for its clients. Called after it is bound to `address`."""
         deploy, folder = self._deploy(), self.path / "endpoints"
         if host := deploy.get("bind"):
             port = address.rpartition(":")[2]
