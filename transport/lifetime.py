@@ -90,6 +90,7 @@ class Lifetime:
             say(f"{name}: {error}")
             sys.exit(REFUSED)
         self.incarnation = new_incarnation()
+        run_dir.metrics(name).parent.mkdir(parents=True, exist_ok=True)  # an actor on another machine has a folder of its own
         self.metrics = Metrics(run_dir.metrics(name), *run_dir.metrics_limits(FILE_BYTES, FILES_KEPT))
         self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self.assignment: Assignment | None = None  # the supervisor's newest, for actors
