@@ -95,12 +95,15 @@ def test_what_is_exported_holds_one_secret_and_the_servers_public_keys(ring: Rin
 def test_each_door_is_open_to_the_roles_that_belong_there_and_to_no_other(ring: Ring, door: str) -> None:
     own = ring.of(keys.OWNERS[door])
     let_in = {name for name in (*keys.ALWAYS, "actor-0") if own.guest(door, ring.of(name).pair.public)}
-    assert let_in == {
-        "replay": {"actor-0", "learner"},
-        "weights": {"actor-0", "evaluator"},
-        "payload": {"actor-0", "evaluator"},
-        "supervisor": {"actor-0", "replay", "learner", "evaluator", "operator"},
-    }[door]
+    assert (
+        let_in
+        == {
+            "replay": {"actor-0", "learner"},
+            "weights": {"actor-0", "evaluator"},
+            "payload": {"actor-0", "evaluator"},
+            "supervisor": {"actor-0", "replay", "learner", "evaluator", "operator"},
+        }[door]
+    )
     assert own.guest(door, new_pair().public) is None
 
 
