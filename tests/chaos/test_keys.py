@@ -21,7 +21,7 @@ from tests.chaos.tap import Tap
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.keys import Ring
-from transport import messages
+from transport import channel, messages
 from transport.channel import Client, Server
 from transport.gate import GATE, new_pair
 from transport.lifetime import new_incarnation
@@ -107,7 +107,10 @@ def kill(thread: threading.Thread) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.row("S4", "the authenticator dies", "new connections refused (0 delivered); alarm in 2 s or less")
-def test_without_the_authenticator_nobody_new_is_let_in(row: Row, ring: Ring, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_the_authenticator_nobody_new_is_let_in(
+    row: Row, ring: Ring, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "HANDSHAKE_MS", 1000)  # what a client waits before it tries again
     rounds, delivered, slowest = row.times(1, 20, 100), 0, 0.0
     for _ in range(rounds):
         server = ring.server()
