@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transport.gate import new_pair
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir, is_loopback, write_atomically
 
+ACTOR = re.compile(r"actor-(0|[1-9]\d{0,5})")
 ROOT_WARNING = (
     "warning: this run belongs to root: whatever a simulator can be made to do, it does to the whole machine; "
     "an ordinary user is safer"
@@ -59,7 +61,8 @@ def make_keys(parsed: argparse.Namespace) -> int:
     run = _run(parsed.run)
     if parsed.export:
         return _export(run, *parsed.export)
-    actors = parsed.actors or (load_run_config(run.config).actors.count if run.config.exists() else 1)
+    configured = load_run_config(run.config).actors.count if run.config.exists() else 1
+    actors = configured if parsed.actors is None else parsed.actors
     if not 1 <= actors <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {actors}")
     everyone = (*keys.ALWAYS, *keys.actor_names(actors))
@@ -79,7 +82,7 @@ def make_keys(parsed: argparse.Namespace) -> int:
 
 def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:
     """Makes all keys of a run anew, or those of one process: servers that are up would not be known by theirs any more."""
-    if name and name not in everyone and keys.role_of(name) != "actor":
+    if name and name not in everyone and not ACTOR.fullmatch(name):
         raise ConfigError(f"--renew {name}: no process of a run is called that; {', '.join(keys.ALWAYS)} and actor-0, actor-1, …")
     if runs.is_up(run) and keys.role_of(name) != "actor":
         raise Refused(
@@ -93,8 +96,7 @@ def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:
 def _export(run: RunDir, name: str, target: str) -> int:
     """A folder that an actor on another machine can be started from."""
     folder = RunDir(Path(target))
-    number = name.removeprefix("actor-")
-    if keys.role_of(name) != "actor" or not number.isdigit():
+    if not ACTOR.fullmatch(name):
         raise ConfigError(f"--export {name}: only actors run elsewhere; name one as actor-7")
     if not run.config.exists() or not run.spec.exists():
         raise ConfigError(f"run {run.name} has not been started yet: what an actor needs to know is written by `headrace up`")
@@ -105,7 +107,9 @@ def _export(run: RunDir, name: str, target: str) -> int:
     (folder.path / "endpoints").mkdir(exist_ok=True)
     for file in (run.config, run.spec, *(run.path / "endpoints").glob("*.json")):
         write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())
-    print(f"{folder.path} is all that {name} needs: copy it there and start `python -m actors FOLDER --actor {int(number)}`")
+    print(
+        f"{folder.path} is all that {name} needs: copy it there and start `python -m actors FOLDER --actor {name.removeprefix('actor-')}`"
+    )
     if run.endpoint("replay") is None:
         print(f"run {run.name} is not up: export again once it is, so that the folder says where its servers listen")
     return 0

@@ -219,6 +219,12 @@ def test_root_is_warned_once_and_refused_a_wide_address(
     assert status == 3 and "ordinary user" in capsys.readouterr().err
 
 
+def acknowledged(metrics: Path) -> int:
+    """Steps that replay has taken from an actor, by its own account."""
+    records = map(msgspec.json.decode, metrics.read_bytes().splitlines())
+    return max((int(record.get("acknowledged_steps", 0)) for record in records), default=0)
+
+
 @pytest.mark.row(
     "S3", "an actor on another machine, in a real run", "its copied folder is all that it needs; a stranger's is no use"
 )
