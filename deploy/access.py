@@ -107,9 +107,8 @@ def _export(run: RunDir, name: str, target: str) -> int:
     (folder.path / "endpoints").mkdir(exist_ok=True)
     for file in (run.config, run.spec, *(run.path / "endpoints").glob("*.json")):
         write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())
-    print(
-        f"{folder.path} is all that {name} needs: copy it there and start `python -m actors FOLDER --actor {name.removeprefix('actor-')}`"
-    )
+    number = name.removeprefix("actor-")
+    print(f"{folder.path} is all that {name} needs: copy it there and start `python -m actors FOLDER --actor {number}`")
     if run.endpoint("replay") is None:
         print(f"run {run.name} is not up: export again once it is, so that the folder says where its servers listen")
     return 0
