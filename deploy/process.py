@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.config import ConfigError
+from deploy.memory import KernelsVerdict
+from deploy.reaper import MARK_VARIABLE
 from deploy.topology import Plan
 from transport.lifetime import PARENT_VARIABLE
 
@@ -37,10 +39,13 @@ class Exit(NamedTuple):
 
     code: int
     last_words: str = ""
+    out_of_memory: bool = False  # the kernel chose it
 
     @property
     def reason(self) -> str:
         """For a person."""
+        if self.out_of_memory:
+            return "out of memory: killed by the kernel"
         if self.code < 0:
             try:
                 return f"killed by {signal.Signals(-self.code).name}"
@@ -120,20 +125,24 @@ class Child:
         self._name = name
         self._on_line = on_line
         self._last_words = ""
+        self._killed = False
+        self._kernel = KernelsVerdict(self.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def poll(self) -> Exit | None:
         """How it ended, or None while it lives. Whatever it had started is ended with it."""
         if self._popen.returncode is None and hasattr(os, "waitid"):
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            self._kernel.look(at_once=ended is not None)
+            if ended is None:
                 return None
             self._signal(os.killpg, signal.SIGKILL)  # not reaped yet: its number cannot be another's
         code = self._popen.poll()
         if code is None:
             return None
         self._reader.join(LAST_WORDS_SECONDS)
-        return Exit(code, self._last_words)
+        return Exit(code, self._last_words, POSIX and code == -signal.SIGKILL and not self._killed and self._kernel.guilty)
 
     def ask(self) -> None:
         """Asks it to end. Where there is no SIGTERM, the Stop message alone does that."""
@@ -142,6 +151,7 @@ class Child:
 
     def kill(self) -> None:
         """Ends it, and all it started, stopped or deaf as it may be."""
+        self._killed = True
         if POSIX:
             self._signal(os.killpg, signal.SIGKILL)
         else:
@@ -173,11 +183,11 @@ class Child:
             self._on_line(self._name, line)
 
 
-def spawn(plan: Plan, on_line: Callable[[str, str], None]) -> Child:
-    """Starts a process of a run. Raises OSError."""
+def spawn(plan: Plan, on_line: Callable[[str, str], None], mark: str) -> Child:
+    """Starts a process of a run; it and all it starts have the mark in their environment. Raises OSError."""
     environment = child_environment(
         plan.python,
-        **{PARENT_VARIABLE: str(os.getpid())},
+        **{PARENT_VARIABLE: str(os.getpid()), MARK_VARIABLE: mark},
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(plan.threads)),
     )
     return Child(plan.name, python_command(plan.module, *plan.arguments, python=plan.python), environment, on_line)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from learner.checkpoint import CheckpointError, load_into, pack, unpack
 from transport.channel import Announcer, Client, Listener, Server, cut, wait
 from transport.keys import Keys
+from transport.lifetime import say
 from transport.messages import Announce, FetchWeights, Weights
 
 ANNOUNCE_SECONDS = 1.0
@@ -42,6 +43,7 @@ class WeightPublisher:
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
         self._given: tuple[int, dict[str, Tensor]] | None = None  # replaced as one, read by the thread
+        self.refused = 0  # versions that were not announced since they were not finite; written by the thread
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="weights", daemon=True)
         self._thread.start()
@@ -62,14 +64,15 @@ class WeightPublisher:
 
     def _serve(self) -> None:
         packed: Packed | None = None
-        announced, next_announce = -1, 0.0
+        looked_at, announced, next_announce = -1, -1, 0.0
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
             given = self._given
-            if given is None:
+            if given is not None and given[0] != looked_at:
+                looked_at = given[0]
+                packed = self._packed(*given) or packed
+            if packed is None:
                 continue
-            if packed is None or packed.announce.version != given[0]:
-                packed = self._packed(*given)
             announce = packed.announce
             if announce.version != announced or time.monotonic() >= next_announce:
                 self._announcer.announce(announce)
@@ -80,8 +83,14 @@ class WeightPublisher:
                     answer = Weights(announce.incarnation, announce.version, announce.sha256)
                     self._server.send(peer, answer, cut(packed.payload))
 
-    def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed:
-        payload = pack(weights)
+    def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed | None:
+        """None, told and counted, for weights that are not finite: the last good ones stay out."""
+        try:
+            payload = pack(weights)
+        except CheckpointError as error:
+            self.refused += 1
+            say(f"policy v{version} is not published: {error}")
+            return None
         return Packed(Announce(self._incarnation, version, len(payload), hashlib.sha256(payload).hexdigest()), payload)
 
 

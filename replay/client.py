@@ -34,6 +34,8 @@ from transport.slab import Slab
 
 SILENCE_SECONDS = 2.0  # replay answers, or says that it holds, several times in this long; more means trouble
 GOODBYE_SECONDS = 0.5
+MESSAGES_PER_POLL = 256  # a server that talks without end must not keep a process from its own work
+MOST_CREDIT_BYTES = 1 << 30  # however much more a server gives: it is this process's memory
 
 
 class ReplayRefused(RuntimeError):
@@ -64,6 +66,7 @@ class ExperienceWriter:
         self._unacknowledged: deque[_Unacknowledged] = deque()
         self._next_sequence = 0
         self._next_to_send = 0
+        self._sent_below = 0  # every sequence below has been sent over some connection
         self._credit_bytes = 0
         self._server: tuple[int, int] | None = None  # (incarnation, connection) of the last welcome
         self._welcomed = False  # while a greeting is unanswered nothing is sent, or it might arrive before what was lost
@@ -72,6 +75,7 @@ class ExperienceWriter:
         self.raw_bytes = 0
         self.sent_bytes = 0
         self.acknowledged_steps = 0
+        self.refuted = 0  # messages that say what cannot be
         self.policy_version = -1  # that replay would have actors act under; -1 when any will do
         self._greet()
 
@@ -105,20 +109,26 @@ class ExperienceWriter:
 
     def poll(self, timeout_seconds: float = 0) -> None:
         """Takes in acknowledgements; greets again after silence. Raises ReplayRefused."""
-        while (arrival := self._client.receive(timeout_seconds)) is not None:
+        for _ in range(MESSAGES_PER_POLL):
+            arrival = self._client.receive(timeout_seconds)
+            if arrival is None:
+                break
             timeout_seconds = 0
             message = arrival[0]
             if isinstance(message, Credit):  # says nothing of what is under way, so it does not break a silence
-                self._credit_bytes = message.credit_bytes
+                self._credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
                 continue
             self._heard = time.monotonic()
-            if isinstance(message, Ack):
+            if isinstance(message, Ack | WriterWelcome) and message.next_sequence > self._sent_below:
+                self.refuted += 1  # nobody can have received what has never been sent
+            elif isinstance(message, Ack):
                 self._acknowledge(message.next_sequence)
                 self.policy_version = message.policy_version
             elif isinstance(message, WriterWelcome):
                 self._welcome(message)
             elif isinstance(message, Greet):
-                self._greet()
+                if self._welcomed:  # else it has greeted already
+                    self._greet()
             elif isinstance(message, Refused):
                 raise ReplayRefused(message.reason)
         self._send()
@@ -139,22 +149,25 @@ class ExperienceWriter:
 
     def _welcome(self, message: WriterWelcome) -> None:
         self._welcomed = True
-        self._credit_bytes = message.credit_bytes
+        self._credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
         server = (message.server_incarnation, message.connection)
         if server != self._server:  # over the same connection, whatever was sent is still on its way
             self._server = server
             self._next_to_send = message.next_sequence
 
     def _send(self) -> None:
-        """Sends, in order, what has not been sent over this connection."""
+        """Sends, in order and within the credit, what has not been sent over this connection."""
         if not self._welcomed or self._next_to_send >= self._next_sequence:
             return
         first = self._next_sequence - len(self._unacknowledged)  # the oldest that is held
         for sequence in range(max(self._next_to_send, first), self._next_sequence):
             entry = self._unacknowledged[sequence - first]
+            if sequence > first and (sequence - first) * self._spec.chunk_bytes >= self._credit_bytes:
+                return  # it has become smaller since
             if not self._client.send(entry.message, entry.parts):
                 return
             self._next_to_send = sequence + 1
+            self._sent_below = max(self._sent_below, self._next_to_send)
 
     def _acknowledge(self, next_sequence: int) -> None:
         while self._unacknowledged and self._unacknowledged[0].sequence < next_sequence:
@@ -213,6 +226,7 @@ class Sampler:
         self._slots = slots
         self._answered: list[tuple[int, int, bytes]] = []  # slot, number of priorities, keys and priorities: to be sent
         self._server: int | None = None
+        self.refuted = 0  # messages that say what cannot be
         self._heard = time.monotonic()
         self._greeted = 0.0
         self._greet()
@@ -282,7 +296,10 @@ class Sampler:
         self._client.send(SampleRequest(slot, self._generation, self.oldest_version, priorities), parts)
 
     def _receive(self, timeout_seconds: float) -> None:
-        while (arrival := self._client.receive(timeout_seconds)) is not None:
+        for _ in range(MESSAGES_PER_POLL):
+            arrival = self._client.receive(timeout_seconds)
+            if arrival is None:
+                break
             timeout_seconds = 0
             self._heard = time.monotonic()
             message, parts = arrival
@@ -290,7 +307,7 @@ class Sampler:
                 self._on_sample(message, parts)
             elif isinstance(message, SamplerWelcome):
                 self._on_welcome(message)
-            elif isinstance(message, Greet):
+            elif isinstance(message, Greet) and self._server is not None:  # else it has greeted already
                 self._server = None
                 self._greet()
             elif isinstance(message, Refused):
@@ -310,10 +327,12 @@ class Sampler:
 
     def _on_sample(self, message: Sample, parts: list[bytes]) -> None:
         if self._requested.get(message.slot) != message.generation:
+            self.refuted += message.generation > self._generation or message.slot >= self._slots  # else it is only late
             return
         if parts:
             target = self._slab.raw(message.slot)
             if sum(map(len, parts)) != len(target):
+                self.refuted += 1
                 return
             offset = 0
             for part in parts:

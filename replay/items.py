@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from replay.arrivals import Pending, Writer, read_arrival
+from replay.capacity import overhead_bytes
 from replay.config import ReplayConfig
 from replay.journal import Journal
 from replay.storage import batch_layout
-from replay.table import RejectedChunk, Table
+from replay.table import RejectedChunk, Table, check_rewards
 from transport.experience import ExperienceSpec
 from transport.messages import Insert, SampleRequest
 from transport.metrics import Metrics, Record
@@ -37,6 +38,7 @@ class Items:
     ) -> None:
         """Restores what `folder` holds, if one is given. Raises ValueError, RestoreStopped, OSError."""
         self._spec, self._config, self._metrics = spec, config, metrics
+        self._overhead_bytes = overhead_bytes(spec, config, lent_items)
         self.table = Table(spec, config, seed, lent_items)
         self._journal = Journal(folder, self.table, config, going_on) if folder else None
         self.pending: deque[Pending] = deque()
@@ -64,6 +66,16 @@ class Items:
             self.table.limiter.disconnect_learner()
 
     @property
+    def receive_bytes(self) -> int:
+        """As configured."""
+        return self._config.receive_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """A full table, and what comes beside it."""
+        return self.table.capacity_bytes + self._overhead_bytes
+
+    @property
     def policy_version(self) -> int:
         """Any will do."""
         return -1
@@ -82,9 +94,11 @@ class Items:
 
     def _insert(self, writer: Writer, message: Insert, parts: list[bytes]) -> None:
         try:
-            chunk = read_arrival(self._spec, message, parts, self.table.vacant())
+            chunk = read_arrival(self._spec, message, parts, self.table.vacant(), writer.streams)
+            check_rewards(self._spec, chunk, self._config.reward_limit)
         except RejectedChunk:  # its sequence is acknowledged all the same, so that its sender goes on
             self._metrics.count("rejected")
+            writer.rejected += 1
         else:
             if self._journal:  # first of all: acknowledged means written
                 self._journal.append(writer.name, writer.incarnation, message, parts)
@@ -155,6 +169,10 @@ class Items:
         if self._journal:
             metrics.gauge("log_bytes", self._journal.log.total_bytes)
             metrics.gauge("unlogged_chunks", self._journal.log.unlogged)
+            metrics.gauge("unsynced_chunks", self._journal.log.unsynced.chunks)
+            metrics.gauge("unsynced_bytes", self._journal.log.unsynced.bytes)
+            for name, value in self._journal.losses.items():
+                metrics.gauge(name, value)
 
     @property
     def summary(self) -> str:

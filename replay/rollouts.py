@@ -11,7 +11,7 @@ from replay import capacity
 from replay.arrivals import Pending, Writer, read_arrival
 from replay.config import ReplayConfig
 from replay.storage import resting_columns, rollout_array, rollout_layout
-from replay.table import RejectedChunk
+from replay.table import RejectedChunk, check_rewards
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.messages import SampleRequest
 from transport.metrics import Metrics, Record
@@ -30,6 +30,7 @@ class Rollouts:
     def __init__(self, spec: ExperienceSpec, config: ReplayConfig, metrics: Metrics, lent_chunks: int) -> None:
         """`lent_chunks`: chunks in the learner's slots. Raises ValueError when the memory budget is too small."""
         capacity.slots(spec, config, lent_chunks)
+        self._overhead_bytes = capacity.overhead_bytes(spec, config, lent_chunks)
         self._spec, self._config, self._metrics = spec, config, metrics
         self.pending: deque[Pending] = deque()
         self.advanced: set[Writer] = set()
@@ -58,6 +59,16 @@ class Rollouts:
         """Chunks wait for the other learners or the next one; they get those, too, that lay in a slot of this one."""
         if batch:  # without any learner the last batch stays the measure of credit
             self._batch = batch
+
+    @property
+    def receive_bytes(self) -> int:
+        """As configured."""
+        return self._config.receive_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Chunks that wait, and rollouts."""
+        return self._overhead_bytes
 
     @property
     def policy_version(self) -> int:
@@ -102,9 +113,11 @@ class Rollouts:
         at, spec = self._filled, self._spec
         room: Columns = {column.name: arrays[rollout_array(spec, column.name)][at] for column in resting_columns(spec)}
         try:
-            chunk = read_arrival(spec, pending.message, pending.parts, room)
+            chunk = read_arrival(spec, pending.message, pending.parts, room, pending.writer.streams)
+            check_rewards(spec, chunk, self._config.reward_limit)
         except RejectedChunk:
             self._metrics.count("rejected")
+            pending.writer.rejected += 1
             return None
         versions = self._versions(chunk)
         if len(versions) and versions.max() < oldest_version:

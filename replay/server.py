@@ -13,15 +13,17 @@ from replay.serving import Serving
 from replay.source import Source
 from replay.table import Table
 from replay.writers import Writers
-from transport.channel import Server, wait
+from transport.channel import QUEUE_MESSAGES, Server, wait
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
+from transport.guard import Guard
 from transport.keys import Keys
 from transport.messages import Goodbye, Insert, PriorityUpdate, Refused, SampleRequest, SamplerHello, WriterHello
 from transport.metrics import Metrics, Record
 
 HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that they do
 MESSAGES_PER_TURN = 64
+LEAST_QUEUE = 64  # messages of one peer that may wait to be read: more than credit ever allows of large chunks
 COUNTERS = ("inserted_steps", "inserted_chunks", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities")
 
 
@@ -53,10 +55,13 @@ class ReplayServer:
         else:
             self.source = Items(spec, config, seed, metrics, folder, going_on, lent)
         self._metrics = metrics
-        self._server = Server(address, max(chunk_wire_bytes(spec), 1 << 20), keys=keys, door="replay")
+        part_bytes = max(chunk_wire_bytes(spec), 1 << 20)
+        receive_queue = min(max(config.receive_bytes // part_bytes, LEAST_QUEUE), QUEUE_MESSAGES)
+        self._server = Server(address, part_bytes, receive_queue=receive_queue, keys=keys, door="replay")
         self.address = self._server.address
         self._writers = Writers(spec, self.source, self._server, metrics, incarnation)
-        self._serving = Serving(spec, self.source, self._server, metrics, incarnation)
+        self._serving = Serving(spec, self.source, self._server, metrics, incarnation, lent)
+        self._guard = Guard(self._server, self.source.memory_bytes)
         self._next_hold = 0.0
         metrics.begin_at(dict.fromkeys(COUNTERS, 0.0) | self.source.counters)
 
@@ -76,7 +81,7 @@ class ReplayServer:
                 arrival = self._server.receive()
                 if arrival is None:
                     break
-                self._handle(*arrival)
+                self._take(*arrival)
             self.source.insert()
             self._writers.acknowledge()
             self._serving.serve()
@@ -86,6 +91,10 @@ class ReplayServer:
                 self._writers.reassure()
                 self._serving.reassure()
             self._writers.share_credit()
+            for peer in self._server.expelled():
+                self._writers.quarantine(peer)
+                self._serving.quarantine(peer)
+            self._guard.turn()
             self.source.turn(self._counters)
 
     def close(self) -> None:
@@ -101,6 +110,8 @@ class ReplayServer:
         self._metrics.gauge("malformed", self._server.malformed)
         self._metrics.gauge("impostors", self._server.impostors)
         self._metrics.gauge("handshakes_failed", self._server.handshakes_failed)
+        self._metrics.gauge("quarantined", self._server.quarantined)
+        self._metrics.gauge("unread", self._server.unread)
         self._metrics.gauge("received_bytes", self._server.received_bytes)
 
     def _counters(self) -> Record:
@@ -113,6 +124,14 @@ class ReplayServer:
         if self.source.pending:
             return "insert_hold"
         return "idle"
+
+    def _take(self, peer: bytes, message: object, parts: list[bytes]) -> None:
+        """Handles a message. Whatever one can make this process stumble over costs its sender."""
+        try:
+            self._handle(peer, message, parts)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            self._metrics.count("rejected")
+            self._server.offence(peer, "a message that cannot be dealt with")
 
     def _handle(self, peer: bytes, message: object, parts: list[bytes]) -> None:
         if isinstance(message, Insert):
@@ -132,6 +151,7 @@ class ReplayServer:
             self._writers.on_goodbye(peer)
         else:
             self._metrics.count("rejected")
+            self._server.offence(peer, "messages that are not meant for replay")
 
     def _is_itself(self, peer: bytes, role: str, name: str) -> bool:
         """Whether who greets is of that role and name. All else is taken from those alone who have greeted."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from replay.source import Source
 from transport.channel import Server, cut
+from transport.conduct import ODDITY
 from transport.experience import ExperienceSpec
 from transport.messages import (
     PROTOCOL,
@@ -26,6 +27,8 @@ from transport.metrics import Metrics
 from transport.slab import Layout, Slab, SlabError
 
 MOST_LEARNERS = 64
+LENT_BYTES = 256 << 20  # of all learners' slots together, at least
+GREETING = 0.2  # of an offence: one greeting in a while is none
 
 
 def mismatch(spec: ExperienceSpec, hello: WriterHello | SamplerHello) -> str:
@@ -62,8 +65,11 @@ class Serving:
     Who cannot be reached any more is dropped within half a second: nobody waits for batches that nobody will draw.
     """
 
-    def __init__(self, spec: ExperienceSpec, source: Source, server: Server, metrics: Metrics, incarnation: int) -> None:
-        """`incarnation`: the replay server's."""
+    def __init__(
+        self, spec: ExperienceSpec, source: Source, server: Server, metrics: Metrics, incarnation: int, lent: int = 0
+    ) -> None:
+        """`incarnation`: the replay server's; `lent`: items, or chunks of rollouts, that learners' slots should hold in all."""
+        self._most_lent_bytes = max(2 * source.layout(lent).slot_bytes, LENT_BYTES)
         self._spec, self._source, self._server, self._metrics, self._incarnation = spec, source, server, metrics, incarnation
         self._learners: list[Learner] = []  # whose turn it is comes first
 
@@ -74,6 +80,7 @@ class Serving:
 
     def on_hello(self, peer: bytes, hello: SamplerHello) -> None:
         """A learner greets: a new one, or the one that is there."""
+        self._server.offence(peer, "greetings without end", GREETING)
         reason = mismatch(self._spec, hello)
         if not reason and (refusal := self._source.refusal(hello.rollouts)):
             reason = f"{hello.name} {refusal}"
@@ -87,13 +94,20 @@ class Serving:
                 self._server.send(peer, Refused(f"{hello.name} would be one learner too many: there are {MOST_LEARNERS}"))
                 return
             layout = self._source.layout(hello.batch_size)
+            lent = sum(learner.layout.slot_bytes * learner.slots for learner in self._learners)
+            if lent + layout.slot_bytes * hello.slots > self._most_lent_bytes:
+                what = f"{hello.slots} slots of {layout.slot_bytes:,} bytes"
+                self._server.send(
+                    peer, Refused(f"{hello.name} asks for {what}; for all there are {self._most_lent_bytes:,} bytes")
+                )
+                return
             slab = None
             if hello.slab:
                 try:
                     slab = Slab.open(layout, hello.slots, hello.slab)
                 except SlabError:
                     pass  # another host, or another user's: the raw parts reach it all the same
-            scratch = np.zeros(layout.slot_bytes, np.uint8)
+            scratch = np.zeros(0 if slab else layout.slot_bytes, np.uint8)
             known = Learner(hello.name, hello.incarnation, peer, layout, slab, hello.slots, hello.batch_size, scratch)
             self._learners.append(known)
             self._source.connect(*self._wanted())
@@ -103,6 +117,10 @@ class Serving:
     def close(self) -> None:
         """Forgets everyone."""
         self._drop(self._learners)
+
+    def quarantine(self, peer: bytes) -> None:
+        """Nothing more is taken from whoever is connected there."""
+        self._drop(learner for learner in self._learners if learner.peer == peer)
 
     def _of(self, peer: bytes) -> Learner | None:
         return next((learner for learner in self._learners if learner.peer == peer), None)
@@ -128,25 +146,31 @@ class Serving:
         """A learner lends a slot, maybe with priorities of what it held."""
         learner = self._of(peer)
         if learner is None:
+            self._server.offence(peer, "requests, but no greeting", ODDITY)
             self._server.send(peer, Greet())
             return
         if message.priorities:
-            self._prioritise(message.priorities, parts)
+            self._prioritise(peer, message.priorities, parts)
         if message.slot < learner.slots and len(learner.requests) < learner.slots:
             learner.requests.append(message)
         else:
-            self._metrics.count("rejected")
+            self._refuse(peer, "requests for slots that it does not have")
 
     def on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
         """A learner says how much there was to learn from items that it has drawn."""
         if self._of(peer) is None:
+            self._server.offence(peer, "priorities, but no greeting", ODDITY)
             self._server.send(peer, Greet())
         else:
-            self._prioritise(message.count, parts)
+            self._prioritise(peer, message.count, parts)
 
-    def _prioritise(self, count: int, parts: list[bytes]) -> None:
+    def _refuse(self, peer: bytes, reason: str) -> None:
+        self._metrics.count("rejected")
+        self._server.offence(peer, reason)
+
+    def _prioritise(self, peer: bytes, count: int, parts: list[bytes]) -> None:
         if [len(part) for part in parts] != [12 * count]:
-            self._metrics.count("rejected")
+            self._refuse(peer, "priorities of the wrong length")
             return
         keys, priorities = np.frombuffer(parts[0], "<i8", count), np.frombuffer(parts[0], "<f4", count, 8 * count)
         taken = self._source.update_priorities(keys, priorities)

@@ -33,6 +33,14 @@ class Source(Protocol):
         """One has gone; `batch` and `lent` are what the others want, 0 when there is none."""
 
     @property
+    def receive_bytes(self) -> int:
+        """Bytes of chunks, unpacked, that may wait."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the process takes at most when everything is full."""
+
+    @property
     def policy_version(self) -> int:
         """Under which weights actors should go on; -1 when any will do."""
 

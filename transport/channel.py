@@ -10,16 +10,20 @@ server lets nobody in but those whom the gate (transport/gate.py) finds on its l
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import zmq
 
+from transport.conduct import Conduct
 from transport.gate import GATE, LOOK_SECONDS, Handshakes
 from transport.keys import Keys, KeysError, key_name, role_of
-from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, pack, unpack
-from transport.run_dir import is_loopback
+from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, Refused, pack, unpack
+from transport.run_dir import in_url, is_loopback
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces
@@ -31,6 +35,10 @@ UNACKNOWLEDGED_MS = 20_000  # that TCP sends again before it gives a connection 
 BACKLOG = 128  # connections that may wait to be accepted
 CURVE_BYTES = 64  # more than what encryption adds to a part
 MOST_NAMES = 4096  # of connections, that a server remembers
+UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
+SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
+WILDCARDS = ("0.0.0.0:", "[::]:")
+REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
 Parts = list[bytes]
 Arrival = tuple[Any, Parts]
@@ -104,14 +112,22 @@ class Channel:
     def _receive_readable(self, timeout_seconds: float, envelope: int) -> tuple[Parts, Any, Parts] | None:
         """The next well-formed message as (its first `envelope` parts, message, raw parts). Others are counted and dropped."""
         deadline = time.monotonic() + timeout_seconds
-        while (parts := self._receive_parts(max(deadline - time.monotonic(), 0.0) if timeout_seconds else 0.0)) is not None:
+        for _ in range(UNREADABLE_PER_CALL):
+            parts = self._receive_parts(max(deadline - time.monotonic(), 0.0) if timeout_seconds else 0.0)
+            if parts is None:
+                return None
+            if not parts:  # of somebody in quarantine
+                continue
             try:
                 if not envelope < len(parts) <= MAX_PARTS:
                     raise MalformedMessage(f"{len(parts)} parts")
                 return parts[:envelope], unpack(parts[envelope]), parts[envelope + 1 :]
-            except MalformedMessage:
-                self.malformed += 1
+            except MalformedMessage as error:
+                self._on_malformed(parts[:envelope], str(error))
         return None
+
+    def _on_malformed(self, envelope: Parts, reason: str) -> None:
+        self.malformed += 1
 
     def _receive_parts(self, timeout_seconds: float) -> Parts | None:
         if self._handshakes and time.monotonic() >= self._next_look:
@@ -153,7 +169,16 @@ class Channel:
 class Bound(Channel):
     """A socket that others connect to. With keys its gate stands before it is bound and is watched from then on."""
 
-    def __init__(self, kind: int, max_part_bytes: int, address: str, keys: Keys | None, door: str, queue: int) -> None:
+    def __init__(
+        self,
+        kind: int,
+        max_part_bytes: int,
+        address: str,
+        keys: Keys | None,
+        door: str,
+        queue: int,
+        receive_queue: int = QUEUE_MESSAGES,
+    ) -> None:
         """Binds; holds at most `queue` unsent messages per peer. Raises OSError naming the address when it cannot be bound,
         KeysError for an address that others can reach without keys."""
         if (
@@ -164,6 +189,7 @@ class Bound(Channel):
             raise KeysError(f"{address} can be reached from other machines: that needs keys; make them with `headrace keys`")
         super().__init__(kind, max_part_bytes, address, keys)
         self.socket.setsockopt(zmq.SNDHWM, queue)
+        self.socket.setsockopt(zmq.RCVHWM, receive_queue)
         self._domain = ""
         if self._keys:
             self._domain = f"{door}-{next(_domains)}"
@@ -196,20 +222,30 @@ class Bound(Channel):
 
 
 class Server(Bound):
-    """ROUTER: many peers, each known by an identity that lasts as long as its connection."""
+    """ROUTER: many peers, each known by an identity that lasts as long as its connection.
+
+    A peer that keeps sending what cannot be used is put in quarantine: it is told so once, nothing of it is read any more, and
+    its connection is closed at its next message. libzmq has no call for that; but it says which descriptor a message came by.
+    """
 
     def __init__(
         self,
         address: str,
         max_part_bytes: int = MAX_PART_BYTES,
         queue: int = QUEUE_MESSAGES,
+        receive_queue: int = QUEUE_MESSAGES,
         keys: Keys | None = None,
         door: str = "",
     ) -> None:
-        """Binds as `Bound` does; `door`: the name of this socket, which decides whose keys may connect."""
+        """Binds as `Bound` does, with at most `receive_queue` unread messages per peer; `door`: the name of this socket, which
+        decides whose keys may connect."""
+        self.conduct = Conduct()
+        self.quarantined = 0  # peers so far
+        self.unread = 0  # messages of theirs
         self.impostors = 0  # messages in another's name, or for others to send
-        self._names: dict[bytes, str] = {}
-        super().__init__(zmq.ROUTER, max_part_bytes, address, keys, door, queue)
+        self._expelled: list[bytes] = []
+        self._names: dict[bytes, str] = {}  # of connections: whose key they have
+        super().__init__(zmq.ROUTER, max_part_bytes, address, keys, door, queue, receive_queue)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
 
     def vouch(self, peer: bytes, role: str, name: str = "") -> str:
@@ -226,22 +262,52 @@ class Server(Bound):
         if not self.impostors:
             GATE.say(f"refused, and so will others be: {reason}")
         self.impostors += 1
+        self.offence(peer, "what is for others to say")
         return reason
 
+    def offence(self, peer: bytes, reason: str, weight: float = 1.0) -> None:
+        """Counts against a peer something that no honest one would send, and tells it the reason if that was once too often."""
+        if self.conduct.offence(peer, weight):
+            self.quarantined += 1
+            self.send(peer, Refused(f"in quarantine, for sending again and again what cannot be used: {reason}"))
+            self._expelled.append(peer)
+
+    def expelled(self) -> list[bytes]:
+        """Who has been put in quarantine since the last call."""
+        expelled, self._expelled = self._expelled, []
+        return expelled
+
+    def _on_malformed(self, envelope: Parts, reason: str) -> None:
+        super()._on_malformed(envelope, reason)
+        if envelope:
+            self.offence(envelope[0], "no message of this protocol")
+
     def _take_parts(self) -> Parts:
-        """Notes whose key a connection has, once for each: every message carries the gate's word along."""
-        if self._keys is None:
+        """Empty for a message of somebody in quarantine, whose parts are not even copied.
+
+        Notes whose key a connection has, once for each: every message carries the gate's word along.
+        """
+        if self._keys is None and not self.conduct.anyone:
             return super()._take_parts()
-        parts = [self.socket.recv(zmq.DONTWAIT)]
-        if parts[0] not in self._names:
-            frame = self.socket.recv(zmq.DONTWAIT, copy=False)
-            parts.append(frame.bytes)
+        frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        peer = frames[0].bytes
+        if self.conduct.quarantined(peer):
+            self.unread += 1
+            _hang_up(int(frames[0].get(zmq.SRCFD)))
+            return []
+        if self._keys and peer not in self._names:
             if len(self._names) >= MOST_NAMES:
                 del self._names[next(iter(self._names))]  # the oldest; asked for again should it still be there
-            self._names[parts[0]] = str(frame.get("User-Id"))
-        while self.socket.getsockopt(zmq.RCVMORE):
-            parts.append(self.socket.recv(zmq.DONTWAIT))
-        return parts
+            self._names[peer] = str(frames[-1].get("User-Id"))
+        return [frame.bytes for frame in frames]
+
+    def shed(self) -> int:
+        """Closes every connection; returns how many. Honest peers come back at once, and send again what was lost.
+
+        For when a resource runs out and nobody can say who takes it: a message that never ends, for example, is kept by libzmq
+        and shown to nobody. Linux only; elsewhere does nothing.
+        """
+        return sum(_hang_up(descriptor) for descriptor in _connections(self.address))
 
     def receive(self, timeout_seconds: float = 0) -> tuple[bytes, Any, Parts] | None:
         """The next well-formed message as (peer, message, raw parts), or None. Malformed ones are counted and dropped."""
@@ -276,12 +342,21 @@ class Announcer(Bound):
 
     def __init__(self, address: str, keys: Keys | None = None, door: str = "") -> None:
         """Binds as `Bound` does."""
-        super().__init__(zmq.XPUB, MAX_HEADER_BYTES, address, keys, door, queue=2)
+        super().__init__(zmq.XPUB, REQUEST_BYTES, address, keys, door, queue=2)
+        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)  # or whoever subscribes to ever new topics could fill the memory
+
+    def admit(self) -> None:
+        """Takes in who wants to listen: to everything, there being nothing else. Call it often."""
+        for _ in range(UNREADABLE_PER_CALL):
+            wishes = self._receive_parts(0)
+            if wishes is None:
+                return
+            if wishes == [SUBSCRIBE_TO_ALL]:
+                self.socket.setsockopt(zmq.SUBSCRIBE, b"")
 
     def announce(self, message: Message) -> None:
         """Sends to all."""
-        while self._receive_parts(0) is not None:  # subscriptions; nothing to learn from them
-            pass
+        self.admit()
         self._send_parts([pack(message)])
 
 
@@ -299,6 +374,35 @@ class Listener(Channel):
         """The newest announcement since the last call, or None."""
         found = self._receive_readable(0, envelope=0)
         return found[1] if found else None
+
+
+def _connections(address: str) -> Iterator[int]:
+    """The descriptors of this process that are connections to an address it has bound."""
+    try:
+        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return
+    bound = address.partition("://")[2]
+    for descriptor in descriptors:
+        with suppress(OSError, ValueError), socket.socket(fileno=os.dup(descriptor)) as found:
+            name = found.getsockname()
+            here = f"{in_url(name[0])}:{name[1]}" if isinstance(name, tuple) else name
+            listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if not listening and (here == bound or (bound.startswith(WILDCARDS) and here.endswith(bound[bound.rindex(":") :]))):
+                yield descriptor
+
+
+def _hang_up(descriptor: int) -> bool:
+    """Ends the connection behind a descriptor, which libzmq then notices as if the peer had gone; False when there is none.
+
+    Should the descriptor have been closed and taken by another connection meanwhile, that one's peer connects again.
+    """
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
 
 
 def wait(channels: Iterable[Channel], timeout_seconds: float) -> None:

@@ -19,8 +19,10 @@ DRAIN_SECONDS = 2.0  # of an actor, when the whole run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process; tells one life from the next
-Name = Annotated[str, Meta(max_length=64)]
-Text = Annotated[str, Meta(max_length=4096)]
+Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the column that rows keep it in
+# Names and texts of others are shown to people: nothing in them may steer a terminal, or change the order of what is read.
+Name = Annotated[str, Meta(max_length=64, pattern=r"^[ -~]*\Z")]
+Text = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*\Z")]
 
 
 class MalformedMessage(ValueError):
@@ -167,7 +169,7 @@ class Announce(Message, frozen=True, tag="announce"):
     """The newest weights (XPUB; repeated each second). No raw parts."""
 
     incarnation: Incarnation
-    version: Count
+    version: Version
     size_bytes: Count
     sha256: Name
 
@@ -180,7 +182,7 @@ class Weights(Message, frozen=True, tag="weights"):
     """The newest weights. Raw parts: the payload (safetensors), cut to the frame limit."""
 
     incarnation: Incarnation
-    version: Count
+    version: Version
     sha256: Name
 
 
@@ -188,7 +190,7 @@ class Weights(Message, frozen=True, tag="weights"):
 
 
 class Progress(Message, frozen=True, tag="progress"):
-    """Sent from a process's main loop each second, so that a hang is seen. No raw parts.
+    """Sent from a process's main loop twice a second, so that a hang is seen. No raw parts.
 
     `record` is the newest metrics record (empty if there is none since the last message).
     """
@@ -233,7 +235,7 @@ class Stop(Message, frozen=True, tag="stop"):
     """
 
     reason: Text
-    drain_seconds: Annotated[float, Meta(ge=0)] = DRAIN_SECONDS
+    drain_seconds: Annotated[float, Meta(ge=0, le=1e9)] = DRAIN_SECONDS
 
 
 class Stopping(Message, frozen=True, tag="stopping"):

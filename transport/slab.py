@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import re
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from pathlib import Path
 import numpy as np
 
 ALIGNMENT = 64
+MEMORY_NAME = "headrace-slab"
+LINKED_TO = f"/memfd:{MEMORY_NAME} (deleted)"  # what Linux says that a descriptor of such memory leads to
 
 
 class SlabError(OSError):
@@ -79,12 +83,13 @@ class Slab:
         """Takes the memory. Raises SlabError when it cannot be had."""
         size = max(layout.slot_bytes * slots, 1)
         try:
-            if sys.platform.startswith("linux"):
-                descriptor = os.memfd_create("headrace-slab", os.MFD_CLOEXEC)
+            if _linux():
+                descriptor = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 name = f"/proc/{os.getpid()}/fd/{descriptor}"
             else:
-                descriptor, name = tempfile.mkstemp(prefix="headrace-slab-")
+                descriptor, name = tempfile.mkstemp(prefix=f"{MEMORY_NAME}-")
             os.ftruncate(descriptor, size)
+            _seal(descriptor)
             memory = mmap.mmap(descriptor, size)
         except OSError as error:
             raise SlabError(f"cannot share {size:,} bytes of memory: {error.strerror}") from error
@@ -92,14 +97,25 @@ class Slab:
 
     @staticmethod
     def open(layout: Layout, slots: int, name: str) -> Slab:
-        """Maps another process's slab. Raises SlabError when it is not there or of another size."""
+        """Maps another process's slab. Raises SlabError when it is not there, of another size, or no slab.
+
+        The name comes from a peer and will be written to, so only memory that `create` can have made is opened: no other file,
+        no device, no pipe, nothing of another user; and, on Linux, nothing that its maker could shorten under our feet.
+        """
         size = max(layout.slot_bytes * slots, 1)
+        if not _may_be_slab(name):
+            raise SlabError(f"{name!r} is no slab")
         try:
-            with open(name, "r+b") as file:
-                if os.fstat(file.fileno()).st_size != size:
-                    raise SlabError(f"slab {name} is not of {size:,} bytes")
-                memory = mmap.mmap(file.fileno(), size)
-        except OSError as error:
+            _check_is_slab(os.stat(name, follow_symlinks=_linux()), name, size)  # before it is opened: that alone may do things
+            flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+            descriptor = os.open(name, flags if _linux() else flags | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                _check_is_slab(os.fstat(descriptor), name, size)
+                _check_sealed(descriptor, name)
+                memory = mmap.mmap(descriptor, size)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:
             raise SlabError(f"cannot open slab {name}: {error}") from error
         return Slab(layout, slots, memory, name, None)
 
@@ -113,5 +129,43 @@ class Slab:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-            if not sys.platform.startswith("linux"):
+            if not _linux():
                 Path(self.name).unlink(missing_ok=True)
+
+
+def _linux() -> bool:
+    return sys.platform.startswith("linux")
+
+
+def _may_be_slab(name: str) -> bool:
+    """Whether `create` gives out such names."""
+    if _linux():
+        try:
+            return re.fullmatch(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}", name) is not None and os.readlink(name) == LINKED_TO
+        except OSError:
+            return False
+    path = Path(name)
+    return path.parent == Path(tempfile.gettempdir()) and path.name.startswith(f"{MEMORY_NAME}-")
+
+
+def _check_is_slab(found: os.stat_result, name: str, size: int) -> None:
+    if not stat.S_ISREG(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+        raise SlabError(f"{name} is no slab of this user")
+    if found.st_size != size:
+        raise SlabError(f"slab {name} is not of {size:,} bytes")
+
+
+def _seal(descriptor: int) -> None:
+    """From now on nobody can change the size: who writes to memory that has been cut off is killed."""
+    if _linux():
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+
+
+def _check_sealed(descriptor: int, name: str) -> None:
+    if _linux():
+        import fcntl
+
+        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise SlabError(f"slab {name} could be cut off while it is written to")

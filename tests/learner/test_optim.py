@@ -59,7 +59,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
 
 def test_an_update_returns_detached_scalars_and_one_priority_per_item() -> None:
     _, metrics, priorities = parameters_after(LearnerConfig(batch_size=8, accumulation=2), make_batch(SPEC, 8))
-    assert set(metrics) == {"loss", "td", "q", "ignored", "gradient_norm", "skipped_updates"}
+    assert set(metrics) == {"loss", "td", "q", "ignored", "gradient_norm", "skipped_updates", "skipped_in_a_row"}
     assert all(value.dim() == 0 and not value.requires_grad and value.isfinite() for value in metrics.values())
     assert priorities.shape == (8,) and not priorities.requires_grad and bool((priorities >= 0).all())
     assert float(metrics["td"]) == pytest.approx(float(priorities.mean()), rel=1e-5)

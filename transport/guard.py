@@ -1,0 +1,77 @@
+"""A server's own resources, watched: what peers can take without sending one whole message is memory and descriptors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from transport.channel import Server
+from transport.lifetime import say
+
+LOOK_SECONDS = 0.05
+AGAIN_SECONDS = 5.0
+MARGIN_BYTES = 256 << 20
+DESCRIPTORS_LEFT = 0.25  # of the limit: then all connections are closed
+
+
+class Guard:
+    """Closes all connections of a server when the process runs out of memory or descriptors: only strangers lose by that.
+
+    Honest peers are back within two seconds and lose nothing, since they keep what is not acknowledged.
+    """
+
+    def __init__(self, server: Server, memory_bytes: int) -> None:
+        """`memory_bytes`: what the process takes at most when everything is full. Linux only; elsewhere does nothing."""
+        self._server, self._memory_bytes = server, memory_bytes + MARGIN_BYTES
+        self._descriptors = raise_descriptor_limit()
+        self._next_look = 0.0
+        self._memory_again = 0.0
+        self.shed = 0  # connections closed so far
+
+    def turn(self) -> None:
+        """Looks, when it is time."""
+        now = time.monotonic()
+        if now < self._next_look or not sys.platform.startswith("linux"):
+            return
+        self._next_look = now + LOOK_SECONDS
+        if lowest_free_descriptor() > self._descriptors * (1 - DESCRIPTORS_LEFT):
+            self._close_all("almost all file descriptors were taken")
+        elif now >= self._memory_again and resident_bytes() > self._memory_bytes:
+            self._memory_again = now + AGAIN_SECONDS
+            self._close_all(f"more than {self._memory_bytes:,} bytes of memory were taken")
+
+    def _close_all(self, why: str) -> None:
+        closed = self._server.shed()
+        self.shed += closed
+        say(f"{why}: closed all {closed:,} connections; those that belong here come back")
+
+
+def raise_descriptor_limit() -> int:
+    """Lets this process have as many descriptors as the system allows; returns how many."""
+    if sys.platform == "win32":
+        return 1 << 20
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # macOS says "unlimited" and means less
+        return soft
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def lowest_free_descriptor() -> int:
+    """How many are taken, nearly: the system always gives the lowest. Its limit when none is left."""
+    try:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return 1 << 30
+    os.close(descriptor)
+    return descriptor
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
