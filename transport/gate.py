@@ -148,6 +148,7 @@ class Gate:
                 if asked.poll(TURN_MS):
                     self._answer(asked)
         finally:
+            asked.unbind(ASK_ADDRESS)  # at once: what closing does comes later, from another thread
             asked.close(linger=0)
 
     def _answer(self, asked: zmq.Socket[bytes]) -> None:
