@@ -290,7 +290,7 @@ def scale(parsed: argparse.Namespace) -> int:
     if not isinstance(answer, Scaling):
         return _complain(f"run {run.name} is stopping, or its supervisor does not react; see `headrace status`", FAILED)
     if answer.before == answer.actors:
-        print(f"run {run.name} has {answer.actors} actors already")
+        print(f"run {run.name} has {answer.actors} actors already; any that was given up is tried again")
     else:
         print(f"run {run.name} goes from {answer.before} to {answer.actors} actors; see `headrace status`")
     return DONE

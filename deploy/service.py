@@ -31,10 +31,13 @@ from deploy.topology import Plan, topology
 from transport.channel import Server
 from transport.gate import GATE
 from transport.keys import OPERATOR, KeysError, role_of
-from transport.messages import DRAIN_SECONDS, Progress, Refused, Scale, Scaling, Stop, Stopping
+from transport.messages import DRAIN_SECONDS, MAX_HEADER_BYTES, Progress, Refused, Scale, Scaling, Stop, Stopping, printable
+from transport.metrics import finite
 from transport.run_dir import RunDir, write_atomically
 
 TURN_SECONDS = 0.1
+MESSAGES_PER_TURN = 4096  # of all processes
+STALE = 0.1  # of an offence: a process that is being replaced may still send word
 BOARD_SECONDS = 10.0
 STATUS_SECONDS = 1.0
 VERDICT_SECONDS = 30.0
@@ -63,7 +66,7 @@ class Service:
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
         keys = run.keys("supervisor")
         self._has_keys = keys is not None
-        self._control = Server(run.bind_address("supervisor"), keys=keys, door="supervisor")
+        self._control = Server(run.bind_address("supervisor"), MAX_HEADER_BYTES, keys=keys, door="supervisor")
         run.write_endpoint("supervisor", self._control.address)
         self._peers: dict[str, bytes] = {}
         self._gauge = Gauge()
@@ -153,10 +156,21 @@ class Service:
         self.supervisor.stop(reason)
 
     def _listen(self, timeout_seconds: float) -> None:
-        while (arrived := self._control.receive(timeout_seconds)) is not None:
+        for _ in range(MESSAGES_PER_TURN):
+            arrived = self._control.receive(timeout_seconds)
+            if arrived is None:
+                return
             timeout_seconds = 0
             peer, message, _ = arrived
-            if isinstance(message, Progress) and not self._control.vouch(peer, role_of(message.name), message.name):
+            if isinstance(message, Progress):
+                if self._control.vouch(peer, role_of(message.name), message.name):
+                    continue
+                if self._has_keys and not self.supervisor.knows(message):  # an actor on another machine
+                    continue
+                if not self.supervisor.knows(message):
+                    self._control.offence(peer, "progress of nobody who belongs to this run", STALE)
+                    continue
+                message = structs.replace(message, record=finite(message.record))
                 self._peers[message.name] = peer
                 self.supervisor.heard(message)
                 if message.record and (news := self._curriculum.heard(message.name, message.record)):
@@ -172,6 +186,8 @@ class Service:
             elif isinstance(message, Stop):
                 self._control.send(peer, Stopping())
                 self._stop(message.reason)
+            else:
+                self._control.offence(peer, "messages that are not meant for the supervisor")
 
     def _scale(self, actors: int) -> None:
         """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds. Who had been given
@@ -243,7 +259,7 @@ class Service:
             leaving = slot.leaving is not None
             drain_seconds = self._config.deploy.leave_seconds if leaving else DRAIN_SECONDS
             reason = "fewer actors are wanted" if leaving else self.supervisor.reason
-            self._control.send(peer, Stop(reason, drain_seconds))
+            self._control.send(peer, Stop(printable(reason), drain_seconds))
         if isinstance(slot.process, process.Child):
             slot.process.ask()
 

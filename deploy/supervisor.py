@@ -131,12 +131,16 @@ class Supervisor:
         if self.stopping and not self.finished:
             self._proceed_with_stop(now)
 
+    def knows(self, progress: Progress) -> bool:
+        """Whether a process of this run says that, in this life of it."""
+        slot = self._by_name.get(progress.name)
+        return slot is not None and slot.process is not None and slot.process.pid == progress.pid
+
     def heard(self, progress: Progress) -> None:
         """Takes a process's word about itself; that of a stranger or of an earlier life is ignored."""
-        slot = self._by_name.get(progress.name)
-        if slot is None or slot.process is None or slot.process.pid != progress.pid:
+        if not self.knows(progress):
             return
-        now = self._clock()
+        slot, now = self._by_name[progress.name], self._clock()
         self._forgive(now)
         if slot.words:
             self._patience.broken(slot.plan.role, now - slot.heard)

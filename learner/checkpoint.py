@@ -19,6 +19,7 @@ from transport.run_dir import replacing
 
 Weights = dict[str, np.ndarray]
 DIGEST_KEY = "blake2b"  # in a file's metadata
+LINE_LENGTH = 200
 ROOM = 1.2  # times a file's size must be free before it is begun
 
 
@@ -188,5 +189,6 @@ def _check_finite(weights: Weights, what: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    """An error's first line."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """An error's first line, or its beginning; it may hold what a stranger has put into the file."""
+    line = (str(error) or type(error).__name__).splitlines()[0][:LINE_LENGTH]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)

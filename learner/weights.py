@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from learner.checkpoint import CheckpointError, load_into, pack, unpack
-from transport.channel import Announcer, Client, Listener, Server, cut, wait
+from transport.channel import FRAME_BYTES, REQUEST_BYTES, Announcer, Client, Listener, Server, Shared, cut, shared, wait
 from transport.keys import Keys
 from transport.lifetime import say
 from transport.messages import Announce, FetchWeights, Weights
@@ -24,13 +24,16 @@ ANNOUNCE_SECONDS = 1.0
 FETCH_AGAIN_SECONDS = 2.0
 TURN_SECONDS = 0.005
 PAYLOADS_PER_READER = 2  # who asks and never reads must not fill the learner's memory
+MESSAGES_PER_TURN = 64
+UNREAD = 0.1  # of an offence: to ask again while the answer is under way
+HEADER_BYTES_PER_TENSOR = 512  # of a payload, beside the numbers: more than any name and shape takes
 
 
 class Packed(NamedTuple):
     """Weights as they travel, and what is said of them."""
 
     announce: Announce
-    payload: bytes
+    frames: list[Shared]  # held once, however many readers are behind
 
 
 class WeightPublisher:
@@ -39,7 +42,7 @@ class WeightPublisher:
     def __init__(self, announce_address: str, serve_address: str, incarnation: int, keys: Keys | None = None) -> None:
         """Binds both sockets. Raises OSError."""
         self._announcer = Announcer(announce_address, keys, "weights")
-        self._server = Server(serve_address, queue=PAYLOADS_PER_READER, keys=keys, door="payload")
+        self._server = Server(serve_address, REQUEST_BYTES, PAYLOADS_PER_READER, MESSAGES_PER_TURN, keys, "payload")
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
         self._given: tuple[int, dict[str, Tensor]] | None = None  # replaced as one, read by the thread
@@ -67,6 +70,7 @@ class WeightPublisher:
         looked_at, announced, next_announce = -1, -1, 0.0
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
+            self._announcer.admit()
             given = self._given
             if given is not None and given[0] != looked_at:
                 looked_at = given[0]
@@ -77,11 +81,17 @@ class WeightPublisher:
             if announce.version != announced or time.monotonic() >= next_announce:
                 self._announcer.announce(announce)
                 announced, next_announce = announce.version, time.monotonic() + ANNOUNCE_SECONDS
-            while (arrival := self._server.receive()) is not None:
+            for _ in range(MESSAGES_PER_TURN):
+                arrival = self._server.receive()
+                if arrival is None:
+                    break
                 peer, message, _ = arrival
                 if isinstance(message, FetchWeights):
                     answer = Weights(announce.incarnation, announce.version, announce.sha256)
-                    self._server.send(peer, answer, cut(packed.payload))
+                    if not self._server.send(peer, answer, packed.frames):
+                        self._server.offence(peer, "requests for weights that it does not read", UNREAD)
+                else:
+                    self._server.offence(peer, "messages that are not meant for who serves weights")
 
     def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed | None:
         """None, told and counted, for weights that are not finite: the last good ones stay out."""
@@ -91,7 +101,8 @@ class WeightPublisher:
             self.refused += 1
             say(f"policy v{version} is not published: {error}")
             return None
-        return Packed(Announce(self._incarnation, version, len(payload), hashlib.sha256(payload).hexdigest()), payload)
+        announce = Announce(self._incarnation, version, len(payload), hashlib.sha256(payload).hexdigest())
+        return Packed(announce, shared(cut(payload)))
 
 
 class WeightFollower:
@@ -100,8 +111,10 @@ class WeightFollower:
     def __init__(self, announce_address: str, serve_address: str, module: nn.Module, keys: Keys | None = None) -> None:
         """Connects in the background and asks for whatever is newest."""
         self._listener = Listener(announce_address, keys, "weights")
-        self._client = Client(serve_address, keys=keys, door="payload")
+        self._client = Client(serve_address, FRAME_BYTES, keys=keys, door="payload")
         self._module = module
+        own = module.state_dict().values()
+        self._most_bytes = sum(value.numel() * value.element_size() + HEADER_BYTES_PER_TENSOR for value in own) + FRAME_BYTES
         self._incarnation = -1
         self.version = -1  # of the weights in the module; -1 before the first
         self.newest = -1  # the highest version announced
@@ -134,10 +147,13 @@ class WeightFollower:
         elif self.version < 0:
             self._ask()
         changed = False
-        while (arrival := self._client.receive()) is not None:
+        for _ in range(MESSAGES_PER_TURN):
+            arrival = self._client.receive()
+            if arrival is None:
+                break
             message, parts = arrival
             if isinstance(message, Weights):
-                changed |= self._adopt(message, b"".join(parts))
+                changed |= self._adopt(message, parts)
         return changed
 
     def close(self) -> None:
@@ -150,11 +166,14 @@ class WeightFollower:
             self._asked = time.monotonic()
             self._client.send(FetchWeights())
 
-    def _adopt(self, message: Weights, payload: bytes) -> bool:
+    def _adopt(self, message: Weights, parts: list[bytes]) -> bool:
         self._asked = 0.0
         if message.incarnation == self._incarnation and message.version <= self.version:
             return False
         try:
+            if sum(map(len, parts)) > self._most_bytes:
+                raise CheckpointError("more bytes than the network has")
+            payload = b"".join(parts)
             if hashlib.sha256(payload).hexdigest() != message.sha256:
                 raise CheckpointError("sha256 differs")
             weights: dict[str, np.ndarray] = unpack(payload)

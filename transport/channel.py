@@ -35,12 +35,23 @@ UNACKNOWLEDGED_MS = 20_000  # that TCP sends again before it gives a connection 
 BACKLOG = 128  # connections that may wait to be accepted
 CURVE_BYTES = 64  # more than what encryption adds to a part
 MOST_NAMES = 4096  # of connections, that a server remembers
+# Only the side that connects sends heartbeats, and says how long the other may wait for the next one. libzmq 4.3.5 aborts when a
+# heartbeat of its own is due on a connection that broke while the queue for reading was full: a peer could bring that about.
+HEARTBEATS = {
+    zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+    zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+    zmq.HEARTBEAT_TTL: HEARTBEAT_TIMEOUT_MS,
+}
+KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
+BOUND = (zmq.ROUTER, zmq.XPUB)
 UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
 SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
 WILDCARDS = ("0.0.0.0:", "[::]:")
 REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
 Parts = list[bytes]
+Shared = zmq.Frame
+Part = bytes | memoryview | Shared
 Arrival = tuple[Any, Parts]
 _domains = itertools.count()
 
@@ -74,10 +85,8 @@ class Channel:
             zmq.RCVHWM: QUEUE_MESSAGES,
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,
-            zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
-            zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
             zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
-        }
+        } | (KEEPALIVE if kind in BOUND else HEARTBEATS)
         if address.startswith("tcp://"):
             options |= {
                 # Only where it is meant: with it a name that has both kinds of address is looked for as IPv6 alone.
@@ -85,10 +94,6 @@ class Channel:
                 zmq.BACKLOG: BACKLOG,
                 zmq.CONNECT_TIMEOUT: CONNECT_MS,
                 zmq.TCP_MAXRT: UNACKNOWLEDGED_MS,
-                zmq.TCP_KEEPALIVE: 1,
-                zmq.TCP_KEEPALIVE_IDLE: 30,
-                zmq.TCP_KEEPALIVE_INTVL: 10,
-                zmq.TCP_KEEPALIVE_CNT: 3,
             }
         for option, value in options.items():
             self.socket.setsockopt(option, value)
@@ -154,9 +159,9 @@ class Channel:
                 "is this key on the server's list, and is keys/public this run's? still trying"
             )
 
-    def _send_parts(self, parts: Sequence[bytes | memoryview]) -> bool:
+    def _send_parts(self, parts: Sequence[Part]) -> bool:
         try:
-            self.socket.send_multipart(parts, zmq.DONTWAIT)
+            self.socket.send_multipart(parts, zmq.DONTWAIT, copy=not any(isinstance(part, Shared) for part in parts))
         except (zmq.Again, zmq.ZMQError) as error:
             # Full, or (EHOSTUNREACH) gone: either way the layer above decides what to do about silence.
             if isinstance(error, zmq.Again) or error.errno == zmq.EHOSTUNREACH:
@@ -314,7 +319,7 @@ class Server(Bound):
         found = self._receive_readable(timeout_seconds, envelope=1)
         return (found[0][0], found[1], found[2]) if found else None
 
-    def send(self, peer: bytes, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, peer: bytes, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the peer is gone or its queue is full."""
         return self._send_parts([peer, pack(message), *parts])
 
@@ -332,7 +337,7 @@ class Client(Channel):
         found = self._receive_readable(timeout_seconds, envelope=0)
         return (found[1], found[2]) if found else None
 
-    def send(self, message: Message, parts: Sequence[bytes | memoryview] = ()) -> bool:
+    def send(self, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the queue is full."""
         return self._send_parts([pack(message), *parts])
 
@@ -374,6 +379,11 @@ class Listener(Channel):
         """The newest announcement since the last call, or None."""
         found = self._receive_readable(0, envelope=0)
         return found[1] if found else None
+
+
+def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
+    """Parts that go to many peers and are held in memory once."""
+    return [Shared(part, copy=False) for part in parts]
 
 
 def _connections(address: str) -> Iterator[int]:

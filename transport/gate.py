@@ -48,7 +48,7 @@ class Handshakes:
         self._watched = socket
         address = f"inproc://handshakes-{next(_numbers)}"
         socket.monitor(address, self.EVENTS)
-        self._told = zmq.Context.instance().socket(zmq.PAIR)
+        self._told: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
         self._told.setsockopt(zmq.LINGER, 0)
         self._told.setsockopt(zmq.RCVHWM, 0)  # were it full, libzmq's own thread would wait for us
         self._told.connect(address)
@@ -134,7 +134,7 @@ class Gate:
                 self.say("alarm: the authenticator does not answer, so nobody new can connect")
 
     def _start(self) -> None:
-        asked = zmq.Context.instance().socket(zmq.REP)
+        asked: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.REP)
         asked.setsockopt(zmq.LINGER, 0)
         asked.bind(ASK_ADDRESS)
         self._closing.clear()

@@ -43,7 +43,9 @@ class Tap:
         said = self.recorded(to_server=True)
         with contextlib.suppress(OSError):  # the server may hang up in the middle
             again.sendall(said[:GREETING_BYTES])
-            again.recv(GREETING_BYTES)
+            left = GREETING_BYTES
+            while left and (heard := again.recv(left)):
+                left -= len(heard)
             again.sendall(said[GREETING_BYTES:])
         return again
 
