@@ -83,7 +83,7 @@ class Learner:
         if group.size > 1:
             self._become_one()
         bind = run_dir.bind_address
-        self._publisher = None if group.rank else WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
+        self._publisher = None if group.rank else WeightPublisher(bind("weights"), bind("payload"), life.incarnation, life.keys)
         self._publish()
         if self._publisher:
             run_dir.write_endpoint("payload", self._publisher.addresses[1])
@@ -98,7 +98,7 @@ class Learner:
         rollouts = isinstance(self.algorithm, Ppo)
         # The batch in use keeps its slot. The next rollouts are not asked for ahead: they would be older.
         size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
-        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
+        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts, keys=life.keys)
         try:
             life.ready()
             self._learn(sampler)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from learner.checkpoint import CheckpointError, load_into, pack, unpack
 from transport.channel import FRAME_BYTES, REQUEST_BYTES, Announcer, Client, Listener, Server, Shared, cut, shared, wait
+from transport.keys import Keys
 from transport.lifetime import say
 from transport.messages import Announce, FetchWeights, Weights
 
@@ -40,10 +41,10 @@ class Packed(NamedTuple):
 class WeightPublisher:
     """Announces and serves the newest weights from a thread of its own, so that no reader, however slow, slows the learner."""
 
-    def __init__(self, announce_address: str, serve_address: str, incarnation: int) -> None:
+    def __init__(self, announce_address: str, serve_address: str, incarnation: int, keys: Keys | None = None) -> None:
         """Binds both sockets. Raises OSError."""
-        self._announcer = Announcer(announce_address)
-        self._server = Server(serve_address, REQUEST_BYTES, queue=PAYLOADS_PER_READER, receive_queue=MESSAGES_PER_TURN)
+        self._announcer = Announcer(announce_address, keys, "weights")
+        self._server = Server(serve_address, REQUEST_BYTES, PAYLOADS_PER_READER, MESSAGES_PER_TURN, keys, "payload")
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
         self._given: tuple[int, dict[str, Tensor]] | None = None  # replaced as one, read by the thread
@@ -114,10 +115,10 @@ class WeightPublisher:
 class WeightFollower:
     """Keeps a module at the newest weights. `poll` never waits."""
 
-    def __init__(self, announce_address: str, serve_address: str, module: nn.Module) -> None:
+    def __init__(self, announce_address: str, serve_address: str, module: nn.Module, keys: Keys | None = None) -> None:
         """Connects in the background and asks for whatever is newest."""
-        self._listener = Listener(announce_address)
-        self._client = Client(serve_address, FRAME_BYTES)
+        self._listener = Listener(announce_address, keys, "weights")
+        self._client = Client(serve_address, FRAME_BYTES, keys=keys, door="payload")
         self._module = module
         own = module.state_dict().values()
         self._most_bytes = sum(value.numel() * value.element_size() + HEADER_BYTES_PER_TENSOR for value in own) + FRAME_BYTES

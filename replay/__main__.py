@@ -65,7 +65,7 @@ def main() -> int:
         learner = document.get("learner", {})
         size = learner.get("batch_size", 0) * learner.get("processes", 1)
         lent = size // spec.chunk_length if config.selector == "fifo" else size * (learner.get("prefetch", 0) + 1)
-        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent)
+        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent, life.keys)
     except RestoreStopped:
         life.close()
         return 0

@@ -16,7 +16,7 @@ BESIDE = ("tests", "benchmarks")
 
 # Where a library may be imported: a folder ends in a slash. Tests and benchmarks may import what they like.
 OWNERS = {
-    "zmq": ("transport/channel.py",),
+    "zmq": ("transport/channel.py", "transport/gate.py"),
     "cramjam": ("transport/compression.py",),
     "zstandard": ("transport/compression.py",),
     "torch": ("learner/", "actors/", "deploy/"),
