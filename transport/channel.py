@@ -123,7 +123,7 @@ class Server(Channel):
     """Bound (ROUTER): many peers, each known by an identity that lasts as long as its connection.
 
     A peer that keeps sending what cannot be used is put in quarantine: it is told so once, nothing of it is read any more, and
-    its connection is closed at its next message. libzmq has no call for that; but it says which descriptor a message came by.
+    its connection is closed at a later message. libzmq has no call for that; but it says which descriptor a message came by.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class Server(Channel):
             return None
         if self.conduct.quarantined(frames[0].bytes):
             self.unread += 1
-            _hang_up(int(frames[0].get(zmq.SRCFD)))
+            if self.conduct.told(frames[0].bytes):
+                _hang_up(int(frames[0].get(zmq.SRCFD)))
             return []
         parts = [frame.bytes for frame in frames]
         self.received_bytes += sum(map(len, parts))
