@@ -130,7 +130,7 @@ def test_unfit_chunks_put_a_life_of_an_actor_in_quarantine_and_the_next_is_welco
     for sequence in range(24):
         villain.chunk(sequence, crc32=1)
         if sequence % 8 == 7:  # within its credit
-            link.until(lambda: link.metrics.value("rejected") > sequence)
+            link.until(lambda through=sequence: link.metrics.value("rejected") > through)  # type: ignore[misc]
     link.until(lambda: any(isinstance(heard, Refused) for heard in villain.listen()))
     reason = next(heard.reason for heard in villain.heard if isinstance(heard, Refused))
     assert "quarantine" in reason and "chunks that cannot be learned from" in reason
