@@ -84,4 +84,4 @@ lint: environment
 	@$(PYTHON) -m mypy
 
 test: lint
-	@$(PYTHON) -m pytest -m "not slow" $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow" --numprocesses 2 --dist loadgroup $(ARGS)

@@ -79,7 +79,7 @@ class Actor:
         self._settings, self._run_dir, self._life = settings, run_dir, life
         self._metrics: Metrics = life.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
-        self._env = VectorEnv(settings.env, spec, streams, range(streams))
+        self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=life.beat)
         self._network = build_policy(spec, settings.algorithm)
         self._policy = acting_policy(self._network, settings.actors.precision)
         # Untrained weights choose one action for ever; chance sees more of the environment. PPO's are chance already.

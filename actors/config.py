@@ -57,6 +57,9 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 4
     chunk_seconds: Annotated[float, Meta(gt=0, description="a chunk leaves at the latest after this long")] = 10.0
     threads: Annotated[int, Meta(ge=1, description="compute threads of one actor")] = 1
+    memory_bytes: Annotated[
+        int, Meta(ge=0, description="an actor whose processes hold more than this together is replaced; 0: no limit")
+    ] = 0
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "int8"],
         Meta(description="what convolutions act in; auto asks the processor for bfloat16, int8 is faster still and less exact"),

@@ -78,13 +78,13 @@ class Best:
             say(f"{path.name} is not used: {error}")
 
     def consider(self, version: int, weights: dict[str, torch.Tensor], figures: dict[str, Any]) -> bool:
-        """Writes the weights if they did better than all before. Raises OSError; the file before is then kept."""
+        """Writes the weights if they did better than all before. Raises as checkpoint.write(); the file before is then kept."""
         success = figures["success_rate"]
         found = (0.0 if success is None else float(success), float(figures["return_mean"]))
         if found <= self._figures:
             return False
         told = {"success_rate": found[0], "return_mean": found[1], "episodes": figures["episodes"], "policy_version": version}
-        checkpoint.write(self._path, weights, self._about | {name: str(value) for name, value in told.items()})
+        checkpoint.write_listed(self._path, weights, self._about | {name: str(value) for name, value in told.items()})
         self.version, self._figures = version, found
         return True
 
@@ -154,8 +154,8 @@ class Evaluator:
         metrics = self._life.metrics
         try:
             self._best.consider(version, dict(self._network.state_dict()), figures)
-        except OSError as error:
-            say(f"could not write {self._run_dir.best.name} ({error.strerror}); the one before is kept")
+        except (OSError, CheckpointError) as error:
+            say(f"could not write {self._run_dir.best.name} ({getattr(error, 'strerror', None) or error}); the one before is kept")
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.envs.make import EnvError, known_envs
-from deploy import children, doctor, launch, logs, options, runs, service, status
+from deploy import children, doctor, experience, launch, logs, options, runs, service, status
 from deploy.config import ConfigError, load_run_config, nearest, presets
 from deploy.process import ROOT
 from transport.channel import Client
@@ -107,6 +107,13 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     target.add_argument("run", metavar="RUN", help="a run's name")
     target.add_argument("out", type=Path, metavar="OUT.safetensors", help="the file to write")
     target.add_argument("--best", action="store_true", help="the weights that the evaluator found best, instead of the newest")
+    target = command("trace", "which actor an item of replay comes from", experience.trace)
+    run_name(target)
+    target.add_argument("key", type=options.COUNT, metavar="KEY", help="the item's key, as batches tell it")
+    target.add_argument("--json", action="store_true", help="for programs")
+    target = command("purge", "remove all that one actor has sent from a stopped run", experience.purge)
+    run_name(target)
+    target.add_argument("actor", metavar="ACTOR", help="actor-3, for example")
     command("doctor", "what this machine has and lacks", examine)
     target = command("envs", "environments with a short name; or try one", show_envs)
     target.add_argument("--check", metavar="ENV", help="make this environment, step it and say what an agent sees and does")
@@ -258,7 +265,7 @@ def scale(parsed: argparse.Namespace) -> int:
     if not isinstance(answer, Scaling):
         return _complain(f"run {run.name} is stopping, or its supervisor does not react; see `headrace status`", FAILED)
     if answer.before == answer.actors:
-        print(f"run {run.name} has {answer.actors} actors already")
+        print(f"run {run.name} has {answer.actors} actors already; any that was given up is tried again")
     else:
         print(f"run {run.name} goes from {answer.before} to {answer.actors} actors; see `headrace status`")
     return DONE

@@ -45,8 +45,21 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     leave_seconds: Annotated[
         float, Meta(ge=0, description="time an actor that is no longer wanted has to hand over what it holds")
     ] = 60.0
-    restarts: Annotated[int, Meta(ge=0, description="restarts of one process in a row before it is given up")] = 6
-    healthy_seconds: Annotated[float, Meta(gt=0, description="a process that lives this long counts restarts anew")] = 600.0
+    restarts: Annotated[
+        int, Meta(ge=0, description="deaths of one process that are made good by a restart before the next gives it up")
+    ] = 6
+    healthy_seconds: Annotated[float, Meta(gt=0, description="so long at work makes up for one of them")] = 10.0
+    min_actors: Annotated[
+        int, Meta(ge=1, description="with fewer actors that have not been given up the run fails (never more than there are)")
+    ] = 1
+    hang_seconds: Annotated[
+        float,
+        Meta(gt=0, description="an actor at work that is silent for so long is replaced; longer where steps take longer"),
+    ] = 3.5
+    stall_seconds: Annotated[
+        float,
+        Meta(gt=0, description="the same for learner, replay and evaluator, and an actor until its first step is done"),
+    ] = 300.0
     actor_python: Annotated[
         str, Meta(description="interpreter of whatever makes an environment (actors, evaluator, pre-flight); empty: this one")
     ] = ""

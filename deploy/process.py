@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.config import ConfigError
+from deploy.memory import KernelsVerdict
+from deploy.reaper import MARK_VARIABLE
 from deploy.topology import Plan
 from transport.lifetime import PARENT_VARIABLE
 
@@ -24,6 +27,8 @@ LAST_WORDS_SECONDS = 0.5
 LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
 OLDEST_PYTHON = [3, 11]
 SURVEY_SECONDS = 30.0
+SIMULATING = ("actor", "evaluator")  # theirs is the code that leaks, and they are soon replaced
+FIRST_TO_GO = 300  # of 1000: what the kernel adds to their share of the memory when it has to choose whom to kill
 ACTOR_IMPORTS = tuple("actors torch numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
 SURVEY = """
 import importlib.util, json, sys
@@ -37,10 +42,13 @@ class Exit(NamedTuple):
 
     code: int
     last_words: str = ""
+    out_of_memory: bool = False  # the kernel chose it
 
     @property
     def reason(self) -> str:
         """For a person."""
+        if self.out_of_memory:
+            return "out of memory: killed by the kernel"
         if self.code < 0:
             try:
                 return f"killed by {signal.Signals(-self.code).name}"
@@ -120,20 +128,24 @@ class Child:
         self._name = name
         self._on_line = on_line
         self._last_words = ""
+        self._killed = False
+        self._kernel = KernelsVerdict(self.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def poll(self) -> Exit | None:
         """How it ended, or None while it lives. Whatever it had started is ended with it."""
         if self._popen.returncode is None and hasattr(os, "waitid"):
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            self._kernel.look(at_once=ended is not None)
+            if ended is None:
                 return None
             self._signal(os.killpg, signal.SIGKILL)  # not reaped yet: its number cannot be another's
         code = self._popen.poll()
         if code is None:
             return None
         self._reader.join(LAST_WORDS_SECONDS)
-        return Exit(code, self._last_words)
+        return Exit(code, self._last_words, POSIX and code == -signal.SIGKILL and not self._killed and self._kernel.guilty)
 
     def ask(self) -> None:
         """Asks it to end. Where there is no SIGTERM, the Stop message alone does that."""
@@ -142,6 +154,7 @@ class Child:
 
     def kill(self) -> None:
         """Ends it, and all it started, stopped or deaf as it may be."""
+        self._killed = True
         if POSIX:
             self._signal(os.killpg, signal.SIGKILL)
         else:
@@ -173,14 +186,19 @@ class Child:
             self._on_line(self._name, line)
 
 
-def spawn(plan: Plan, on_line: Callable[[str, str], None]) -> Child:
-    """Starts a process of a run. Raises OSError."""
+def spawn(plan: Plan, on_line: Callable[[str, str], None], mark: str) -> Child:
+    """Starts a process of a run; it and all it starts have the mark in their environment. Raises OSError."""
     environment = child_environment(
         plan.python,
-        **{PARENT_VARIABLE: str(os.getpid())},
+        **{PARENT_VARIABLE: str(os.getpid()), MARK_VARIABLE: mark},
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(plan.threads)),
     )
-    return Child(plan.name, python_command(plan.module, *plan.arguments, python=plan.python), environment, on_line)
+    command = python_command(plan.module, *plan.arguments, python=plan.python)
+    child = Child(plan.name, command, environment, on_line)
+    if plan.role in SIMULATING:
+        with contextlib.suppress(OSError):  # elsewhere than on Linux, say
+            Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(FIRST_TO_GO))
+    return child
 
 
 def start_in_background(command: list[str], log: Path) -> Callable[[], int | None]:

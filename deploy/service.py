@@ -21,8 +21,10 @@ from deploy.bottleneck import bottleneck
 from deploy.config import RunConfig, load_run_config, write_config
 from deploy.curriculum import Curriculum
 from deploy.logs import Log, Terminal
+from deploy.memory import resident_bytes
 from deploy.seats import Seats
 from deploy.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures
+from deploy.strays import Strays
 from deploy.supervisor import Process, Slot, Supervisor
 from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
@@ -71,6 +73,7 @@ class Service:
         self._next_status = 0.0
         self._next_verdict = self._began + VERDICT_SECONDS
         self._signals: list[int] = []
+        self._strays = Strays()
         self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}
         self.supervisor = Supervisor(
             plan(config, run.path),
@@ -96,6 +99,7 @@ class Service:
         numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
         cores_busy()  # the first call only sets the mark
+        self._strays.adopt()
         try:
             while not self.supervisor.finished:
                 self._turn()
@@ -104,6 +108,7 @@ class Service:
             self._say_goodbye()
         finally:
             self._end_children()
+            self._strays.close()
             self._control.close()
             self._board.close()
             self._run.remove_sockets()
@@ -115,11 +120,13 @@ class Service:
     def _turn(self) -> None:
         self._obey_signals()
         self.supervisor.turn()
+        self._strays.tend(slot.process.pid for slot in self.supervisor.slots if slot.process is not None)
         self._listen(TURN_SECONDS)
         self._check_limits()
         now = time.monotonic()
         if now >= self._next_status:
             self._next_status = now + STATUS_SECONDS
+            self._check_memory()
             self._write_status()
         if now >= self._next_board:
             self._next_board = now + BOARD_SECONDS
@@ -171,9 +178,14 @@ class Service:
                 self._control.offence(peer, "messages that are not meant for the supervisor")
 
     def _scale(self, actors: int) -> None:
-        """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds."""
+        """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds. Who had been given
+        up is tried again, also where the number stays."""
         before = self._config.actors.count
-        if self.supervisor.stopping or actors == before:
+        if self.supervisor.stopping:
+            return
+        if actors == before:
+            if self.supervisor.given_up:
+                self.supervisor.replan(self._plan(self._config, self._run.path))
             return
         self.say(f"scaling from {before} to {actors} actors")
         if actors > before and self._config.replay.selector == "fifo":
@@ -204,13 +216,26 @@ class Service:
         if self._stop_after_seconds and time.monotonic() - self._began >= self._stop_after_seconds:
             self._stop(f"{duration(self._stop_after_seconds)} are over")
 
+    def _check_memory(self) -> None:
+        """Ends actors that hold too much, before the kernel has to choose whom to end."""
+        limit = self._config.actors.memory_bytes
+        members = self._strays.members() if limit else {}
+        for slot in self.supervisor.slots:
+            if slot.plan.role == "actor" and slot.process is not None and slot.process.pid in members:
+                held = resident_bytes(members[slot.process.pid])
+                if held > limit:
+                    cause = f"out of memory: {held / 1e6:,.0f} MB of {limit / 1e6:,.0f} MB (actors.memory_bytes)"
+                    self.supervisor.end(slot, cause)
+
     def _spawn(self, plan: Plan) -> Process:
         self._peers.pop(plan.name, None)
         if plan.role == "actor":
             seat = self._seats.take(int(plan.name.partition("-")[2]))
             place = ("--environments", str(seat.environments), "--first-seed", str(seat.first_seed), "--level", str(seat.level))
             plan = dataclasses.replace(plan, arguments=(*plan.arguments, *place))
-        child = process.spawn(plan, self.log.line)
+        mark = self._strays.mark()
+        child = process.spawn(plan, self.log.line, mark)
+        self._strays.began(child.pid, mark)
         self.say(f"starting {plan.name} (pid {child.pid})")
         return child
 

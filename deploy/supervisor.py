@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from deploy.config import DeployConfig
+from deploy.liveness import Patience
 from deploy.process import Exit
 from deploy.topology import STOP_ORDER, Plan
+from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 from transport.metrics import Record
 
@@ -40,14 +42,18 @@ class Slot:
     process: Process | None = None
     started: float = 0.0
     start_at: float = 0.0  # not before
-    failures: int = 0  # deaths in a row
+    failures: int = 0  # deaths that work since has not made up for
     restarts: int = 0  # in all
     last_exit: str | None = None
-    been_ready: bool = False
-    heard: float | None = None  # when it last sent word
+    been_ready: bool = False  # in any of its lives
+    ready_at: float | None = None  # in this one
+    words: int = 0  # that it has sent in this life
+    settled: bool = False  # has sent one since it was ready
+    heard: float = 0.0  # when it last sent word, or was started
     record: Record = field(default_factory=dict)  # the newest; empty after a death
     steps_before: float = 0.0  # environment steps of its earlier lives
     killed: float | None = None
+    cause: str = ""  # why we killed it
     leaving: float | None = None  # since when it is no longer part of the run
 
     @property
@@ -86,6 +92,7 @@ class Supervisor:
         self._by_name = {slot.name: slot for slot in self.slots}
         self._config = config
         self._clock, self._spawn, self._ask, self._say, self._jitter = clock, spawn, ask, say, jitter
+        self._patience = Patience(config)
         self._stop_began: float | None = None
         self._phase = 0
         self._at_once = False
@@ -108,16 +115,18 @@ class Supervisor:
 
     def silent_seconds(self, slot: Slot) -> float | None:
         """Time since a ready process's main loop last sent word."""
-        return self._clock() - slot.heard if slot.state == "ready" and slot.heard is not None else None
+        return self._clock() - slot.heard if slot.state == "ready" else None
 
     def turn(self) -> None:
         """Looks at every process once and does what is due. Never waits."""
         now = self._clock()
+        self._forgive(now)
         for slot in list(self.slots):
             if slot.process is not None and (ended := slot.process.poll()) is not None:
                 self._on_exit(slot, ended, now)
         if not self.stopping:
             self._start(now)
+            self._end_silent(now)
             self._hurry_leavers(now)
         if self.stopping and not self.finished:
             self._proceed_with_stop(now)
@@ -131,12 +140,17 @@ class Supervisor:
         """Takes a process's word about itself; that of a stranger or of an earlier life is ignored."""
         if not self.knows(progress):
             return
-        slot = self._by_name[progress.name]
-        slot.heard = self._clock()
+        slot, now = self._by_name[progress.name], self._clock()
+        self._forgive(now)
+        if slot.words:
+            self._patience.broken(slot.plan.role, now - slot.heard)
+        slot.heard, slot.words = now, slot.words + 1
         if progress.record:
             slot.record = progress.record
+        if slot.state == "ready":
+            slot.settled = True
         if slot.state == "starting" and progress.state == "ready":
-            slot.state, slot.been_ready = "ready", True
+            slot.state, slot.been_ready, slot.ready_at = "ready", True, now
             self._say(f"{slot.name} is ready")
 
     def stop(self, reason: str, exit_status: int = 0) -> None:
@@ -153,13 +167,17 @@ class Supervisor:
                 self._ask(slot)
 
     def replan(self, plans: Sequence[Plan]) -> None:
-        """From now on the run consists of these: who is missing is started, who is not among them drains and is not replaced."""
+        """From now on the run consists of these: who is missing, or was given up, is started; who is not among them drains and is
+        not replaced."""
         now, wanted = self._clock(), {plan.name: plan for plan in plans}
         known, leavers = {}, []
         for slot in self.slots:
             if slot.name in wanted:
                 known[slot.name] = slot
                 slot.leaving = None  # one that was about to go starts again when it has gone
+                if slot.state == "failed":
+                    self._say(f"{slot.name} had been given up ({slot.last_exit}); trying it again")
+                    slot.state, slot.failures = "waiting", 0
             elif slot.process is None:
                 self._steps_of_leavers += slot.steps
             else:
@@ -169,6 +187,17 @@ class Supervisor:
                     self._ask(slot)
         self.slots = [known.get(plan.name) or Slot(plan) for plan in plans] + leavers
         self._by_name = {slot.name: slot for slot in self.slots}
+
+    def end(self, slot: Slot, cause: str) -> None:
+        """Kills a process that cannot be asked, to be replaced; `cause` is what its death is put down to."""
+        if slot.process is not None and slot.killed is None and slot.leaving is None and not self.stopping:
+            slot.cause = cause
+            self._kill(slot, self._clock())
+
+    @property
+    def given_up(self) -> list[Slot]:
+        """Who is not started again."""
+        return [slot for slot in self.slots if slot.state == "failed"]
 
     def kill_all(self) -> None:
         """Ends everything now, without order."""
@@ -183,17 +212,18 @@ class Supervisor:
             due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
             if not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
                 continue
-            slot.state, slot.started, slot.heard, slot.killed = "starting", now, None, None
+            slot.state, slot.started, slot.heard, slot.killed = "starting", now, now, None
+            slot.words, slot.settled, slot.ready_at, slot.cause = 0, False, None, ""
             try:
                 slot.process = self._spawn(slot.plan)
             except OSError as error:
                 self._on_death(slot, f"could not be started: {error}", now, hopeless=False)
 
     def _on_exit(self, slot: Slot, ended: Exit, now: float) -> None:
-        slot.process, slot.heard = None, None
+        slot.process, reason = None, slot.cause or ended.reason
         slot.steps_before, slot.record = slot.steps, {}
         if self.stopping:
-            slot.last_exit = ended.reason if ended.code else None
+            slot.last_exit = reason if ended.code else None
             slot.state = "stopped"
             return
         if slot.leaving is not None:
@@ -205,18 +235,18 @@ class Supervisor:
         if slot.state == "stopping":  # it was asked to leave, but is wanted again
             slot.state = "waiting"
             return
-        # Trying again cannot help against a process that says, before it ever worked, that it was started wrongly.
-        self._on_death(slot, ended.reason, now, hopeless=ended.code == USAGE_ERROR and not slot.been_ready)
+        # Trying again cannot help against a process that says so, or, before it ever worked, that it was started wrongly.
+        hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
+        self._on_death(slot, reason, now, hopeless)
 
     def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
-        if now - slot.started >= self._config.healthy_seconds:
-            slot.failures = 0
-        slot.failures += 1
+        worked = 0.0 if slot.ready_at is None else now - slot.ready_at
+        slot.failures = max(slot.failures - int(worked / self._config.healthy_seconds), 0) + 1
         if hopeless or slot.failures > self._config.restarts:
             slot.state = "failed"
-            times = f" {slot.failures} times in a row" if slot.failures > 1 else ""
-            self._say(f"{slot.name} died{times} ({reason}); given up")
+            after = f" after {slot.restarts} restarts" if slot.restarts else ""
+            self._say(f"{slot.name} died ({reason}); given up{after}")
             self._fail_run(slot)
             return
         slot.state = "restarting"
@@ -228,10 +258,28 @@ class Supervisor:
     def _fail_run(self, culprit: Slot) -> None:
         if culprit.plan.dispensable:
             return
-        peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role]
-        if culprit.plan.vital or all(slot.state == "failed" for slot in peers):
+        peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role and slot.leaving is None]
+        left = sum(slot.state != "failed" for slot in peers)
+        least = min(self._config.min_actors, len(peers)) if culprit.plan.role == "actor" else 1
+        if culprit.plan.vital or not left:
             who = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
             self.stop(f"{who} failed ({culprit.last_exit})", exit_status=1)
+        elif left < least:
+            needed = f"{left} of {len(peers)} actors left, and deploy.min_actors is {self._config.min_actors}"
+            self.stop(f"{needed}; {culprit.name} failed ({culprit.last_exit})", exit_status=1)
+
+    # ---- silence
+
+    def _forgive(self, now: float) -> None:
+        if held_up := self._patience.held_up_seconds(now):
+            for slot in self.slots:
+                slot.heard += held_up
+
+    def _end_silent(self, now: float) -> None:
+        for slot in self.slots:
+            silent = now - slot.heard
+            if slot.state in ("starting", "ready") and silent >= self._patience.limit_seconds(slot.plan.role, slot.settled):
+                self.end(slot, f"hung: no word for {silent:.1f} s")
 
     def _hurry_leavers(self, now: float) -> None:
         limit = self._config.leave_seconds + self._config.stop_seconds

@@ -16,12 +16,13 @@ from learner.compiling import still_at_work
 from learner.config import AlgorithmConfig, LearnerConfig, PpoConfig
 from learner.group import GroupBroken, join, place, process_name
 from learner.ranks import BROKEN_STATUS, launch, resolve_each
+from learner.rollback import Diverged
 from learner.throughput_line import describe
 from learner.train import Learner, LearnerSettings
 from replay.client import ReplayRefused
 from replay.config import ReplayConfig
 from transport.experience import read_spec
-from transport.lifetime import Lifetime, say
+from transport.lifetime import HOPELESS_STATUS, Lifetime, say
 from transport.run_dir import RunDir, write_atomically
 
 LAST_WORDS_SECONDS = 5.0
@@ -85,6 +86,9 @@ def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int
         if rank == 0 or not (isinstance(error, ValueError) and _ended_by_the_others(life)):
             say(f"{process_name(rank)}: {error}")
         return 2
+    except Diverged as error:
+        group.say(f"learner: {error}")
+        return HOPELESS_STATUS
     except GroupBroken:  # whoever ended first has said why, and the launcher will say who that was
         return 0 if life.stopping else BROKEN_STATUS
     return 0

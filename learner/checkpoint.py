@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,25 +14,44 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from learner.manifest import MANIFEST, DamagedManifest, Entry, change, contradiction, read_manifest
 from transport.run_dir import replacing
 
 Weights = dict[str, np.ndarray]
 DIGEST_KEY = "blake2b"  # in a file's metadata
+LINE_LENGTH = 200
+ROOM = 1.2  # times a file's size must be free before it is begun
 
 
 class CheckpointError(ValueError):
     """Weights that cannot be used; the message says why in one line."""
 
 
-def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> None:
-    """Writes weights and metadata so that `path` is at all times either the old file or the new one, whole.
+def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> bytes:
+    """Writes weights and metadata so that `path` is at all times either the old file or the new one, whole; gives what it wrote.
 
-    Raises OSError as the system does (no space, say); the old file then stays.
+    Raises CheckpointError for weights that are not finite, OSError as the system does, or before it begins where the disk is too
+    full; the old file then stays.
     """
     arrays = {name: as_array(value) for name, value in weights.items()}
+    _check_finite(arrays, path.name)
     payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: _digest(arrays, metadata)})
+    if shutil.disk_usage(path.parent).free < ROOM * len(payload):
+        raise OSError(errno.ENOSPC, "No space left on device")
     with replacing(path) as file:
         file.write(payload)
+    return payload
+
+
+def write_listed(
+    path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str], superseded: list[Path] | None = None
+) -> None:
+    """As write(), with the file's entry in the manifest of its folder, which those `superseded` leave. Raises as write() does."""
+    change(path.parent, {}, [path.name])
+    payload = write(path, weights, metadata)
+    epoch = int(metadata["epoch"]) if "epoch" in metadata else None
+    entry = Entry(hashlib.sha256(payload).hexdigest(), len(payload), int(metadata.get("policy_version", 0)), epoch)
+    change(path.parent, {path.name: entry}, [old.name for old in superseded or ()])
 
 
 def read(path: Path) -> tuple[Weights, dict[str, str]]:
@@ -66,30 +87,50 @@ class Checkpoints:
         return sorted(self._folder.glob("epoch-*.safetensors"), reverse=True)
 
     def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> None:
-        """Adds one, then deletes the oldest beyond the number kept. Raises OSError; those there were then stay."""
-        write(self._folder / f"epoch-{epoch:010d}.safetensors", tensors, metadata)
-        for old in self.paths()[self._keep :]:
+        """Adds one, then deletes the oldest beyond the number kept. Raises as write() does; those there were then stay."""
+        path = self._folder / f"epoch-{epoch:010d}.safetensors"
+        superseded = sorted({path, *self.paths()}, reverse=True)[self._keep :]
+        write_listed(path, tensors, metadata, superseded)
+        for old in superseded:
             old.unlink(missing_ok=True)
 
-    def newest(self, complain: Callable[[str], None]) -> tuple[Path, Weights, dict[str, str]] | None:
+    def newest(self, complain: Callable[[str], None], passing_over: int = 0) -> tuple[Path, Weights, dict[str, str]] | None:
         """The newest that is sound; `complain` hears of each that is not. None where there never was one.
 
+        Sound is what the manifest says of it, and the checksum inside. `passing_over` so many of the newest, but not the last.
         Raises CheckpointError when there are some but all are damaged: a run must not start over by itself.
         """
         paths = self.paths()
-        for path in paths:
+        entries = self._entries(complain) if paths else None
+        for path in paths[min(passing_over, max(len(paths) - 1, 0)) :]:
             try:
-                return (path, *read(path))
-            except CheckpointError as error:
-                complain(str(error))
+                if entries is not None and path.name in entries and (how := contradiction(path, entries[path.name])):
+                    raise CheckpointError(f"{path}: damaged: {how}")
+                found = (path, *read(path))
+            except (CheckpointError, OSError) as error:
+                complain(f"{error}; looking at the one before")
+                continue
+            if entries is not None and path.name not in entries:
+                complain(f"{path.name} is not in {MANIFEST} yet: taken by the checksum inside it")
+            return found
         if paths:
             raise CheckpointError(f"no checkpoint in {self._folder} can be read; put a sound one there, or start with --fresh")
         return None
 
+    def _entries(self, complain: Callable[[str], None]) -> dict[str, Entry] | None:
+        """What the manifest says; None where it says nothing (runs from before there was one have none)."""
+        try:
+            return read_manifest(self._folder)
+        except DamagedManifest as error:
+            complain(f"{error}: checkpoints are taken by the checksums inside them")
+            return None
+
 
 def pack(weights: Mapping[str, Tensor]) -> bytes:
-    """A module's state_dict() as bytes for the wire."""
-    return safetensors.numpy.save({name: as_array(value) for name, value in weights.items()})
+    """A module's state_dict() as bytes for the wire. Raises CheckpointError for weights that are not finite."""
+    arrays = {name: as_array(value) for name, value in weights.items()}
+    _check_finite(arrays, "weights")
+    return safetensors.numpy.save(arrays)
 
 
 def unpack(payload: bytes) -> Weights:
@@ -148,5 +189,6 @@ def _check_finite(weights: Weights, what: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    """An error's first line."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """An error's first line, or its beginning; it may hold what a stranger has put into the file."""
+    line = (str(error) or type(error).__name__).splitlines()[0][:LINE_LENGTH]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)

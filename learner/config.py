@@ -134,6 +134,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     publish_epochs: Annotated[int, Meta(ge=1, description="epochs between broadcasts of weights")] = 5
     checkpoint_epochs: Annotated[int, Meta(ge=1, description="epochs between weights written to disk")] = 50
     keep_checkpoints: Annotated[int, Meta(ge=1, description="checkpoints kept; older ones are deleted")] = 3
+    rollback_after: Annotated[
+        int, Meta(ge=1, description="updates in a row skipped as not finite, after which the learner goes back to a checkpoint")
+    ] = 100
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"], Meta(description="autocast type; auto asks the device")
     ] = "auto"

@@ -29,7 +29,8 @@ class Optimiser:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980) and all that stands around its step.
 
     A step whose gradient is not finite is skipped and counted. Where Adam is fused it decides that on the device; on the
-    others the host reads the norm, which is free on a CPU and a wait of the host on MPS and DirectML.
+    others the host reads the norm, which is free on a CPU and a wait of the host on MPS and DirectML. What float16 skips to find
+    its loss scale is no trouble, and counts only once the scale cannot be the reason.
     """
 
     def __init__(
@@ -65,14 +66,15 @@ class Optimiser:
         self._rates = [group["lr"] for group in self._adam.param_groups]
         self._scaler = torch.amp.GradScaler(device.type) if self.precision == "float16" else None
         self._skipped = torch.zeros((), device=device)
+        self._in_a_row = torch.zeros((), device=device)  # of these, since the last step that was taken
         self.parts = config.accumulation  # micro-batches of a batch; more when memory is short
         self._fitted = False
         if config.memory_limit_bytes:
             limit_memory(device, config.memory_limit_bytes)
 
     def update(self, algorithm: Algorithm[BatchT], batch: BatchT) -> Answer:
-        """Learns from one batch of N items. Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping
-        and skipped_updates so far; and priorities [N]. They last until the next update.
+        """Learns from one batch of N items. Returns metrics (0-d, on the device): the algorithm's, gradient_norm before clipping,
+        skipped_updates so far and skipped_in_a_row; and priorities [N]. They last until the next update.
 
         Raises MemoryError when a single item does not fit.
         """
@@ -97,13 +99,17 @@ class Optimiser:
             self._split_further(len(weight))  # here, where the error no longer holds what was computed
         self._group.average(self._parameters, len(weight))
         totals["gradient_norm"] = self._step()
-        totals["skipped_updates"] = self._skipped.clone()
+        totals["skipped_updates"], totals["skipped_in_a_row"] = self._skipped.clone(), self._in_a_row.clone()
         return totals, priorities
 
     def changed_tensors(self, algorithm: Algorithm[BatchT]) -> list[Tensor]:
         """Whatever compute() changes: parameters, running statistics, moments, counters."""
         buffers = [buffer for module in algorithm.modules().values() for buffer in module.buffers()]
-        return [*algorithm.parameters(), *buffers, *self.state().values()]
+        return [*algorithm.parameters(), *buffers, *self.state().values(), self._in_a_row]
+
+    def forget_trouble(self) -> None:
+        """What was skipped in a row no longer counts as that."""
+        self._in_a_row.zero_()
 
     def forget_gradient(self) -> None:
         """The next update begins without one."""
@@ -203,6 +209,8 @@ class Optimiser:
             moments.setdefault(index, {})[moment] = value
         self._adam.load_state_dict({"state": moments, "param_groups": self._adam.state_dict()["param_groups"]})
         self._skipped.copy_(tensors["skipped"])
+        self.forget_trouble()
+        self.recorded = None  # it knows the tensors that were
         if self._scaler is not None and f"scaler/{SCALER_STATE[0]}" in tensors:
             kept = {name: float(tensors[f"scaler/{name}"]) for name in SCALER_STATE}
             kept["_growth_tracker"] = int(kept["_growth_tracker"])
@@ -220,7 +228,11 @@ class Optimiser:
             self._scaler.unscale_(self._adam)
         norm = nn.utils.clip_grad_norm_(self._parameters, self.config.max_gradient_norm, foreach=self._foreach)
         broken = (~norm.isfinite()).float()
-        self._skipped += broken
+        trouble = broken
+        if self._scaler is not None:
+            trouble = broken * (self._scaler.scale(torch.ones((), device=self.device)) <= 1)
+        self._skipped += trouble
+        self._in_a_row.add_(trouble).mul_(broken)
         if self._scaler is not None:
             self._scaler.step(self._adam)  # it looks at every gradient itself
             self._scaler.update()

@@ -34,5 +34,8 @@ def describe(record: Record) -> str:
         f"data wait {get('data_wait_fraction', 0):.1%} · device busy {get('device_fraction', get('update_fraction', 0)):.0%}",
         f"skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "",
         f"not finite {get('ignored', 0):.0%} of items" if get("ignored") else "",
+        f"rolled back {get('rollbacks', 0):.0f} times" if get("rollbacks") else "",
+        f"not published {get('refused_weights', 0):.0f} versions" if get("refused_weights") else "",
+        f"not saved {get('failed_checkpoints', 0):.0f} checkpoints" if get("failed_checkpoints") else "",
     )
     return " · ".join(filter(None, parts))

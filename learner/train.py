@@ -26,6 +26,7 @@ from learner.group import ALONE, Group
 from learner.optim import Optimiser
 from learner.ranks import resolve_each
 from learner.recording import RecordError, record
+from learner.rollback import Watch
 from learner.rollouts import Items, to_rollout
 from learner.weights import WeightPublisher
 from replay.client import SampledBatch, Sampler
@@ -38,7 +39,7 @@ WAIT_SECONDS = 0.2
 CACHE_EPOCHS = 1_000  # epochs between returns of reserved memory to the device
 Measured = dict[str, Tensor]  # of an epoch, 0-d each
 DrawnT = TypeVar("DrawnT", Drawn, SampledBatch)
-NEWEST = ("skipped_updates",)  # of an epoch's updates the last one's figure counts, not the mean
+NEWEST = ("skipped_updates", "skipped_in_a_row")  # of an epoch's updates the last one's figure counts, not the mean
 COUNTERS = ("updates", "items")  # go on counting after a restart
 
 
@@ -72,10 +73,13 @@ class Learner:
         self.epoch = 0
         self.version = self._announced() + 1  # a version that actors may have seen must not come again with other weights
         self._checkpoints = Checkpoints(run_dir.checkpoints, config.keep_checkpoints)
+        self._watch = Watch(config.rollback_after)
+        self._due = False  # a checkpoint
         if isinstance(settings.algorithm, DqnConfig):
             for name, power in (("epsilon_highest", 0.0), ("epsilon_lowest", settings.algorithm.epsilon_power)):
                 self._metrics.gauge(name, settings.algorithm.epsilon_base ** (1 + power))
         self._continue()
+        self._updates_before = self._metrics.value("updates")  # of the epoch before
         if group.size > 1:
             self._become_one()
         bind = run_dir.bind_address
@@ -86,17 +90,26 @@ class Learner:
             run_dir.write_endpoint("weights", self._publisher.addresses[0])
 
     def run(self) -> None:
-        """The loop. Raises ReplayRefused, OSError."""
+        """The loop. Raises ReplayRefused, OSError, Diverged."""
         life, config, spec = self._life, self.settings.learner, self.settings.spec
         address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
         if self.group.any(address is None) or address is None:
             return
-        algorithm = self.algorithm
-        rollouts = isinstance(algorithm, Ppo)
+        rollouts = isinstance(self.algorithm, Ppo)
         # The batch in use keeps its slot. The next rollouts are not asked for ahead: they would be older.
         size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
         sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
-        life.ready()
+        try:
+            life.ready()
+            self._learn(sampler)
+        finally:
+            sampler.close()
+            if self._publisher:
+                self._publisher.close()
+
+    def _learn(self, sampler: Sampler) -> None:
+        """Epoch after epoch, until the process is to stop; then the last checkpoint."""
+        config, spec, algorithm = self.settings.learner, self.settings.spec, self.algorithm
         if isinstance(algorithm, Ppo):
             if config.compile or config.graphs:
                 self.group.say(
@@ -114,10 +127,10 @@ class Learner:
             while not self._over:
                 self._learn_from_items(batches, algorithm)
             batches.finish()
-        self._save()
-        sampler.close()
-        if self._publisher:
-            self._publisher.close()
+        if self._watch.unsettled:
+            self.group.say("the last updates were not finite: no checkpoint of them, those before are kept")
+        else:
+            self._save()
 
     def _learn_from_items(self, batches: Batches, algorithm: Dqn | Sac) -> None:
         """An epoch of updates, each on a batch of its own."""
@@ -231,20 +244,25 @@ class Learner:
         self._done(batches, drawn, priorities)
 
     def _end_epoch(self, measured: Measured) -> None:
-        """Counts the epoch; reads the last update's metrics; publishes, saves and tidies when it is time."""
+        """Counts the epoch; reads the last update's metrics; goes back, publishes, saves and tidies when it is time."""
         config = self.settings.learner
         self.epoch += 1
         self._metrics.gauge("epoch", self.epoch)
         values = torch.stack([value.float() for value in measured.values()]).tolist()  # waits for the device, once for all
         for name, value in zip(measured, values, strict=True):
             self._metrics.gauge(name, value)
-        if self.epoch % config.publish_epochs == 0:
+        went_back = self._go_back_if_needed(dict(zip(measured, values, strict=True)))
+        if went_back or self.epoch % config.publish_epochs == 0:
             with self._metrics.phase("publish"):
                 self.version += 1
                 self._publish()
-        if self.epoch % config.checkpoint_epochs == 0:
+        self._due |= self.epoch % config.checkpoint_epochs == 0
+        if self._due and not self._watch.unsettled and not went_back:
             with self._metrics.phase("checkpoint"):
-                self._save()
+                saved = self._save()
+            self._due = False
+            if not self.group.any(not saved):
+                self._watch.progressed()
         if self.epoch % CACHE_EPOCHS == 0:
             devices.clear_cache(self.device)
 
@@ -276,13 +294,38 @@ class Learner:
             write_atomically(self._run_dir.announced, str(self.version).encode())
         self._publisher.publish(self.algorithm.policy(), self.version)
 
-    def _save(self) -> None:
-        """Writes everything, then the policy alone for those who only act. A full disk is said aloud and training goes on.
+    def _go_back_if_needed(self, figures: dict[str, float]) -> bool:
+        """To the newest sound checkpoint, once nothing has been learned for long; again, to the one before. Every process of the
+        group does. Version and epoch go on growing, random numbers go on. Raises Diverged."""
+        refused = self._publisher.refused if self._publisher else 0
+        updates, self._updates_before = self._metrics.value("updates") - self._updates_before, self._metrics.value("updates")
+        self._metrics.gauge("refused_weights", refused)
+        reason = self._watch.reason(figures, int(updates), refused)
+        if not self.group.any(bool(reason)):
+            return False
+        reason = reason or "another process says so"
+        times = self._watch.go_back(reason)
+        self._metrics.count("rollbacks")
+        found = self._checkpoints.newest(self.group.say, passing_over=times - 1)
+        if found is None:
+            self.optimiser.forget_trouble()
+            self.group.say(f"{reason}, and there is no checkpoint yet to go back to; training goes on")
+            return True
+        path, tensors, metadata = found
+        with devices.fork_random(self.device):
+            resume.restore(self.algorithm, self.optimiser, tensors, metadata)
+        self._equalise()
+        self.group.say(f"{reason}: goes back to {path.name}, published as policy v{self.version + 1}")
+        return True
+
+    def _save(self) -> bool:
+        """Writes everything, then the policy alone for those who only act. What cannot be written (the disk is full) or must not
+        (weights are not finite) is said aloud and training goes on; False then.
 
         Rank 0 does: but for the state of their random numbers, all have the same.
         """
         if self.group.rank:
-            return
+            return True
         metadata = {
             "policy_version": str(self.version),
             "epoch": str(self.epoch),
@@ -292,9 +335,17 @@ class Learner:
         }
         try:
             self._checkpoints.write(self.epoch, *resume.gather(self.algorithm, self.optimiser, self._counters(), metadata))
-            checkpoint.write(self._run_dir.latest, dict(self.algorithm.policy().state_dict()), metadata)
+            checkpoint.write_listed(self._run_dir.latest, dict(self.algorithm.policy().state_dict()), metadata)
         except OSError as error:
+            self._metrics.count("failed_checkpoints")
             say(f"could not write a checkpoint ({error.strerror}); those before are kept and training goes on")
+        except CheckpointError as error:
+            self._watch.unsound = True
+            self._metrics.count("failed_checkpoints")
+            say(f"no checkpoint is written ({error}); those before are kept")
+        else:
+            return True
+        return False
 
     def _begin_with(self, path: Path) -> None:
         """Takes a policy from elsewhere. Raises CheckpointError for one that was made for something else."""
@@ -318,7 +369,7 @@ class Learner:
 
     def _continue(self) -> None:
         """Takes up where this run's last life was at its newest sound checkpoint; a run that never wrote one begins."""
-        found = self._checkpoints.newest(lambda reason: self.group.say(f"{reason}; looking at the one before"))
+        found = self._checkpoints.newest(self.group.say)
         if found is None:
             if self._run_dir.latest.exists():
                 raise CheckpointError(f"{self._run_dir.checkpoints} holds weights but no full checkpoint; start with --fresh")
@@ -330,8 +381,11 @@ class Learner:
             raise CheckpointError(f"{path}: made for another experience spec; start with --fresh")
         counters = resume.restore(self.algorithm, self.optimiser, tensors, metadata)
         self._metrics.begin_at(counters)
-        self.epoch = int(metadata["epoch"])
-        self.version = max(self.version, int(metadata["policy_version"]) + 1)
+        try:
+            self.epoch = int(metadata["epoch"])
+            self.version = max(self.version, int(metadata["policy_version"]) + 1)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a learner's checkpoint ({error}); start with --fresh") from error
         self.group.say(
             f"continues from {path.name}: epoch {self.epoch:,}, {self.algorithm.updates:,} updates, policy v{self.version}"
         )
@@ -339,7 +393,11 @@ class Learner:
     def _become_one(self) -> None:
         """The same weights and version as rank 0's, to be sure; random numbers of its own, which follow from rank 0's."""
         self.version = self.group.total(0 if self.group.rank else self.version)
-        modules = self.algorithm.modules().values()
-        self.group.equalise(parameter for module in modules for parameter in module.parameters())
+        self._equalise()
         if self.group.rank:
             torch.manual_seed(int(torch.randint(2**62, ())) + self.group.rank)
+
+    def _equalise(self) -> None:
+        """The same parameters as rank 0's."""
+        modules = self.algorithm.modules().values()
+        self.group.equalise(parameter for module in modules for parameter in module.parameters())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from learner.checkpoint import CheckpointError, load_into, pack, unpack
 from transport.channel import FRAME_BYTES, REQUEST_BYTES, Announcer, Client, Listener, Server, Shared, cut, shared, wait
+from transport.lifetime import say
 from transport.messages import Announce, FetchWeights, Weights
 
 ANNOUNCE_SECONDS = 1.0
@@ -44,6 +45,7 @@ class WeightPublisher:
         self.addresses = (self._announcer.address, self._server.address)
         self._incarnation = incarnation
         self._given: tuple[int, dict[str, Tensor]] | None = None  # replaced as one, read by the thread
+        self.refused = 0  # versions that were not announced since they were not finite; written by the thread
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="weights", daemon=True)
         self._thread.start()
@@ -64,15 +66,16 @@ class WeightPublisher:
 
     def _serve(self) -> None:
         packed: Packed | None = None
-        announced, next_announce = -1, 0.0
+        looked_at, announced, next_announce = -1, -1, 0.0
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
             self._announcer.admit()
             given = self._given
-            if given is None:
+            if given is not None and given[0] != looked_at:
+                looked_at = given[0]
+                packed = self._packed(*given) or packed
+            if packed is None:
                 continue
-            if packed is None or packed.announce.version != given[0]:
-                packed = self._packed(*given)
             announce = packed.announce
             if announce.version != announced or time.monotonic() >= next_announce:
                 self._announcer.announce(announce)
@@ -89,8 +92,14 @@ class WeightPublisher:
                 else:
                     self._server.offence(peer, "messages that are not meant for who serves weights")
 
-    def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed:
-        payload = pack(weights)
+    def _packed(self, version: int, weights: dict[str, Tensor]) -> Packed | None:
+        """None, told and counted, for weights that are not finite: the last good ones stay out."""
+        try:
+            payload = pack(weights)
+        except CheckpointError as error:
+            self.refused += 1
+            say(f"policy v{version} is not published: {error}")
+            return None
         announce = Announce(self._incarnation, version, len(payload), hashlib.sha256(payload).hexdigest())
         return Packed(announce, shared(cut(payload)))
 

@@ -31,7 +31,11 @@ def describe(record: Record) -> str:
         waiting = f" · waiting chunks {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}"
         return f"{moved}{waiting} · dropped {record['dropped_chunks']:,.0f}{rejected}{held}"
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
+    log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
+    lost += "".join(
+        f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in ("damaged_chunks", "missing_chunks", "unfit_priorities") if get(name)
+    )
     return (
         f"{moved} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
         f" · samples/insert {get('samples_per_insert', 0):.1f} (band {get('band_low', 0):g}-{get('band_high', 0):g})"

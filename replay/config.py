@@ -29,6 +29,9 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     receive_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes of unacknowledged chunks, all actors together")] = (
         256_000_000
     )
+    reward_limit: Annotated[
+        float, Meta(gt=0, description="chunks with a reward further from 0 are rejected and counted, as those with a NaN are")
+    ] = 1e9
     durable: Annotated[
         bool, Meta(description="acknowledged chunks are on disk and restored at the next start (fifo has none)")
     ] = True

@@ -13,7 +13,7 @@ from replay.capacity import overhead_bytes
 from replay.config import ReplayConfig
 from replay.journal import Journal
 from replay.storage import batch_layout
-from replay.table import RejectedChunk, Table
+from replay.table import RejectedChunk, Table, check_rewards
 from transport.experience import ExperienceSpec
 from transport.messages import Insert, SampleRequest
 from transport.metrics import Metrics, Record
@@ -95,6 +95,7 @@ class Items:
     def _insert(self, writer: Writer, message: Insert, parts: list[bytes]) -> None:
         try:
             chunk = read_arrival(self._spec, message, parts, self.table.vacant(), writer.streams)
+            check_rewards(self._spec, chunk, self._config.reward_limit)
         except RejectedChunk:  # its sequence is acknowledged all the same, so that its sender goes on
             self._metrics.count("rejected")
             writer.rejected += 1
@@ -120,7 +121,9 @@ class Items:
         return self.table.size
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """Keys that are gone are left out."""
+        """Keys that are gone are left out, and what cannot be a priority."""
+        if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
+            self._metrics.count("unfit_priorities", unfit)
         return self.table.update_priorities(keys, priorities)
 
     def writers_changed(self, present: list[Writer]) -> None:
@@ -168,6 +171,10 @@ class Items:
         if self._journal:
             metrics.gauge("log_bytes", self._journal.log.total_bytes)
             metrics.gauge("unlogged_chunks", self._journal.log.unlogged)
+            metrics.gauge("unsynced_chunks", self._journal.log.unsynced.chunks)
+            metrics.gauge("unsynced_bytes", self._journal.log.unsynced.bytes)
+            for name, value in self._journal.losses.items():
+                metrics.gauge(name, value)
 
     @property
     def summary(self) -> str:

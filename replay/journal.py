@@ -40,6 +40,7 @@ class Journal:
         found = scan(folder, table.spec)
         state = self._read_state()
         self.counters = restore(table, found, state, going_on)
+        self.losses: Record = {"torn_chunks": found.torn, "damaged_chunks": found.damaged, "missing_chunks": found.missing}
         self._background = Background()
         chunks = max(table.capacity // table.spec.chunk_length // SEGMENTS_PER_RING, SEGMENT_CHUNKS)
         self.log = SegmentLog(folder, table.spec, chunks, found, self._background)
@@ -79,7 +80,7 @@ class Journal:
 
     def _read_state(self) -> TableState | None:
         try:
-            return read_state(self._state_path)
+            return read_state(self._state_path, self._table.spec.chunk_length)
         except DamagedState as error:
             say(f"{error}: all items begin with the priorities that they came with")
             return None
@@ -114,12 +115,15 @@ def restore(table: Table, found: Scan, state: TableState | None, going_on: Calla
                 if entry.header.key >= saved_next:
                     unsaved += items
                     counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + 1
+    found.missing = max(saved_next - newest - 1, 0)
     table.skip_to(max(saved_next, newest + 1))
     table.inserted_items += unsaved
     if state:
         table.restore_priorities(state)
     counters.update(inserted_steps=float(table.inserted_items), sampled_items=float(table.sampled_items))
-    if found.entries or found.torn or found.damaged:
-        damaged = f", {found.damaged:,} damaged" if found.damaged else ""
-        say(f"restored {table.size:,} items in {time.monotonic() - begun:.1f} s ({found.torn:,} torn{damaged})")
+    if found.entries or found.torn or found.damaged or found.missing:
+        lost = "".join(
+            f", {number:,} {how}" for number, how in ((found.damaged, "damaged"), (found.missing, "missing at the end")) if number
+        )
+        say(f"restored {table.size:,} items in {time.monotonic() - begun:.1f} s ({found.torn:,} torn{lost})")
     return counters

@@ -11,7 +11,7 @@ from replay import capacity
 from replay.arrivals import Pending, Writer, read_arrival
 from replay.config import ReplayConfig
 from replay.storage import resting_columns, rollout_array, rollout_layout
-from replay.table import RejectedChunk
+from replay.table import RejectedChunk, check_rewards
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.messages import SampleRequest
 from transport.metrics import Metrics, Record
@@ -114,6 +114,7 @@ class Rollouts:
         room: Columns = {column.name: arrays[rollout_array(spec, column.name)][at] for column in resting_columns(spec)}
         try:
             chunk = read_arrival(spec, pending.message, pending.parts, room, pending.writer.streams)
+            check_rewards(spec, chunk, self._config.reward_limit)
         except RejectedChunk:
             self._metrics.count("rejected")
             pending.writer.rejected += 1

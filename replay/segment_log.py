@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from replay.background import Background
 from replay.segments import ChunkHeader, Scan, SegmentStart, Writers, pack_record, segments
@@ -22,6 +22,13 @@ from transport.run_dir import sync_folder
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 5.0  # after the disk was full
+
+
+class Amount(NamedTuple):
+    """So much of a log."""
+
+    chunks: int
+    bytes: int
 
 
 class SegmentLog:
@@ -41,6 +48,12 @@ class SegmentLog:
         self._retry_at = 0.0
         self._suspended = False
         self.unlogged = 0  # chunks acknowledged while nothing could be written
+        self._written = self._synced = Amount(0, 0)  # of this life; the latter replaced as one by the background
+
+    @property
+    def unsynced(self) -> Amount:
+        """What has been acknowledged but a power cut would take: written, and not known to be on the disk itself."""
+        return Amount(self._written.chunks - self._synced.chunks, self._written.bytes - self._synced.bytes)
 
     @property
     def total_bytes(self) -> int:
@@ -64,7 +77,8 @@ class SegmentLog:
         try:
             if self._file is None:
                 self._open(key, writers_before)
-            self._write(pack_record(header, parts))
+            record = pack_record(header, parts)
+            self._write(record)
         except OSError as error:
             self._suspend(error)
             return
@@ -73,6 +87,7 @@ class SegmentLog:
             say(f"the segment log is written again; {self.unlogged:,} chunks are in memory only")
         self._last_key = key
         self._chunks += 1
+        self._written = Amount(self._written.chunks + 1, self._written.bytes + len(record))
         if self._size >= SEGMENT_BYTES or self._chunks >= self._segment_chunks:
             self._finish()
 
@@ -84,9 +99,14 @@ class SegmentLog:
 
     def sync(self) -> None:
         """Has what was written so far put on the disk itself; does not wait."""
-        file = self._file
+        file, written = self._file, self._written
         if file is not None:
-            self._background.submit(lambda: os.fsync(file.fileno()))
+            self._background.submit(lambda: self._sync(file, written))
+
+    def _sync(self, file: BinaryIO, written: Amount) -> None:
+        """In the background: all segments before this one have been synced there."""
+        os.fsync(file.fileno())
+        self._synced = written
 
     def close(self) -> None:
         """Ends the segment; it is on disk once the background has ended."""
@@ -138,9 +158,10 @@ class SegmentLog:
             return
         self._closed.append((self._path, self._last_key, self._size))
         self._file, self._size, self._chunks = None, 0, 0
+        written = self._written
 
         def end() -> None:
             with file:
-                os.fsync(file.fileno())
+                self._sync(file, written)
 
         self._background.submit(end)

@@ -16,10 +16,10 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
@@ -30,7 +30,16 @@ CHECKSUM = struct.Struct("<I")
 PREFIX_BYTES = len(MAGIC) + NUMBERS.size + CHECKSUM.size
 MAX_HEADER_BYTES = 1 << 22  # a SegmentStart names every actor there was
 
-Writers = dict[str, tuple[int, int]]  # actor -> (incarnation, the sequence that comes next)
+MOST_PARTS = 4096
+MOST_KEYS = 1 << 40  # of chunks; items' keys, up to 65,536 times as many, stay within int64
+
+# A sound checksum says that these bytes were written so, not who wrote them: numbers are held to what they may be.
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Size = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+ChunkKey = Annotated[int, Meta(ge=0, lt=MOST_KEYS)]
+Name = Annotated[str, Meta(max_length=64)]
+Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Writers = dict[Name, tuple[Incarnation, Count]]  # actor -> (incarnation, the sequence that comes next)
 
 
 class LogRefused(ValueError):
@@ -40,22 +49,22 @@ class LogRefused(ValueError):
 class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
     """Opens a segment: what was so before its first chunk, so that older segments may go."""
 
-    spec_digest: str
-    first_key: int
+    spec_digest: Name
+    first_key: ChunkKey
     writers: Writers
 
 
 class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
     """One chunk: whose it is, and how its body is cut into parts."""
 
-    key: int
-    writer: str
-    incarnation: int
-    sequence: int
-    stream: int
-    length: int
-    crc32: int
-    sizes: tuple[int, ...]
+    key: ChunkKey
+    writer: Name
+    incarnation: Incarnation
+    sequence: Count
+    stream: Size
+    length: Annotated[int, Meta(ge=1, le=65_536)]
+    crc32: Size
+    sizes: Annotated[tuple[Size, ...], Meta(max_length=MOST_PARTS)]
 
 
 _decoder = msgspec.msgpack.Decoder(SegmentStart | ChunkHeader)
@@ -85,6 +94,7 @@ class Scan:
     writers: Writers = field(default_factory=dict)
     torn: int = 0  # records that were not finished
     damaged: int = 0  # places where the disk gives back something else than was written
+    missing: int = 0  # chunks that were there when the state was saved, and lie behind the end now: what a power cut took
 
     def take(self, path: Path, offset: int, header: ChunkHeader) -> None:
         """Adds a chunk."""
@@ -104,14 +114,14 @@ def scan(folder: Path, spec: ExperienceSpec) -> Scan:
     """Reads all headers; cuts torn tails off. Raises LogRefused when the log is of another spec, OSError."""
     found = Scan()
     for path in segments(folder):
-        end = _scan_segment(path, spec, found)
+        end = scan_segment(path, spec, found)
         if end < path.stat().st_size:
             os.truncate(path, end)
     return found
 
 
-def _scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
-    """Adds what a segment holds; returns where its sound part ends."""
+def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
+    """Adds what a segment holds; returns where its sound part ends. Raises LogRefused, OSError."""
     size = path.stat().st_size
     position = 0
     with open(path, "rb") as file:
@@ -156,9 +166,18 @@ def _read_header(file: BinaryIO, position: int) -> tuple[SegmentStart | ChunkHea
     if len(text) < header_bytes or zlib.crc32(text, zlib.crc32(numbers)) != CHECKSUM.unpack(prefix[-CHECKSUM.size :])[0]:
         return None
     try:
-        return _decoder.decode(text), position + PREFIX_BYTES + header_bytes, body_bytes
-    except msgspec.DecodeError:  # ValidationError included
+        header = _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # ValidationError included
         return None
+    if sum(header.sizes if isinstance(header, ChunkHeader) else ()) != body_bytes:
+        return None
+    return header, position + PREFIX_BYTES + header_bytes, body_bytes
+
+
+def start_of(file: BinaryIO) -> SegmentStart | None:
+    """What was so before the first chunk of a segment; None where its beginning is damaged."""
+    record = _read_header(file, 0)
+    return record[0] if record and isinstance(record[0], SegmentStart) else None
 
 
 def _next_sound(file: BinaryIO, position: int) -> int | None:

@@ -11,7 +11,7 @@ from replay.limiter import Limiter
 from replay.selectors import make_selector
 from replay.state import TableState
 from replay.storage import Storage
-from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Columns, ExperienceSpec
+from transport.experience import HINDSIGHT_REWARD, INITIAL_PRIORITY, Categorical, Chunk, Columns, ExperienceSpec
 
 
 class RejectedChunk(ValueError):
@@ -19,7 +19,10 @@ class RejectedChunk(ValueError):
 
 
 def check_values(spec: ExperienceSpec, chunk: Chunk) -> None:
-    """Raises RejectedChunk for what would break a learner: actions that do not exist, rewards that are no numbers, wild flags."""
+    """Raises RejectedChunk for what would break a learner: actions that do not exist, numbers that are none, wild counts.
+
+    An initial priority may be anything: what cannot be one counts as unknown.
+    """
     columns = chunk.columns
     used = columns["valid"] != 0
     if isinstance(spec.action, Categorical):
@@ -28,13 +31,23 @@ def check_values(spec: ExperienceSpec, chunk: Chunk) -> None:
             raise RejectedChunk(f"an action outside 0 to {spec.action.n - 1}")
     elif not np.isfinite(columns["action"][used]).all():
         raise RejectedChunk("an action that is not finite")
-    if not np.isfinite(columns["reward"][used]).all():
-        raise RejectedChunk("a reward that is not finite")
-    if columns["episode_step"].min() < 0:
-        raise RejectedChunk("a negative episode_step")
+    for name in ("reward", *(name for name in spec.remembered if name != INITIAL_PRIORITY)):
+        if not np.isfinite(columns[name][used]).all():
+            raise RejectedChunk(f"a {name} that is not finite")
+    for name in ("episode_step", "policy_version"):
+        if columns[name].min() < 0:
+            raise RejectedChunk(f"a negative {name}")
     for field in (*spec.fields, *spec.hindsight_columns):
         if field.dtype.startswith("<f") and not np.isfinite(columns[field.name]).all():
             raise RejectedChunk(f"{field.name} is not finite")
+
+
+def check_rewards(spec: ExperienceSpec, chunk: Chunk, limit: float) -> None:
+    """Raises RejectedChunk for rewards further from 0 than any environment's: finite, but one would outweigh all others."""
+    used = chunk.columns["valid"] != 0
+    for name in ("reward", *([HINDSIGHT_REWARD] if spec.hindsight else [])):
+        if (np.abs(chunk.columns[name][used]) > limit).any():
+            raise RejectedChunk(f"a {name} beyond replay.reward_limit {limit:g}")
 
 
 class Table:

@@ -18,9 +18,10 @@ from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Record, Shares
 from transport.run_dir import RunDir
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
-BEAT_SECONDS = 1.0
+BEAT_SECONDS = 0.5
 RECORD_SECONDS = 5.0
 GOODBYE_SECONDS = 0.5
+HOPELESS_STATUS = 4  # of a process that would fail again if it were started again
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -73,7 +74,7 @@ class Lifetime:
     """One process's life: `while not life.stopping: …; life.beat()`.
 
     A signal or a Stop message only sets the flag; the loop ends by itself. `beat` is cheap and belongs into every turn of
-    the main loop, waiting included: each second it tells the supervisor that the loop turns, each five seconds it closes a
+    the main loop, waiting included: twice a second it tells the supervisor that the loop turns, each five seconds it closes a
     metrics record, prints it as the line `describe` makes of it (none if that is empty), and sends it along.
     """
 
@@ -120,6 +121,7 @@ class Lifetime:
         self._state = "ready"
         self._next_beat = 0.0
         self.beat()
+        self._next_beat = 0.0  # the supervisor hears at once that a first turn is done, and need be less patient from then on
 
     def beat(self) -> None:
         """One turn of the main loop."""

@@ -193,7 +193,7 @@ class Weights(Message, frozen=True, tag="weights"):
 
 
 class Progress(Message, frozen=True, tag="progress"):
-    """Sent from a process's main loop each second, so that a hang is seen. No raw parts.
+    """Sent from a process's main loop twice a second, so that a hang is seen. No raw parts.
 
     `record` is the newest metrics record (empty if there is none since the last message).
     """

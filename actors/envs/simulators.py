@@ -5,7 +5,7 @@ A workload of the first kind has a method `simulators(count)` on its Gymnasium c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -51,12 +51,14 @@ class Simulators(Protocol):
 class Separate:
     """Gymnasium environments, stepped in turn."""
 
-    def __init__(self, envs: list[gymnasium.Env], fields: Sequence[Field], start: np.random.Generator | None) -> None:
-        """Takes environments of one kind, and the fields that their observations become.
+    def __init__(
+        self, envs: list[gymnasium.Env], fields: Sequence[Field], start: np.random.Generator | None, beat: Callable[[], None]
+    ) -> None:
+        """Takes environments of one kind, and the fields that their observations become. `beat` is called after each one's step.
 
         `start` draws how long an environment idles first that starts the same way every time (one with `max_noops`).
         """
-        self._envs, self._fields, self._start = envs, fields, start
+        self._envs, self._fields, self._start, self._beat = envs, fields, start, beat
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
         # What a frame or a vector of floats must be in order to rest as it is; None for what needs a second look.
         self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
@@ -73,6 +75,7 @@ class Separate:
                 more = {"options": {"noops": int(self._start.integers(most + 1))}}
             seen, _ = env.reset(seed=seed, **more)
             self._write("reset", row, seen, observation)
+            self._beat()
         return observation
 
     def step(self, actions: np.ndarray) -> Outcome:
@@ -90,6 +93,7 @@ class Separate:
             told = info.get("group", ""), info.get("level", -1)  # which may mean something else in somebody else's environment
             group.append(told[0] if isinstance(told[0], str) else "")
             level.append(told[1] if type(told[1]) is int else -1)
+            self._beat()
         return Outcome(observation, reward, terminated, truncated, score, success, group, level)
 
     def close(self) -> None:

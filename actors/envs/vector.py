@@ -57,10 +57,12 @@ class VectorEnv:
         random_starts: bool = False,
         make: Callable[[EnvConfig], gymnasium.Env] = make_env,
         most_steps: int = 0,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
-        Episodes are truncated after `most_steps` steps (0: never), whatever the environment says.
+        Episodes are truncated after `most_steps` steps (0: never), whatever the environment says. `beat` is called after the step
+        of each where they are stepped in turn: slow ones take longer together than a process may be silent.
 
         `random_starts` is for evaluation: an environment that starts the same way every time (it has `max_noops`) idles for up
         to that many frames first, by a generator of its own; one that keeps something for evaluation (it has `evaluation()`) is
@@ -80,7 +82,7 @@ class VectorEnv:
         for one in envs:
             if random_starts and (evaluation := getattr(one.unwrapped, "evaluation", None)):
                 evaluation()
-        self._simulators: Simulators = together(count) if together else Separate(envs, spec.fields, start)
+        self._simulators: Simulators = together(count) if together else Separate(envs, spec.fields, start, beat)
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
         self._length = np.zeros(count, np.int64)

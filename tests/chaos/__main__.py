@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import REPORT_VARIABLE
-from tests.chaos.rows import LENGTH_VARIABLE
+from tests.chaos.rows import LENGTH_VARIABLE, REPORT_VARIABLE
 
 
 def main() -> int:

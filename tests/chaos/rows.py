@@ -11,6 +11,7 @@ import pytest
 
 Length = Literal["short", "whole", "full"]
 LENGTH_VARIABLE = "HEADRACE_CHAOS"
+REPORT_VARIABLE = "HEADRACE_CHAOS_REPORT"  # a file that the table is written into, as JSON
 
 
 def length() -> Length:
@@ -27,10 +28,8 @@ class Row:
     name: str
     fault: str
     pass_line: str
-    verdict: str = ""
     figures: dict[str, object] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    seconds: float = 0.0
     began: float = field(default_factory=time.monotonic)
 
     def measured(self, *notes: str, **figures: object) -> None:

@@ -46,6 +46,7 @@ class World:
     processes: dict[str, FakeProcess] = field(default_factory=dict)
     deaf: tuple[str, ...] = ()
     immortal: tuple[str, ...] = ()
+    mute: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -78,9 +79,13 @@ class World:
         self.supervisor.heard(Progress(name, number, state, 1, record))  # type: ignore[arg-type]
 
     def run(self, seconds: float, step: float = 0.1) -> None:
+        """Lets time pass; whoever is at work gives a sign at each step, but for the mute."""
         end = self.now + seconds
         while self.now < end and not self.supervisor.finished:
             self.supervisor.turn()
+            for slot in self.supervisor.slots:
+                if slot.state == "ready" and slot.name not in self.mute and self.processes[slot.name].ended is None:
+                    self.progress(slot.name)
             self.now = round(self.now + step, 6)
 
     def bring_up(self) -> None:
@@ -97,6 +102,10 @@ class World:
 
     def starts(self, name: str) -> list[float]:
         return [when for when, what in self.events if what == f"start {name}"]
+
+
+def actor(index: int) -> Plan:
+    return Plan(f"actor-{index}", "actor", "actors", (), needs=("learner",))
 
 
 def test_each_role_starts_when_those_it_needs_are_ready() -> None:
@@ -133,7 +142,7 @@ def test_a_crash_loop_backs_off_then_the_slot_fails_and_the_rest_goes_on() -> No
         world.die("actor-0", 1, "ValueError: boom")
         world.run(70, step=0.5)
     assert world.slot("actor-0").state == "failed"
-    assert "actor-0 died 7 times in a row (exit 1: ValueError: boom); given up" in world.lines
+    assert "actor-0 died (exit 1: ValueError: boom); given up after 6 restarts" in world.lines
     assert world.slot("actor-1").state == "ready" and not world.supervisor.stopping
 
 
@@ -150,15 +159,25 @@ def test_the_pauses_between_restarts_double_up_to_a_minute() -> None:
     assert pauses == pytest.approx([0, 1, 2, 4, 8, 16, 32, 60, 60], abs=0.25)
 
 
-def test_a_long_healthy_life_forgives_earlier_deaths() -> None:
+def test_work_between_them_makes_up_for_deaths() -> None:
     world = World(DeployConfig(restarts=1))
     world.bring_up()
-    for _ in range(4):
-        world.run(601, step=1)
+    for _ in range(20):
+        world.run(11)
         world.die("actor-0")
-        world.run(1)
+        world.run(0.5)
         assert world.slot("actor-0").state == "starting"
-    assert world.slot("actor-0").restarts == 4
+        world.progress("actor-0")
+    assert world.slot("actor-0").restarts == 20
+
+
+def test_a_long_start_makes_up_for_nothing() -> None:
+    world = World(DeployConfig(restarts=1))
+    world.bring_up()
+    for _ in range(3):
+        world.die("actor-0", 1, "boom")
+        world.run(30)
+    assert world.slot("actor-0").state == "failed" and world.slot("actor-0").restarts == 1
 
 
 @pytest.mark.parametrize("name", ["replay", "learner"])
@@ -279,12 +298,158 @@ def test_word_from_an_earlier_life_or_a_stranger_is_ignored() -> None:
 
 
 def test_silence_of_a_ready_process_is_measured() -> None:
-    world = World()
+    world = World(mute=("learner",))
     world.bring_up()
     world.run(12)
-    assert world.supervisor.silent_seconds(world.slot("actor-0")) == pytest.approx(12, abs=1)
-    world.progress("actor-0", "ready")
-    assert world.supervisor.silent_seconds(world.slot("actor-0")) == 0
+    assert world.supervisor.silent_seconds(world.slot("learner")) == pytest.approx(12, abs=1)
+    world.progress("learner", "ready")
+    assert world.supervisor.silent_seconds(world.slot("learner")) == 0
+
+
+def hush(world: World, name: str) -> float:
+    """How long it is silent from now on before it is killed."""
+    world.mute = (name,)
+    began, process = world.now, world.processes[name]
+    while process.ended is None:
+        assert world.now < began + 1000
+        world.run(0.1)
+    return world.now - began
+
+
+def test_an_actor_that_hangs_is_killed_and_replaced_within_four_seconds_and_the_reason_is_told() -> None:
+    world = World()
+    world.bring_up()
+    world.run(5)
+    assert 3.4 <= hush(world, "actor-1") <= 4.0
+    world.run(0.5)
+    assert world.slot("actor-1").last_exit == "hung: no word for 3.5 s" and len(world.starts("actor-1")) == 2
+    assert "actor-1 died (hung: no word for 3.5 s); starting again" in world.lines and len(world.starts("actor-0")) == 1
+
+
+@pytest.mark.parametrize("name", ["replay", "learner"])
+def test_a_server_may_be_silent_for_longer(name: str) -> None:
+    world = World()
+    world.bring_up()
+    world.run(5)
+    assert hush(world, name) == pytest.approx(world.config.stall_seconds, abs=0.5)
+
+
+def test_an_actor_has_time_to_start_and_for_its_first_step() -> None:
+    world = World(mute=("actor-0",))
+    world.bring_up()
+    world.run(60)
+    world.progress("actor-0", steps=4)  # after its first step
+    world.run(100)
+    assert len(world.starts("actor-0")) == 1 and not world.processes["actor-0"].ended
+
+
+def test_a_start_that_hangs_comes_to_an_end() -> None:
+    world = World()
+    world.run(0.2)
+    world.run(world.config.stall_seconds + 1)
+    assert len(world.starts("replay")) == 2 and "hung: no word" in str(world.slot("replay").last_exit)
+
+
+@pytest.mark.parametrize("step_seconds", [2.0, 3.0])
+def test_steps_of_seconds_are_no_hang(step_seconds: float) -> None:
+    world = World(mute=("actor-0", "actor-1"))
+    world.bring_up()
+    for _ in range(50):
+        world.run(step_seconds)
+        for name in world.mute:
+            world.progress(name)
+    assert len(world.starts("actor-0")) == len(world.starts("actor-1")) == 1
+
+
+def test_what_was_slow_once_may_be_slow_again_for_all_of_the_role() -> None:
+    world = World(mute=("actor-0",))
+    world.bring_up()
+    world.run(20)
+    world.progress("actor-0")  # its first step
+    world.progress("actor-0")
+    assert hush(world, "actor-1") == pytest.approx(40, abs=0.5)
+
+
+@pytest.mark.parametrize("words_first", [False, True])
+def test_nobody_is_blamed_for_a_supervisor_that_was_held_up(words_first: bool) -> None:
+    world = World()
+    world.bring_up()
+    world.run(2)
+    world.now += 3600  # a suspended machine: nothing has been read, nobody has run
+    if words_first:
+        world.progress("actor-1")
+    world.run(1)
+    assert {len(world.starts(plan.name)) for plan in world.plans} == {1}
+    assert hush(world, "actor-0") <= 4.0  # and nobody was granted an hour
+
+
+def test_who_hangs_again_and_again_is_given_up() -> None:
+    world = World()
+    world.bring_up()
+    for _ in range(world.config.restarts + 1):
+        hush(world, "actor-0")
+        world.run(0.2)
+        while world.slot("actor-0").state == "restarting":
+            world.run(0.1)
+        if world.slot("actor-0").state == "starting":
+            world.progress("actor-0")
+            world.progress("actor-0")
+    assert world.slot("actor-0").state == "failed" and "hung" in str(world.slot("actor-0").last_exit)
+
+
+def test_a_stop_has_a_deadline_of_its_own_for_the_silent() -> None:
+    world = World(deaf=("actor-0",), mute=("actor-0",))
+    world.bring_up()
+    world.run(3)
+    world.supervisor.stop("enough")
+    world.run(1)
+    assert world.processes["actor-0"].ended is None
+    world.run(20)
+    assert world.supervisor.finished and world.slot("actor-0").last_exit == "killed by SIGKILL"
+
+
+def test_the_cause_of_a_killing_is_what_is_told_of_the_death() -> None:
+    world = World()
+    world.bring_up()
+    world.supervisor.end(world.slot("actor-0"), "out of memory: 312 MB of 300 MB (actors.memory_bytes)")
+    world.run(0.5)
+    assert world.slot("actor-0").last_exit == "out of memory: 312 MB of 300 MB (actors.memory_bytes)"
+    world.progress("actor-0")
+    world.die("actor-0")
+    world.run(0.5)
+    assert world.slot("actor-0").last_exit == "killed by SIGKILL"
+
+
+def test_fewer_actors_than_the_least_end_the_run_and_the_last_cause_is_named() -> None:
+    world = World(DeployConfig(restarts=0, min_actors=2), plans=(*PLANS, actor(2)))
+    world.bring_up()
+    world.die("actor-2", 1, "no licence")
+    world.run(1)
+    assert not world.supervisor.stopping
+    world.die("actor-0", 1, "boom")
+    world.run(1)
+    assert world.supervisor.finished and world.supervisor.exit_status == 1
+    assert world.supervisor.reason == "1 of 3 actors left, and deploy.min_actors is 2; actor-0 failed (exit 1: boom)"
+
+
+def test_fewer_actors_than_the_least_may_be_asked_for() -> None:
+    world = World(DeployConfig(restarts=0, min_actors=2))
+    world.bring_up()
+    world.supervisor.replan(PLANS[:3])
+    world.run(2)
+    assert not world.supervisor.stopping and len(world.supervisor.slots) == 3
+
+
+def test_an_actor_given_up_is_tried_again_when_the_plan_is_made_anew() -> None:
+    world = World(DeployConfig(restarts=0))
+    world.bring_up()
+    world.die("actor-0", 1, "boom")
+    world.run(1)
+    assert [slot.name for slot in world.supervisor.given_up] == ["actor-0"]
+    world.supervisor.replan(PLANS)
+    world.run(0.5)
+    assert len(world.starts("actor-0")) == 2 and not world.supervisor.given_up
+    assert "actor-0 had been given up (exit 1: boom); trying it again" in world.lines
 
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
@@ -322,10 +487,6 @@ def test_a_deaf_evaluator_takes_no_time_from_those_who_have_something_to_hand_ov
     assert {"ask learner", "ask replay"} <= {what for _, what in world.events}
     world.run(world.config.stop_seconds)
     assert world.supervisor.finished and "evaluator did not stop in time; killed" in world.lines
-
-
-def actor(index: int) -> Plan:
-    return Plan(f"actor-{index}", "actor", "actors", (), needs=("learner",))
 
 
 def test_a_larger_plan_starts_who_is_missing() -> None:

@@ -59,7 +59,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
 
 def test_an_update_returns_detached_scalars_and_one_priority_per_item() -> None:
     _, metrics, priorities = parameters_after(LearnerConfig(batch_size=8, accumulation=2), make_batch(SPEC, 8))
-    assert set(metrics) == {"loss", "td", "q", "ignored", "gradient_norm", "skipped_updates"}
+    assert set(metrics) == {"loss", "td", "q", "ignored", "gradient_norm", "skipped_updates", "skipped_in_a_row"}
     assert all(value.dim() == 0 and not value.requires_grad and value.isfinite() for value in metrics.values())
     assert priorities.shape == (8,) and not priorities.requires_grad and bool((priorities >= 0).all())
     assert float(metrics["td"]) == pytest.approx(float(priorities.mean()), rel=1e-5)
@@ -194,3 +194,28 @@ def test_a_memory_limit_makes_micro_batches_small_from_the_start(capsys: pytest.
     assert 1 < optimiser.parts <= 64
     assert "micro-batches of" in capsys.readouterr().out
     assert any(not torch.equal(before[name], value) for name, value in dqn.network.state_dict().items())
+
+
+def test_what_is_skipped_in_a_row_is_counted_and_forgotten_at_the_next_step() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    rows = []
+    for gradient in (math.nan, math.inf, 1.0, math.nan):
+        parameter.grad = torch.tensor([1.0, gradient, 1.0])
+        optimiser._step()
+        rows.append(int(optimiser._in_a_row))
+    assert rows == [1, 2, 0, 1] and int(optimiser._skipped) == 3
+
+
+def test_float16_may_skip_until_it_has_found_its_scale() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    optimiser._scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    optimiser._scaler.scale(torch.ones(()))  # as the first loss does
+    for _ in range(5):  # at scales 4, 2, 1, 1/2, 1/4
+        parameter.grad = torch.tensor([1.0, math.inf, 1.0])
+        optimiser._step()
+    assert int(optimiser._skipped) == int(optimiser._in_a_row) == 3, "from scale 1 on it is not the scale"
+    parameter.grad = torch.ones(3)
+    optimiser._step()
+    assert int(optimiser._in_a_row) == 0

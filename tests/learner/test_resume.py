@@ -13,6 +13,7 @@ from learner import resume
 from learner.algorithms.dqn import Dqn
 from learner.checkpoint import CheckpointError, Checkpoints, read
 from learner.config import DqnConfig, LearnerConfig
+from learner.manifest import LOCK, MANIFEST, read_manifest
 from learner.optim import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector
 
@@ -82,7 +83,9 @@ def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Pat
     checkpoints = Checkpoints(tmp_path, keep=2)
     for epoch in (9, 10, 11):
         checkpoints.write(epoch, {"x": np.zeros(1, np.float32)}, {})
-    assert sorted(os.listdir(tmp_path)) == ["epoch-0000000010.safetensors", "epoch-0000000011.safetensors"]
+    names = ["epoch-0000000010.safetensors", "epoch-0000000011.safetensors"]
+    assert sorted(os.listdir(tmp_path)) == [LOCK, *names, MANIFEST]
+    assert sorted(read_manifest(tmp_path) or {}) == names, "what is deleted leaves the manifest"
 
 
 def test_a_damaged_newest_falls_back_with_one_line_each_and_never_to_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -161,7 +162,7 @@ def digest(payload: bytes) -> str:
 
 
 GOOD = pack(make_module(9.0).state_dict())
-NOT_A_NUMBER = pack(make_module(float("nan")).state_dict())
+NOT_A_NUMBER = safetensors.torch.save(make_module(float("nan")).state_dict())
 STRANGE = pack(make_module(9.0, size=4).state_dict())
 
 
@@ -234,3 +235,27 @@ def test_a_follower_that_never_reads_slows_nobody(link: Link) -> None:
     follows(follower, 20)
     assert slowest < 2.0, "a publication is a copy and a checksum of 4 MB, whatever the readers do"
     assert np.array_equal(module.weight.detach().numpy(), heavy.weight.detach().numpy())
+
+
+def test_weights_that_are_not_finite_are_never_announced_and_the_last_good_ones_stay_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publisher = WeightPublisher(f"ipc://{tmp_path}/weights", f"ipc://{tmp_path}/payload", 7)
+    module = make_module(0.0)
+    follower = WeightFollower(*publisher.addresses, module)
+
+    def arrives(version: int) -> None:
+        wait_until(lambda: follower.poll() and follower.version == version, 10, f"version {version}")
+
+    publisher.publish(make_module(1.0), 1)
+    arrives(1)
+    publisher.publish(make_module(float("inf")), 2)
+    wait_until(lambda: publisher.refused == 1, 10, "version 2 is refused")
+    late = WeightFollower(*publisher.addresses, make_module(0.0))
+    wait_until(lambda: late.poll() and late.version == 1, 10, "who comes late gets the last good ones")
+    assert late.newest == 1 and values(module) == {1.0}
+    assert "policy v2 is not published" in capsys.readouterr().out
+    publisher.publish(make_module(3.0), 3)
+    arrives(3)
+    for end in (follower, late, publisher):
+        end.close()

@@ -212,8 +212,11 @@ def test_the_line_says_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Pat
     server.measure()
     record = link.metrics.record()
     assert record["log_bytes"] > 0
-    assert describe(record | {"log_bytes": 12.34e6}).endswith(" · log 12.3 MB")
-    assert describe(record | {"unlogged_chunks": 5.0}).endswith(" MB · 5 chunks not on disk")
+    assert record["unsynced_chunks"] == 1 and 0 < record["unsynced_bytes"] < record["log_bytes"]
+    assert describe(record | {"log_bytes": 12.34e6, "unsynced_bytes": 0}).endswith(" · log 12.3 MB")
+    assert describe(record | {"log_bytes": 12.34e6, "unsynced_bytes": 0.4e6}).endswith(" · log 12.3 MB (0.4 not synced)")
+    assert describe(record | {"missing_chunks": 3}).endswith(" · 3 missing chunks")
+    assert describe(record | {"unlogged_chunks": 5.0}).endswith(" synced) · 5 chunks not on disk")
     assert "log " not in describe({})
 
 

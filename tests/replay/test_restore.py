@@ -207,7 +207,9 @@ def test_a_damaged_chunk_leaves_a_gap_in_the_keys_and_nothing_else(tmp_path: Pat
     second.stop()
 
 
-def test_keys_are_never_used_twice_even_if_a_power_cut_takes_the_end_of_the_log(tmp_path: Path) -> None:
+def test_keys_are_never_used_twice_even_if_a_power_cut_takes_the_end_of_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = Life(tmp_path)
     first.insert(0, 33)
     first.stop()
@@ -216,6 +218,9 @@ def test_keys_are_never_used_twice_even_if_a_power_cut_takes_the_end_of_the_log(
     second = Life(tmp_path)
     second.table.check_invariants()
     assert second.table.next_key == 33 and 0 < second.table.size < first.table.size
+    missing = second.journal.losses["missing_chunks"]
+    assert 0 < missing == 32 - max(second.priorities()) // SPEC.chunk_length
+    assert f"{missing:.0f} missing at the end" in capsys.readouterr().out
     second.insert(33, 35)
     second.table.check_invariants()
     second.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from replay import segment_log
 from replay.background import Background
 from replay.segment_log import SegmentLog
-from replay.segments import LogRefused, Scan, read_chunk, scan, segments
+from replay.segments import CHECKSUM, MAGIC, NUMBERS, ChunkHeader, LogRefused, Scan, pack_record, read_chunk, scan, segments
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import CorruptChunk, crc32, pack_chunk
 from transport.experience import ExperienceSpec
@@ -177,6 +178,49 @@ def test_any_history_of_appends_evictions_and_crashes_keeps_what_was_whole(
         assert [key for key in held if key >= oldest] == [key for key in expected if key >= oldest]
     writing.close()
     shutil.rmtree(folder)
+
+
+def forged(text: bytes, body: bytes) -> bytes:
+    """A record that is what it says by all checksums, whatever it says."""
+    numbers = NUMBERS.pack(len(text), len(body))
+    return b"".join([MAGIC, numbers, CHECKSUM.pack(zlib.crc32(text, zlib.crc32(numbers))), text, body])
+
+
+ANY = st.one_of(st.integers(-(2**63), 2**64 - 1), st.none(), st.text(max_size=5), st.floats(), st.lists(st.integers(-9, 9)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.dictionaries(st.sampled_from([*ChunkHeader.__struct_fields__, "type", "writers"]), ANY), st.binary(max_size=40))
+def test_a_header_with_a_sound_checksum_may_say_anything_and_costs_itself_alone(
+    tmp_path_factory: pytest.TempPathFactory, lies: dict[str, object], body: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    last = written(folder, 2)
+    true = {"type": "chunk", "key": 2, "writer": "actor-0", "incarnation": 7, "sequence": 2, "stream": 0, "length": 4}
+    text = msgspec.msgpack.encode(true | {"crc32": 0, "sizes": [len(body)]} | lies)
+    after = ChunkHeader(9, "actor-0", 7, 9, 0, 4, 0, (3,))
+    with open(last, "ab") as file:
+        file.write(forged(text, body) + pack_record(after, [b"abc"]))
+    found = scan(folder, SPEC)
+    assert sound_keys(found) == [0, 1]
+    assert found.entries[-1].header.key >= 9 or found.damaged
+    assert all(0 <= sequence <= 2**62 + 1 for _, sequence in found.writers.values())
+    shutil.rmtree(folder)
+
+
+def test_what_a_power_cut_would_take_is_known_until_it_is_on_the_disk(tmp_path: Path) -> None:
+    writing = Writing(tmp_path, segment_chunks=4)
+    assert writing.log.unsynced == (0, 0)
+    writing.append(3)
+    assert writing.log.unsynced.chunks == 3 and 0 < writing.log.unsynced.bytes < writing.log.total_bytes
+    writing.log.sync()
+    writing.settle()
+    assert writing.log.unsynced == (0, 0)
+    writing.append(6)  # a segment that is full goes to the disk by itself
+    writing.settle()
+    assert writing.log.unsynced.chunks == 1
+    writing.close()
+    assert writing.log.unsynced == (0, 0)
 
 
 def test_a_full_disk_keeps_the_run_says_so_once_and_is_tried_again(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import stat
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,16 @@ import pytest
 from transport.run_dir import RunDir, write_atomically
 
 
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """XDG_RUNTIME_DIR: pytest's own folders are too deep for a socket's path."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
-def test_sockets_live_in_a_short_folder_that_only_the_user_may_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def test_sockets_live_in_a_short_folder_that_only_the_user_may_enter(tmp_path: Path, runtime: Path) -> None:
     run_dir = RunDir(tmp_path / "runs" / ("a-very-long-name" * 10))
     address = run_dir.bind_address("replay")
     assert address == f"ipc://{run_dir.sockets}/replay" and len(str(run_dir.sockets)) < len(str(run_dir.path))
@@ -24,8 +33,7 @@ def test_sockets_live_in_a_short_folder_that_only_the_user_may_enter(tmp_path: P
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
-def test_a_socket_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def test_a_socket_folder_that_others_may_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     run_dir.sockets.mkdir(mode=0o755)
     run_dir.sockets.chmod(0o755)

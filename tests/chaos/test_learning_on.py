@@ -1,0 +1,134 @@
+"""R25: a run whose processes are killed all the time learns what it learns when they are left alone, and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replay.segments import read_chunk, scan
+from tests.chaos.balance import names, names_of
+from tests.chaos.checker import Stored, judge
+from tests.chaos.history import HISTORY_VARIABLE, read_histories
+from tests.chaos.rows import Row
+from tests.flow.world import World
+from transport.compression import CorruptChunk
+from transport.experience import ExperienceSpec
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="kill -9")]
+SCORE = 400.0  # of 500: what `make learn-check` asks of the same preset
+KILL_SECONDS = (3.0, 7.0)
+LONGEST_SECONDS = 900
+MOST_STEPS = 1.5  # of those of a run that is left alone
+SETTINGS = (
+    "--preset cartpole --algo dqn --replay.capacity 3e6 --deploy.verbosity events --device cpu --evaluator.core-share 0.3"
+).split()
+
+
+def start(folder: Path, seed: int) -> World:
+    """A run that writes its history down."""
+    (folder / "history").mkdir(parents=True)
+    world = World(folder, "tests.chaos.balance:cart_pole", [*SETTINGS, "--seed", str(seed)])
+    world.environment |= {HISTORY_VARIABLE: str(folder / "history")}
+    world.up()
+    return world
+
+
+def score(world: World) -> float:
+    """The greedy policy's mean return, as last evaluated."""
+    return float((world.status.get("evaluation") or {}).get("return_mean") or 0.0)
+
+
+def steps(world: World) -> int:
+    """Environment steps of the run so far."""
+    return int(world.status.get("steps") or 0)
+
+
+def left_alone(folder: Path, seed: int) -> int:
+    """The environment steps that a run takes to the score when nobody kills anything."""
+    world = start(folder, seed)
+    try:
+        world.until(lambda: score(world) >= SCORE, f"a return of {SCORE}", LONGEST_SECONDS)
+        return steps(world)
+    finally:
+        world.stop()
+
+
+def struck(world: World, kills: int, seed: int) -> tuple[Counter[str], int]:
+    """Kills so many processes, any but the supervisor; then waits for the score. Returns whom, and the steps to it."""
+    choice, killed, reached = random.Random(seed), Counter[str](), 0
+    deadline = time.monotonic() + LONGEST_SECONDS + kills * KILL_SECONDS[1]
+    next_kill = time.monotonic() + choice.uniform(*KILL_SECONDS)
+    while sum(killed.values()) < kills or not reached:
+        assert time.monotonic() < deadline, f"{sum(killed.values())} kills, return {score(world)}"
+        assert world.supervisor is not None and world.supervisor.poll() is None, (world.folder / "terminal").read_text()[-3000:]
+        if not reached and score(world) >= SCORE:
+            reached = steps(world)
+        if sum(killed.values()) < kills and time.monotonic() >= next_kill:
+            next_kill = time.monotonic() + choice.uniform(*KILL_SECONDS)
+            name, pid = choice.choice([(name, pid) for name, pid in world.pids().items() if pid])
+            try:
+                os.kill(pid, signal.SIGKILL)
+                killed[name] += 1
+            except ProcessLookupError:  # it had died before the status said so
+                pass
+        time.sleep(0.1)
+    return killed, reached
+
+
+def read_stored(folder: Path, spec: ExperienceSpec) -> Stored:
+    """What the segment log holds, by the names of this simulator."""
+    stored = Stored()
+    for entry in scan(folder, spec).entries:
+        header = entry.header
+        try:
+            with entry.path.open("rb") as file:
+                found = names_of(spec, read_chunk(file, entry, spec)).tolist()
+        except CorruptChunk as error:
+            stored.torn.append(f"chunk {header.key}: {error}")
+            continue
+        stored.ids += found
+        stored.chunks += [header.key] * len(found)
+        stored.lives[header.key] = header.writer, header.incarnation
+        stored.sequences[header.key] = header.sequence
+    return stored
+
+
+@pytest.mark.row(
+    "R25",
+    "any process is killed, over and over, while the run learns",
+    "the score of a run that is left alone, in at most 1.5 times its environment steps; lost = doubled = torn = 0",
+)
+def test_a_run_that_is_struck_all_the_time_learns_as_much_and_loses_nothing(row: Row, tmp_path: Path) -> None:
+    kills, seeds = row.times(short=0, whole=100), row.times(short=0, whole=1, full=5)
+    for seed in range(1, seeds + 1):
+        alone = left_alone(tmp_path / f"alone-{seed}", seed)
+        world = start(tmp_path / f"struck-{seed}", seed)
+        try:
+            killed, reached = struck(world, kills, seed)
+            world.until(lambda world=world: world.status.get("state") == "running", "every process back")
+            assert world.stop() == 0
+        finally:
+            world.close()
+        stored = read_stored(world.run_dir.segments, world.spec)
+        verdict = judge(read_histories(world.folder / "history"), stored)
+        wrong = {name: number for name, number in verdict.figures.items() if name != "mixed"}  # streams have no names here
+        who = ", ".join(f"{name} {times}" for name, times in sorted(killed.items()))
+        row.measured(f"seed {seed}: {sum(killed.values())} kills ({who}); {verdict.text.partition('; mixed')[0]}", **wrong)
+        row.measured(f"return {SCORE:.0f} after {reached:,} steps, left alone after {alone:,}", share=reached / alone)
+        assert not any(wrong.values())
+        assert reached <= MOST_STEPS * alone
+        world.run_dir.remove_sockets()
+
+
+def test_names_of_observations_differ() -> None:
+    drawn = np.random.default_rng(0).normal(size=(200_000, 4)).astype(np.float32)
+    found = names(drawn)
+    assert len(np.unique(found)) == len(drawn)
+    assert (found >= 0).all()

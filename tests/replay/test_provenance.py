@@ -1,0 +1,73 @@
+"""Whose an item is, and a log without one actor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replay.config import ReplayConfig
+from replay.journal import Journal
+from replay.provenance import NotThere, actors, purge, trace
+from replay.segments import segments
+from replay.table import Table
+from tests.replay.examples import every_item, make_spec, stream_chunks
+from transport.compression import crc32, pack_chunk
+from transport.messages import Insert
+
+SPEC = make_spec(length=4, stack=2, n_step=2)
+CHUNKS = stream_chunks(SPEC, {5: "truncated", 40: "terminated"}, 200)
+CONFIG = ReplayConfig(capacity=2_000, min_size=1)
+
+
+def opened(folder: Path) -> tuple[Table, Journal]:
+    table = Table(SPEC, CONFIG, seed=0)
+    return table, Journal(folder, table, CONFIG, lambda: True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A log of 40 chunks of two actors, whose items have priorities of their own."""
+    table, journal = opened(tmp_path)
+    journal.log._segment_chunks = 16
+    for number, chunk in enumerate(CHUNKS[:40]):
+        actor, parts = number % 2, pack_chunk(SPEC, chunk)
+        journal.append(f"actor-{actor}", 70 + actor, Insert(number // 2, 3, chunk.length, crc32(parts)), parts)
+        table.insert(chunk)
+    keys = every_item(table)["key"]
+    table.update_priorities(keys, keys.astype(np.float32) + 1)
+    journal.close({})
+    return tmp_path
+
+
+def test_every_item_that_can_be_drawn_is_traced_to_who_sent_it(folder: Path) -> None:
+    table, journal = opened(folder)
+    items = every_item(table)
+    journal.close({})
+    for key, version in zip(items["key"].tolist(), items["policy_version"].tolist(), strict=True):
+        origin, chunk = trace(folder, SPEC, key), key // 4
+        assert origin[:6] == (key, f"actor-{chunk % 2}", 70 + chunk % 2, chunk // 2, 3, key % 4)
+        assert origin.policy_version == version and (folder / origin.segment).is_file()
+    for key in (-1, 4 * 40, 10**15):
+        with pytest.raises(NotThere, match="not in the log"):
+            trace(folder, SPEC, key)
+
+
+def test_a_purge_takes_one_actor_and_leaves_keys_and_priorities_of_the_others(folder: Path) -> None:
+    before, journal = opened(folder)
+    wanted = before.state().selector.values.reshape(-1, 4)
+    items = every_item(before)
+    journal.close({})
+    assert actors(folder, SPEC) == {"actor-0": 20, "actor-1": 20}
+    assert purge(folder, SPEC, "actor-1") == (20, 80)
+    assert actors(folder, SPEC) == {"actor-0": 20} and all(path.stat().st_size for path in segments(folder))
+    table, journal = opened(folder)
+    table.check_invariants()
+    others = items["key"][items["key"] // 4 % 2 == 0]
+    assert np.array_equal(every_item(table)["key"], others) and table.next_key == before.next_key
+    held = table.state()
+    assert all((held.selector.values.reshape(-1, 4)[key] == wanted[key]).all() for key in set(others // 4))
+    assert journal.next_sequence("actor-0", 70) == 20, "nobody is taken twice"
+    assert purge(folder, SPEC, "actor-1") == (0, 0)
+    journal.close({})
