@@ -24,10 +24,14 @@ SILENT_SECONDS = 5.0
 WATCH_SECONDS = 1.0
 LEARNER_KEYS = ("epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction")
 EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
-REPLAY_KEYS = ("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "samples_per_insert")
+REPLAY_KEYS = (
+    *("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "quarantined"),
+    "samples_per_insert",
+)
 TROUBLES = (  # what processes count that had better be zero: each gate that something bad was stopped at
     *("broken_episodes", "rejected_weights"),  # actors
-    *("rejected", "malformed", "unfit_priorities", "unlogged_chunks", "damaged_chunks", "missing_chunks"),  # replay
+    *("rejected", "malformed", "quarantined", "impostors"),  # replay, of those who send
+    *("unfit_priorities", "unlogged_chunks", "damaged_chunks", "missing_chunks"),  # replay itself
     *("skipped_updates", "rollbacks", "refused_weights", "failed_checkpoints"),  # the learner
 )
 WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
@@ -184,6 +188,7 @@ def show(status: Document, console: Console | None = None) -> None:
             f"replay   {replay['items']:,}/{_cell(replay['capacity'], '{:,}')} items · samples/insert "
             f"{_cell(replay['samples_per_insert'], '{:.1f}')} · duplicates {_cell(replay['duplicates'], '{:,}')} · "
             f"rejected {_cell(replay['rejected'], '{:,}')}"
+            + (f" · quarantined {replay['quarantined']:,}" if replay.get("quarantined") else "")
         )
     if learner["updates"] is not None:
         console.print(

@@ -231,7 +231,7 @@ class Server(Bound):
     """ROUTER: many peers, each known by an identity that lasts as long as its connection.
 
     A peer that keeps sending what cannot be used is put in quarantine: it is told so once, nothing of it is read any more, and
-    its connection is closed at its next message. libzmq has no call for that; but it says which descriptor a message came by.
+    its connection is closed at a later message. libzmq has no call for that; but it says which descriptor a message came by.
     """
 
     def __init__(
@@ -299,7 +299,8 @@ class Server(Bound):
         peer = frames[0].bytes
         if self.conduct.quarantined(peer):
             self.unread += 1
-            _hang_up(int(frames[0].get(zmq.SRCFD)))
+            if self.conduct.told(frames[0].bytes):
+                _hang_up(int(frames[0].get(zmq.SRCFD)))
             return []
         if self._keys and peer not in self._names:
             if len(self._names) >= MOST_NAMES:
