@@ -53,7 +53,7 @@ def save_circle(folder: Path, recording: Recording, tail: int) -> None:
 
 def load_circle(folder: Path) -> tuple[Recording, Columns]:
     """The recording, and the longer columns. All processes share the memory."""
-    columns = {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
+    columns = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
     rows = int(columns["reward"].argmax()) + 1
     recording = Recording(**{name: values[:rows] for name, values in columns.items() if name != "reward"})
     priority = np.random.default_rng(0).random(len(columns["reward"]), np.float32)

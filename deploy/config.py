@@ -51,7 +51,7 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     restarts: Annotated[
         int, Meta(ge=0, description="deaths of one process that are made good by a restart before the next gives it up")
     ] = 6
-    healthy_seconds: Annotated[float, Meta(gt=0, description="so long at work makes up for one of them")] = 10.0
+    healthy_seconds: Annotated[float, Meta(gt=0, description="so long at work makes up for one of them")] = 5.0
     min_actors: Annotated[
         int, Meta(ge=1, description="with fewer actors that have not been given up the run fails (never more than there are)")
     ] = 1

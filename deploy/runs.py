@@ -148,7 +148,7 @@ def read_status(run: RunDir) -> dict[str, Any] | None:
     """The supervisor's last word, or None."""
     try:
         status = json.loads(run.status.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return status if isinstance(status, dict) else None
 

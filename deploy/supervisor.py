@@ -42,7 +42,7 @@ class Slot:
     process: Process | None = None
     started: float = 0.0
     start_at: float = 0.0  # not before
-    failures: int = 0  # deaths that work since has not made up for
+    failures: float = 0.0  # deaths, less what work has made up for
     restarts: int = 0  # in all
     last_exit: str | None = None
     been_ready: bool = False  # in any of its lives
@@ -241,8 +241,8 @@ class Supervisor:
 
     def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
-        worked = 0.0 if slot.ready_at is None else now - slot.ready_at
-        slot.failures = max(slot.failures - int(worked / self._config.healthy_seconds), 0) + 1
+        worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
+        slot.failures = max(slot.failures - worked / self._config.healthy_seconds, 0.0) + 1
         if hopeless or slot.failures > self._config.restarts:
             slot.state = "failed"
             after = f" after {slot.restarts} restarts" if slot.restarts else ""
@@ -251,7 +251,7 @@ class Supervisor:
             return
         slot.state = "restarting"
         slot.restarts += 1
-        delay = 0.0 if slot.failures == 1 else min(2.0 ** (slot.failures - 2) * self._jitter(), LONGEST_DELAY_SECONDS)
+        delay = 0.0 if slot.failures < 2 else min(2.0 ** (int(slot.failures) - 2) * self._jitter(), LONGEST_DELAY_SECONDS)
         slot.start_at = now + delay
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 

@@ -297,14 +297,14 @@ class Learner:
     def _go_back_if_needed(self, figures: dict[str, float]) -> bool:
         """To the newest sound checkpoint, once nothing has been learned for long; again, to the one before. Every process of the
         group does. Version and epoch go on growing, random numbers go on. Raises Diverged."""
-        refused = self._publisher.refused if self._publisher else 0
+        refused, count = (self._publisher.refused_version, self._publisher.refused) if self._publisher else (-1, 0)
         updates, self._updates_before = self._metrics.value("updates") - self._updates_before, self._metrics.value("updates")
-        self._metrics.gauge("refused_weights", refused)
+        self._metrics.gauge("refused_weights", count)
         reason = self._watch.reason(figures, int(updates), refused)
         if not self.group.any(bool(reason)):
             return False
         reason = reason or "another process says so"
-        times = self._watch.go_back(reason)
+        times = self._watch.go_back(reason, self.version)
         self._metrics.count("rollbacks")
         found = self._checkpoints.newest(self.group.say, passing_over=times - 1)
         if found is None:

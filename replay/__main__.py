@@ -17,6 +17,7 @@ from transport.metrics import Record
 from transport.run_dir import RunDir
 
 IDLE_SECONDS = 0.1
+TROUBLES = ("damaged_chunks", "missing_chunks", "unfit_priorities")  # shown where there are any
 
 
 def describe(record: Record) -> str:

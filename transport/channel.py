@@ -26,11 +26,11 @@ from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Me
 from transport.run_dir import in_url, is_loopback
 
 MAX_PART_BYTES = 64 * 1024 * 1024
-FRAME_BYTES = 1024 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces
+FRAME_BYTES = 64 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces even at 40 kB/s
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
-HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 10_000
-CONNECT_MS, HANDSHAKE_MS = 5000, 5000
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 3000  # of silence; a part must not take so long to arrive
+CONNECT_MS, HANDSHAKE_MS = 2000, 5000  # the system would wait longer and longer before it tries again
 UNACKNOWLEDGED_MS = 20_000  # that TCP sends again before it gives a connection up; Linux's own patience is a quarter of an hour
 BACKLOG = 128  # connections that may wait to be accepted
 CURVE_BYTES = 64  # more than what encryption adds to a part
@@ -61,9 +61,10 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 def cut(payload: bytes | memoryview) -> list[memoryview]:
-    """Cuts a payload into parts of the frame limit."""
+    """Cuts a payload into parts of the frame limit, or larger ones where there would be too many."""
     view = memoryview(payload).cast("B")
-    return [view[start : start + FRAME_BYTES] for start in range(0, len(view), FRAME_BYTES)]
+    size = max(FRAME_BYTES, len(view) // (MAX_PARTS // 2))
+    return [view[start : start + size] for start in range(0, len(view), size)]
 
 
 class Channel:
@@ -230,7 +231,7 @@ class Server(Bound):
     """ROUTER: many peers, each known by an identity that lasts as long as its connection.
 
     A peer that keeps sending what cannot be used is put in quarantine: it is told so once, nothing of it is read any more, and
-    its connection is closed at its next message. libzmq has no call for that; but it says which descriptor a message came by.
+    its connection is closed at a later message. libzmq has no call for that; but it says which descriptor a message came by.
     """
 
     def __init__(
@@ -298,7 +299,8 @@ class Server(Bound):
         peer = frames[0].bytes
         if self.conduct.quarantined(peer):
             self.unread += 1
-            _hang_up(int(frames[0].get(zmq.SRCFD)))
+            if self.conduct.told(frames[0].bytes):
+                _hang_up(int(frames[0].get(zmq.SRCFD)))
             return []
         if self._keys and peer not in self._names:
             if len(self._names) >= MOST_NAMES:

@@ -273,9 +273,10 @@ class RunDir:
     def endpoint(self, role: str) -> str | None:
         """Where the server of `role` listens, or None while it has not said so."""
         try:
-            return str(json.loads((self.path / "endpoints" / f"{role}.json").read_text())["address"])
-        except (OSError, ValueError, KeyError):
+            address = json.loads((self.path / "endpoints" / f"{role}.json").read_text())["address"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
+        return address if isinstance(address, str) else None
 
     def wait_for_endpoint(self, role: str, stopping: Callable[[], bool]) -> str | None:
         """Blocks until the server of `role` has bound, or returns None when `stopping()`."""

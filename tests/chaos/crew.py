@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from deploy import runs
 from deploy.config import DeployConfig, RunConfig, write_config
 from deploy.process import child_environment
 from tests.chaos.checker import Verdict, check
-from tests.chaos.history import HISTORY_VARIABLE
+from tests.chaos.history import HISTORY_VARIABLE, read_life
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command
 from tests.chaos.streams import counting_replay, counting_spec
 from tests.flow.fleet import wait_until
@@ -76,7 +76,7 @@ class Crew:
         self.start()
         self.until(lambda: self.status.get("state") == "running", "every process at work")
 
-    def until(self, true: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def until(self, true: Any, what: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits for a predicate; gives up at once when the run has ended."""
 
         def found() -> bool:
@@ -84,6 +84,11 @@ class Crew:
             return bool(true())
 
         wait_until(found, seconds, what)
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass; the run must not end meanwhile."""
+        over = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= over, "a while", seconds + PATIENCE_SECONDS)
 
     def tell(self, **faults: Faults) -> None:
         """What goes wrong from now on, as the simulator takes it."""
@@ -120,7 +125,7 @@ class Crew:
 
     def acknowledged(self, name: str, pid: int) -> bool:
         """Whether replay has acknowledged anything to this life of an actor."""
-        return any(b"" != path.read_bytes() and _acknowledged(path) for path in self.histories.glob(f"{name}-{pid}-*.history"))
+        return any(_acknowledged(path) for path in self.histories.glob(f"{name}-{pid}-*.history"))
 
     def descendants(self) -> list[int]:
         """Everyone who was started, directly or not, by this run's processes and is alive, wherever he is now."""
@@ -201,8 +206,6 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 
 def _acknowledged(path: Path) -> bool:
-    from tests.chaos.history import read_life
-
     try:
         return read_life(path).acknowledged > 0
     except ValueError:

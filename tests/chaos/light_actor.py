@@ -39,7 +39,7 @@ class LightActor:
 
     def run(self) -> None:
         life = self.life
-        address = self._run_dir.wait_for_endpoint("replay", lambda: life.beat() or life.stopping)
+        address = self._run_dir.wait_for_endpoint("replay", self._beat)
         if address is None:
             return
         writer = ExperienceWriter(address, life.name, life.incarnation, self._spec, 1)
@@ -62,6 +62,10 @@ class LightActor:
             writer.poll(0.02)
             life.beat()
         writer.close()
+
+    def _beat(self) -> bool:
+        self.life.beat()
+        return self.life.stopping
 
     def _step(self, observation: np.ndarray) -> np.ndarray:
         action = int(self._random.integers(ACTIONS))

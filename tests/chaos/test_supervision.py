@@ -109,7 +109,7 @@ def test_no_server_of_a_simulator_survives_its_actor(row: Row, tmp_path: Path) -
             os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
             run.until(lambda name=name, pid=pid: run.process(name)["pid"] not in (None, pid), "it is replaced")
-            wait_until(lambda servers=servers: all(map(gone, servers)), 10, "its server has gone")
+            run.until(lambda servers=servers: all(map(gone, servers)), "its server has gone", 10)
             slowest = max(slowest, time.monotonic() - began)
             survived += sum(not gone(server) for server in servers)
             assert run.host is not None
@@ -156,8 +156,7 @@ def test_a_stop_under_load_loses_and_leaves_nothing(row: Row, tmp_path: Path) ->
     try:
         for _ in range(times):
             run.up()
-            until = time.monotonic() + chance.uniform(0.2, 2.0)
-            run.until(lambda until=until: time.monotonic() >= until, "a while")
+            run.wait(chance.uniform(0.2, 2.0))
             slowest = max(slowest, run.down())
             assert run.left() == NOTHING
         verdict = run.verdict()
@@ -269,17 +268,14 @@ def most_held(spec: ExperienceSpec) -> int:
 def test_actors_pause_while_replay_does(row: Row, tmp_path: Path) -> None:
     seconds = row.times(0, 30)
     with crew(tmp_path, actors=4) as run:
-        until = time.monotonic() + 3
-        run.until(lambda: time.monotonic() >= until, "a while at work")
+        run.wait(3)
         actors = [psutil.Process(run.pid(f"actor-{i}")) for i in range(4)]
         before = [actor.memory_info().rss for actor in actors]
         stopped = run.pid("replay")
         os.kill(stopped, signal.SIGSTOP)
-        until = time.monotonic() + seconds / 2
-        run.until(lambda: time.monotonic() >= until, "credit is used up")
+        run.wait(seconds / 2)
         halfway = history_bytes(run)
-        until = time.monotonic() + seconds / 2
-        run.until(lambda: time.monotonic() >= until, "time passes")
+        run.wait(seconds / 2)
         more, growth = history_bytes(run) - halfway, max(a.memory_info().rss - b for a, b in zip(actors, before, strict=True))
         os.kill(stopped, signal.SIGCONT)
         began = time.monotonic()

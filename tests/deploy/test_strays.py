@@ -30,7 +30,7 @@ class Family:
         environment = child_environment(**{reaper.MARK_VARIABLE: self.mark})
         self.child = Child("child", [sys.executable, "-S", "-c", code], environment, lambda name, line: self.lines.append(line))
         strays.began(self.child.pid, self.mark)
-        wait_until(lambda: self.lines, 10, "the server")
+        wait_until(lambda: bool(self.lines), 10, "the server")
         self.server = int(self.lines[0])
 
     def die(self) -> None:
