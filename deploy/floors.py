@@ -22,10 +22,10 @@ def shortfalls() -> list[str]:
         version = installed(package)
         if version and number(version) < floor:
             found.append(f"{package} {version} is too old: {why}; pip install '{package}>={_text(floor)}'")
-    version, encrypts = library()
-    if version < LIBZMQ:
+    libzmq, encrypts = library()
+    if libzmq < LIBZMQ:
         found.append(
-            f"libzmq {_text(version)} is too old: {_text(LIBZMQ)} is the oldest that is safe; pip install --upgrade pyzmq"
+            f"libzmq {_text(libzmq)} is too old: {_text(LIBZMQ)} is the oldest that is safe; pip install --upgrade pyzmq"
         )
     if not encrypts:
         found.append("libzmq was built without CURVE; pip install pyzmq, whose wheels bring one that has it")

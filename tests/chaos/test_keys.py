@@ -39,7 +39,7 @@ def ring(tmp_path: Path) -> Ring:
 
 def stranger(address: str, **options: Any) -> zmq.Socket[bytes]:
     """A raw socket with these options that has sent its messages."""
-    socket = zmq.Context.instance().socket(zmq.DEALER)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     socket.linger = 0
     for name, value in options.items():
         setattr(socket, name, value)
