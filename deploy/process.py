@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.config import ConfigError
-from deploy.memory import KernelsVerdict
+from deploy.memory import OUT_OF_MEMORY, KernelsVerdict
 from deploy.reaper import MARK_VARIABLE
 from deploy.topology import Plan
 from transport.lifetime import PARENT_VARIABLE
@@ -48,7 +48,7 @@ class Exit(NamedTuple):
     def reason(self) -> str:
         """For a person."""
         if self.out_of_memory:
-            return "out of memory: killed by the kernel"
+            return f"{OUT_OF_MEMORY}: killed by the kernel"
         if self.code < 0:
             try:
                 return f"killed by {signal.Signals(-self.code).name}"

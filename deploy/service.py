@@ -21,7 +21,7 @@ from deploy.bottleneck import bottleneck
 from deploy.config import RunConfig, load_run_config, write_config
 from deploy.curriculum import Curriculum
 from deploy.logs import Log, Terminal
-from deploy.memory import resident_bytes
+from deploy.memory import OUT_OF_MEMORY, resident_bytes
 from deploy.seats import Seats
 from deploy.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures
 from deploy.strays import Strays
@@ -238,7 +238,7 @@ class Service:
             if slot.plan.role == "actor" and slot.process is not None and slot.process.pid in members:
                 held = resident_bytes(members[slot.process.pid])
                 if held > limit:
-                    cause = f"out of memory: {held / 1e6:,.0f} MB of {limit / 1e6:,.0f} MB (actors.memory_bytes)"
+                    cause = f"{OUT_OF_MEMORY}: {held / 1e6:,.0f} MB of {limit / 1e6:,.0f} MB (actors.memory_bytes)"
                     self.supervisor.end(slot, cause)
 
     def _spawn(self, plan: Plan) -> Process:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from deploy.config import DeployConfig
 from deploy.liveness import Patience
+from deploy.memory import OUT_OF_MEMORY
 from deploy.process import Exit
 from deploy.topology import STOP_ORDER, Plan
 from transport.lifetime import HOPELESS_STATUS
@@ -17,6 +18,7 @@ from transport.metrics import Record
 
 State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
 LONGEST_DELAY_SECONDS = 60.0
+LEAK_PENANCE = 10.0  # times as long has to be worked to make up for a death for want of memory
 LAST_WAIT_SECONDS = 1.0  # what SIGKILL may take before we go on without
 USAGE_ERROR = 2
 
@@ -242,7 +244,8 @@ class Supervisor:
     def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
         worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
-        slot.failures = max(slot.failures - worked / self._config.healthy_seconds, 0.0) + 1
+        slow = LEAK_PENANCE if reason.startswith(OUT_OF_MEMORY) else 1.0  # to fill the memory takes a while, and proves nothing
+        slot.failures = max(slot.failures - worked / self._config.healthy_seconds / slow, 0.0) + 1
         if hopeless or slot.failures > self._config.restarts:
             slot.state = "failed"
             after = f" after {slot.restarts} restarts" if slot.restarts else ""

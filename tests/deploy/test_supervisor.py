@@ -172,6 +172,19 @@ def test_work_between_them_makes_up_for_deaths() -> None:
     assert world.slot("actor-0").restarts == 20
 
 
+def test_a_leak_that_takes_seconds_is_a_crash_loop_and_one_that_takes_hours_is_not() -> None:
+    world = World()
+    world.bring_up()
+    for worked, failures in [(5, 1.0), (5, 1.9), (5, 2.8), (3600, 1.0)]:
+        world.run(worked, step=0.5)
+        world.supervisor.end(world.slot("actor-0"), "out of memory: 312 MB of 300 MB (actors.memory_bytes)")
+        world.run(0.5)
+        assert world.slot("actor-0").failures == pytest.approx(failures, abs=0.1)
+        while world.slot("actor-0").state == "restarting":
+            world.run(0.1)
+        world.progress("actor-0")
+
+
 def test_silence_is_no_work() -> None:
     world = World(DeployConfig(restarts=1), mute=("actor-0",))
     world.bring_up()
