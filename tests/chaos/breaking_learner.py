@@ -29,7 +29,7 @@ def main() -> int:
             gradient.view(-1)[0] = torch.nan
         return answer
 
-    Optimiser._differentiate = breaking  # type: ignore[method-assign]
+    Optimiser._differentiate = breaking  # type: ignore[assignment,method-assign]
     return learner.main()
 
 
