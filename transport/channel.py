@@ -34,6 +34,7 @@ KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE
 BOUND = (zmq.ROUTER, zmq.XPUB)
 UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
 SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
+REQUEST_PARTS = 64  # of a message to a server; a chunk has a few
 REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
 Parts = list[bytes]
@@ -167,7 +168,8 @@ class Server(Channel):
     def _receive_parts(self, timeout_seconds: float) -> Parts | None:
         """As any channel; empty for a message of somebody in quarantine, whose parts are not even copied."""
         if not self.conduct.anyone:
-            return super()._receive_parts(timeout_seconds)
+            parts = super()._receive_parts(timeout_seconds)
+            return parts if parts is None else self._few(parts)
         try:
             if timeout_seconds > 0 and not self.socket.poll(int(timeout_seconds * 1000) or 1):
                 return None
@@ -181,7 +183,17 @@ class Server(Channel):
             return []
         parts = [frame.bytes for frame in frames]
         self.received_bytes += sum(map(len, parts))
-        return parts
+        return self._few(parts)
+
+    def _few(self, parts: Parts) -> Parts:
+        """The parts; none where there are so many that to read them was an attack. Its sender is not even told."""
+        if len(parts) <= REQUEST_PARTS:
+            return parts
+        self.malformed += 1
+        if self.conduct.quarantine(parts[0], told=True):
+            self.quarantined += 1
+            self._expelled.append(parts[0])
+        return []
 
     def shed(self) -> int:
         """Closes every connection; returns how many. Honest peers come back at once, and send again what was lost.
