@@ -164,6 +164,7 @@ class Server(Channel):
         super()._on_malformed(envelope, reason)
         if envelope:
             self.offence(envelope[0], "no message of this protocol")
+            self.conduct.write_off(envelope[0])
 
     def _receive_parts(self, timeout_seconds: float) -> Parts | None:
         """As any channel; empty for a message of somebody in quarantine, whose parts are not even copied."""

@@ -50,6 +50,11 @@ class Conduct:
         """Whether this sender is in quarantine."""
         return sender in self._quarantined
 
+    def write_off(self, sender: Hashable) -> None:
+        """One in quarantine that does not speak the protocol need not hear why."""
+        if sender in self._quarantined:
+            self._quarantined[sender] = -math.inf
+
     def told(self, sender: Hashable) -> bool:
         """Whether somebody in quarantine has been there for long enough to have heard of it."""
         return self._clock() - self._quarantined[sender] > TELLING_SECONDS
