@@ -32,6 +32,7 @@ HEARTBEATS = {
 }
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
 BOUND = (zmq.ROUTER, zmq.XPUB)
+UNREADABLE_SECONDS = 0.005  # that one call may spend on messages that nobody reads
 UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
 SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
 REQUEST_PARTS = 64  # of a message to a server; a chunk has a few
@@ -80,12 +81,15 @@ class Channel:
 
     def _receive_readable(self, timeout_seconds: float, envelope: int) -> tuple[Parts, Any, Parts] | None:
         """The next well-formed message as (its first `envelope` parts, message, raw parts). Others are counted and dropped."""
-        deadline = time.monotonic() + timeout_seconds
+        began = time.monotonic()
+        deadline = began + timeout_seconds
         for _ in range(UNREADABLE_PER_CALL):
             parts = self._receive_parts(max(deadline - time.monotonic(), 0.0) if timeout_seconds else 0.0)
             if parts is None:
                 return None
             if not parts:  # of somebody in quarantine
+                if time.monotonic() > began + timeout_seconds + UNREADABLE_SECONDS:
+                    return None
                 continue
             try:
                 if not envelope < len(parts) <= MAX_PARTS:
@@ -93,7 +97,7 @@ class Channel:
                 return parts[:envelope], unpack(parts[envelope]), parts[envelope + 1 :]
             except MalformedMessage as error:
                 self._on_malformed(parts[:envelope], str(error))
-        return None
+        return None  # enough for now: what can be read comes with the next call
 
     def _on_malformed(self, envelope: Parts, reason: str) -> None:
         self.malformed += 1
