@@ -95,7 +95,7 @@ class Protocol(RuleBasedStateMachine):
         self.begins = [0]  # the first chunk of each life of the writer
         self.server: ReplayServer | None = None
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        self.patches = [
+        self.patches: list[Any] = [
             patch("replay.client.Client", lambda address: Ends(self.wire, server=False)),
             patch("replay.client.time", clock),
             patch("replay.writers.time", clock),
