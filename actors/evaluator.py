@@ -155,9 +155,7 @@ class Evaluator:
         try:
             self._best.consider(version, dict(self._network.state_dict()), figures)
         except (OSError, CheckpointError) as error:
-            say(
-                f"could not write {self._run_dir.best.name} ({getattr(error, 'strerror', None) or error}); the one before is kept"
-            )
+            say(f"could not write {self._run_dir.best.name} ({getattr(error, 'strerror', None) or error}); the one before is kept")
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)

@@ -34,9 +34,7 @@ def describe(record: Record) -> str:
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
     lost += "".join(
-        f" · {get(name, 0):,.0f} {name.replace('_', ' ')}"
-        for name in ("damaged_chunks", "missing_chunks", "unfit_priorities")
-        if get(name)
+        f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in ("damaged_chunks", "missing_chunks", "unfit_priorities") if get(name)
     )
     return (
         f"{moved} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"

@@ -17,6 +17,7 @@ from replay.selectors import SelectorState
 from transport.metrics import Record
 from transport.run_dir import replacing
 
+
 ARCHIVE_ERRORS = (zipfile.BadZipFile, RuntimeError)  # the latter: nested too deep, encrypted, or another way of packing
 
 

@@ -127,9 +127,7 @@ def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_pa
         link.until(lambda: value("unfit_priorities") >= priorities - 1)
         server.table.check_invariants()
         whole = every_item(server.table)
-        row.measured(
-            chunks=sent, injected=injected, rejected=int(value("rejected")), unfit_priorities=int(value("unfit_priorities"))
-        )
+        row.measured(chunks=sent, injected=injected, rejected=int(value("rejected")), unfit_priorities=int(value("unfit_priorities")))
         row.measured(drawn=drawn, batches_with_a_bad_number=not_finite, initial_priorities_unknown=unknown)
         assert value("rejected") == injected > 0 and unknown and drawn and not not_finite
         assert np.isfinite(whole["observation/position"]).all()
@@ -225,9 +223,7 @@ def test_trouble_without_end_ends_the_learner(
 
 
 @pytest.mark.row("R24", "the weights themselves are no numbers", "not published, not saved; back to the newest sound checkpoint")
-def test_weights_that_are_no_numbers_are_neither_published_nor_saved(
-    row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_are_no_numbers_are_neither_published_nor_saved(row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     made = learner(bench, 60, lambda update: False)
     after_update, broken = made.algorithm.after_update, []
 
@@ -247,9 +243,7 @@ def test_weights_that_are_no_numbers_are_neither_published_nor_saved(
     assert int(about["epoch"]) == made.epoch and all(np.isfinite(weight).all() for weight in weights.values())
 
 
-@pytest.mark.row(
-    "S18", "an actor with a valid key sends rewards out of range", "rejected and counted; purge removes all of its items"
-)
+@pytest.mark.row("S18", "an actor with a valid key sends rewards out of range", "rejected and counted; purge removes all of its items")
 def test_rewards_out_of_range_are_rejected_and_an_actor_can_be_purged(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,9 +37,7 @@ SETTINGS = """
 def saving(folder: Path, kills: int, *before: str) -> dict[str, int]:
     """What tests/chaos/saving.py has seen."""
     command = [*before, sys.executable, "-m", "tests.chaos.saving", str(folder), str(kills)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
     seen: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return seen
@@ -84,9 +82,7 @@ def test_whatever_happens_to_the_newest_checkpoint_the_newest_sound_one_is_loade
     row.measured(harms=len(harms))
 
 
-@pytest.mark.row(
-    "R17", "a manifest that is damaged, behind, or hostile", "never stops a run; files then go by the checksum inside"
-)
+@pytest.mark.row("R17", "a manifest that is damaged, behind, or hostile", "never stops a run; files then go by the checksum inside")
 def test_a_manifest_that_says_nothing_true_never_stops_a_run(row: Row, tmp_path: Path) -> None:
     cases = {
         "cut": b'{"files": {"epoch-0000000003',
@@ -136,14 +132,7 @@ def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_anything_is_s
         return found
 
     orders = place = 0
-    for name in (
-        "epoch-0000000001.safetensors",
-        MANIFEST,
-        "latest.safetensors",
-        MANIFEST,
-        "epoch-0000000002.safetensors",
-        MANIFEST,
-    ):
+    for name in ("epoch-0000000001.safetensors", MANIFEST, "latest.safetensors", MANIFEST, "epoch-0000000002.safetensors", MANIFEST):
         begun = after(rf"openat\(.*/\.{re.escape(name)}\.\d+\.partial.*O_CREAT", place)
         synced = after(rf"fsync\(\d+<.*/\.{re.escape(name)}\.\d+\.partial>\) = 0", begun)
         renamed = after(rf"rename\w*\(.*/\.{re.escape(name)}\.\d+\.partial.*/{re.escape(name)}\"", begun)
@@ -193,9 +182,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.row(
-    "R4",
-    "learner kill -9, mid-save included",
-    "resumes every time; step regress <= 1 interval; actors adopt <= 5 s; never from scratch",
+    "R4", "learner kill -9, mid-save included", "resumes every time; step regress <= 1 interval; actors adopt <= 5 s; never from scratch"
 )
 def test_a_learner_killed_at_any_moment_goes_on_from_its_newest_checkpoint(row: Row, world: World) -> None:
     kills = row.times(0, 8, 20)
@@ -213,8 +200,7 @@ def test_a_learner_killed_at_any_moment_goes_on_from_its_newest_checkpoint(row: 
         world.until(lambda version=version: lives.announced > version, f"a learner after kill {kill + 1}")  # type: ignore[misc]
         back, adopted = time.monotonic(), lives.announced
         world.until(
-            lambda adopted=adopted: min(lives.acted_under().values()) >= adopted,
-            "both actors act under what it has published",  # type: ignore[misc]
+            lambda adopted=adopted: min(lives.acted_under().values()) >= adopted, "both actors act under what it has published"  # type: ignore[misc]
         )
         adopting.append(time.monotonic() - back)
         lines = [line for line in (world.folder / "terminal").read_text().splitlines() if "continues from epoch-" in line]

@@ -69,9 +69,7 @@ def hostile(canary: Path) -> dict[str, bytes]:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bomb:
         for name in ("numbers", "chunk_keys", "values"):
-            bomb.writestr(
-                f"{name}.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n"
-            )
+            bomb.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n")
     sound = safetensors.numpy.save({"x": np.zeros(16, np.float32)}, {"epoch": "1"})
     return {
         "a pickle": pickle.dumps(payload),

@@ -23,8 +23,7 @@ from tests.replay.link import Link
 from transport.channel import Client
 from transport.experience import ExperienceSpec, Field
 from transport.lifetime import new_incarnation
-from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello
-from transport.messages import pack as packed
+from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello, pack as packed
 
 pytestmark = pytest.mark.chaos
 SPEC = make_spec(length=8, stack=2, n_step=2)
@@ -89,11 +88,7 @@ def test_a_greeting_with_other_fields_is_no_greeting(row: Row, tmp_path: Path) -
     true = msgpack.unpackb(packed(hellos("old", PROTOCOL, SPEC)[0]))
     with Link(tmp_path, SPEC, FREE) as link:
         link.serve()
-        for told in (
-            true | {"run_id": "mine"},
-            {key: value for key, value in true.items() if key != "streams"},
-            true | {"streams": "1"},
-        ):
+        for told in (true | {"run_id": "mine"}, {key: value for key, value in true.items() if key != "streams"}, true | {"streams": "1"}):
             client = Client(link.address)
             client._send_parts([msgpack.packb(told)])
             malformed = link.server._server.malformed  # type: ignore[union-attr]
