@@ -110,7 +110,7 @@ class Evaluator:
         if None in addresses:
             return
         announce, payload = (str(address) for address in addresses)
-        follower = WeightFollower(announce, payload, self._network)
+        follower = WeightFollower(announce, payload, self._network, life.keys)
         life.ready()
         judged = UNTRAINED_VERSION  # chance acts in its place, so there is nothing to judge
         while not life.stopping:
@@ -155,7 +155,9 @@ class Evaluator:
         try:
             self._best.consider(version, dict(self._network.state_dict()), figures)
         except (OSError, CheckpointError) as error:
-            say(f"could not write {self._run_dir.best.name} ({getattr(error, 'strerror', None) or error}); the one before is kept")
+            say(
+                f"could not write {self._run_dir.best.name} ({getattr(error, 'strerror', None) or error}); the one before is kept"
+            )
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)

@@ -16,7 +16,7 @@ import psutil
 from msgspec import structs
 
 from actors.config import run_seed
-from deploy import process, runs
+from deploy import access, process, runs
 from deploy.bottleneck import bottleneck
 from deploy.config import RunConfig, load_run_config, write_config
 from deploy.curriculum import Curriculum
@@ -29,7 +29,9 @@ from deploy.supervisor import Process, Slot, Supervisor
 from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
 from transport.channel import Server
-from transport.messages import DRAIN_SECONDS, MAX_HEADER_BYTES, Progress, Scale, Scaling, Stop, Stopping, printable
+from transport.gate import GATE
+from transport.keys import OPERATOR, KeysError, role_of
+from transport.messages import DRAIN_SECONDS, MAX_HEADER_BYTES, Progress, Refused, Scale, Scaling, Stop, Stopping, printable
 from transport.metrics import finite
 from transport.run_dir import RunDir, write_atomically
 
@@ -62,7 +64,9 @@ class Service:
         run.create()
         run.remove_sockets()
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
-        self._control = Server(run.bind_address("supervisor"), MAX_HEADER_BYTES)
+        keys = run.keys("supervisor")
+        self._has_keys = keys is not None
+        self._control = Server(run.bind_address("supervisor"), MAX_HEADER_BYTES, keys=keys, door="supervisor")
         run.write_endpoint("supervisor", self._control.address)
         self._peers: dict[str, bytes] = {}
         self._gauge = Gauge()
@@ -99,6 +103,7 @@ class Service:
         numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
         cores_busy()  # the first call only sets the mark
+        GATE.say, print_line = self.say, GATE.say
         self._strays.adopt()
         try:
             while not self.supervisor.finished:
@@ -110,6 +115,7 @@ class Service:
             self._end_children()
             self._strays.close()
             self._control.close()
+            GATE.say = print_line
             self._board.close()
             self._run.remove_sockets()
             self.log.close()
@@ -157,6 +163,10 @@ class Service:
             timeout_seconds = 0
             peer, message, _ = arrived
             if isinstance(message, Progress):
+                if self._control.vouch(peer, role_of(message.name), message.name):
+                    continue
+                if self._has_keys and not self.supervisor.knows(message):  # an actor on another machine
+                    continue
                 if not self.supervisor.knows(message):
                     self._control.offence(peer, "progress of nobody who belongs to this run", STALE)
                     continue
@@ -167,6 +177,8 @@ class Service:
                     self.say(news)
                     self._seats.set_level(self._curriculum.level)
                 self._tell_seat(message.name)
+            elif isinstance(message, Scale | Stop) and (reason := self._control.vouch(peer, OPERATOR)):
+                self._control.send(peer, Refused(reason))
             elif isinstance(message, Scale):
                 before = self._config.actors.count
                 self._control.send(peer, Stopping() if self.supervisor.stopping else Scaling(before, message.actors))
@@ -198,6 +210,8 @@ class Service:
             write_atomically(self._run.config, write_config(self._config))
         except OSError as error:
             self.say(f"could not write {self._run.config.name} ({error.strerror}): a resume will have {before} actors")
+        if self._has_keys:
+            access.make_missing(self._run, actors)
         self._seats.renew(actors)
         self.supervisor.replan(self._plan(self._config, self._run.path))
         for name in list(self._peers):
@@ -348,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with runs.locked(run):
             return Service(run, load_run_config(run.config), None, options.stop_after_seconds).run()
-    except runs.AlreadyUp as error:
+    except (runs.AlreadyUp, KeysError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 3
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import psutil
 import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
@@ -77,10 +79,12 @@ class Checkpoints:
     """The full checkpoints of a run: `epoch-NUMBER.safetensors`, a bounded number of them."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        """Removes what a writer that was killed left behind."""
+        """Removes what a writer that was killed left behind; not what the evaluator may be writing now."""
         self._folder, self._keep = folder, keep
         for partial in folder.glob(".*.partial"):
-            partial.unlink(missing_ok=True)
+            writer = partial.name.split(".")[-2]
+            if not (writer.isdecimal() and int(writer) != os.getpid() and psutil.pid_exists(int(writer))):
+                partial.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
         """All there are, newest first."""

@@ -83,7 +83,7 @@ class Learner:
         if group.size > 1:
             self._become_one()
         bind = run_dir.bind_address
-        self._publisher = None if group.rank else WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
+        self._publisher = None if group.rank else WeightPublisher(bind("weights"), bind("payload"), life.incarnation, life.keys)
         self._publish()
         if self._publisher:
             run_dir.write_endpoint("payload", self._publisher.addresses[1])
@@ -98,7 +98,7 @@ class Learner:
         rollouts = isinstance(self.algorithm, Ppo)
         # The batch in use keeps its slot. The next rollouts are not asked for ahead: they would be older.
         size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
-        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
+        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts, keys=life.keys)
         try:
             life.ready()
             self._learn(sampler)
@@ -297,14 +297,14 @@ class Learner:
     def _go_back_if_needed(self, figures: dict[str, float]) -> bool:
         """To the newest sound checkpoint, once nothing has been learned for long; again, to the one before. Every process of the
         group does. Version and epoch go on growing, random numbers go on. Raises Diverged."""
-        refused = self._publisher.refused if self._publisher else 0
+        refused, count = (self._publisher.refused_version, self._publisher.refused) if self._publisher else (-1, 0)
         updates, self._updates_before = self._metrics.value("updates") - self._updates_before, self._metrics.value("updates")
-        self._metrics.gauge("refused_weights", refused)
+        self._metrics.gauge("refused_weights", count)
         reason = self._watch.reason(figures, int(updates), refused)
         if not self.group.any(bool(reason)):
             return False
         reason = reason or "another process says so"
-        times = self._watch.go_back(reason)
+        times = self._watch.go_back(reason, self.version)
         self._metrics.count("rollbacks")
         found = self._checkpoints.newest(self.group.say, passing_over=times - 1)
         if found is None:

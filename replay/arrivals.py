@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from replay.table import RejectedChunk, check_values
@@ -56,6 +57,17 @@ class Pending(NamedTuple):
     writer: Writer
     message: Insert
     parts: list[bytes]
+
+
+def regrouped(message: Insert, parts: list[bytes]) -> list[bytes]:
+    """The parts of a chunk that was cut to the frame limit; none where they are not what the message says."""
+    if not message.sizes:
+        return parts
+    payload = b"".join(parts)
+    if sum(message.sizes) != len(payload):
+        return []
+    ends = list(accumulate(message.sizes))
+    return [payload[end - size : end] for end, size in zip(ends, message.sizes, strict=True)]
 
 
 def read_arrival(spec: ExperienceSpec, message: Insert, parts: list[bytes], room: Columns, streams: int) -> Chunk:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.storage import batch_layout, rollout_layout
-from transport.channel import Client
+from transport.channel import FRAME_BYTES, Client, cut
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
+from transport.keys import Keys
+from transport.lifetime import say
 from transport.messages import (
     PROTOCOL,
     Ack,
@@ -32,6 +34,7 @@ from transport.messages import (
 from transport.slab import Slab
 
 SILENCE_SECONDS = 2.0  # replay answers, or says that it holds, several times in this long; more means trouble
+ABSENCE_SECONDS = 3.0  # without a word of any kind: a person should know
 GOODBYE_SECONDS = 0.5
 MESSAGES_PER_POLL = 256  # a server that talks without end must not keep a process from its own work
 MOST_CREDIT_BYTES = 1 << 30  # however much more a server gives: it is this process's memory
@@ -45,20 +48,22 @@ class ReplayRefused(RuntimeError):
 class _Unacknowledged:
     sequence: int
     message: Insert
-    parts: list[bytes]
+    parts: Sequence[bytes | memoryview]
     steps: int
 
 
 class ExperienceWriter:
     """Sends chunks and holds each until replay has acknowledged it.
 
-    Nothing here blocks: `insert` when `has_credit`, and call `poll` often. Chunks are sent again only over a new connection
-    or to a new replay server, and replay drops what it already has.
+    Nothing here blocks: `insert` when `has_credit`, and call `poll` often. Chunks are sent again only where replay, when greeted,
+    says that it has not got them, and replay drops what it already has.
     """
 
-    def __init__(self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int) -> None:
+    def __init__(
+        self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int, keys: Keys | None = None
+    ) -> None:
         """Connects in the background; credit arrives with replay's welcome."""
-        self._client = Client(address)
+        self._client = Client(address, keys=keys, door="replay")
         self._name, self._incarnation, self._spec, self._streams = name, incarnation, spec, streams
         self._unacknowledged: deque[_Unacknowledged] = deque()
         self._next_sequence = 0
@@ -67,8 +72,10 @@ class ExperienceWriter:
         self._credit_bytes = 0
         self._server: tuple[int, int] | None = None  # (incarnation, connection) of the last welcome
         self._welcomed = False  # while a greeting is unanswered nothing is sent, or it might arrive before what was lost
-        self._heard = time.monotonic()
+        self._heard = self._last_word = time.monotonic()
+        self._absent = False
         self._greeted = 0.0
+        self.absences = 0  # times that there was no word from replay for long
         self.raw_bytes = 0
         self.sent_bytes = 0
         self.acknowledged_steps = 0
@@ -93,12 +100,16 @@ class ExperienceWriter:
     def insert(self, chunk: Chunk) -> None:
         """Packs and sends a chunk."""
         parts = pack_chunk(self._spec, chunk)
-        message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts))
+        travelling: Sequence[bytes | memoryview] = parts
+        sizes: tuple[int, ...] = ()
+        if max(map(len, parts)) > FRAME_BYTES:
+            travelling, sizes = cut(b"".join(parts)), tuple(map(len, parts))
+        message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts), sizes)
         if not self._unacknowledged:
             self._heard = time.monotonic()  # silence counts from here
         history = self._spec.history
         steps = int(np.count_nonzero(chunk.columns["valid"][history : history + chunk.length]))
-        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, parts, steps))
+        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, travelling, steps))
         self._next_sequence += 1
         self.raw_bytes += self._spec.rows(chunk.length) * self._spec.row_bytes
         self.sent_bytes += sum(map(len, parts))
@@ -112,6 +123,7 @@ class ExperienceWriter:
                 break
             timeout_seconds = 0
             message = arrival[0]
+            self._hears()
             if isinstance(message, Credit):  # says nothing of what is under way, so it does not break a silence
                 self._credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
                 continue
@@ -129,9 +141,22 @@ class ExperienceWriter:
             elif isinstance(message, Refused):
                 raise ReplayRefused(message.reason)
         self._send()
-        silent = time.monotonic() - self._heard > SILENCE_SECONDS
-        if (not self._welcomed or (silent and self._unacknowledged)) and time.monotonic() - self._greeted > SILENCE_SECONDS:
+        now = time.monotonic()
+        silent = now - self._heard > SILENCE_SECONDS
+        if (not self._welcomed or (silent and self._unacknowledged)) and now - self._greeted > SILENCE_SECONDS:
             self._greet()
+        if not self._absent and now - self._last_word > ABSENCE_SECONDS:
+            self._absent = True
+            self.absences += 1
+            say(f"no word from replay for {ABSENCE_SECONDS:g} s: {self.outstanding} chunks are held until it answers")
+
+    def _hears(self) -> None:
+        """Any message will do: replay is there."""
+        now = time.monotonic()
+        if self._absent:
+            self._absent = False
+            say(f"replay answers again, after {now - self._last_word:.0f} s")
+        self._last_word = now
 
     def close(self) -> None:
         """Closes; call after the last acknowledgement, or accept that what is outstanding is lost."""
@@ -145,10 +170,12 @@ class ExperienceWriter:
         self._client.send(WriterHello(self._name, self._incarnation, PROTOCOL, self._spec.digest, self._streams, first))
 
     def _welcome(self, message: WriterWelcome) -> None:
-        self._welcomed = True
+        awaited, self._welcomed = not self._welcomed, True
         self._credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
         server = (message.server_incarnation, message.connection)
-        if server != self._server:  # over the same connection, whatever was sent is still on its way
+        # All that was sent over the same connection went ahead of the greeting: what replay does not have has been lost. But what
+        # answers a greeting sent twice knows nothing of what has been sent since.
+        if awaited or server != self._server:
             self._server = server
             self._next_to_send = message.next_sequence
 
@@ -203,6 +230,7 @@ class Sampler:
         slots: int,
         shared: bool = True,
         rollouts: bool = False,
+        keys: Keys | None = None,
     ) -> None:
         """`batch_size` counts items, or whole chunks where `rollouts` are wanted (replay.selector is fifo).
 
@@ -210,7 +238,7 @@ class Sampler:
         """
         self.oldest_version = -1
         self.batch_size = batch_size
-        self._client = Client(address)
+        self._client = Client(address, keys=keys, door="replay")
         layout = rollout_layout(spec, batch_size) if rollouts else batch_layout(spec, batch_size)
         self._slab = Slab.create(layout, slots)
         slab_name = self._slab.name if shared else ""

@@ -17,7 +17,6 @@ from replay.selectors import SelectorState
 from transport.metrics import Record
 from transport.run_dir import replacing
 
-
 ARCHIVE_ERRORS = (zipfile.BadZipFile, RuntimeError)  # the latter: nested too deep, encrypted, or another way of packing
 
 
@@ -78,7 +77,7 @@ def read_state(path: Path, chunk_length: int) -> TableState | None:
             raise ValueError("arrays of another kind")
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError("a priority that is no number")
-        np.random.PCG64(0).state = numbers.random  # refuses what is no state of a generator
+        np.random.PCG64(0).state = numbers.random  # type: ignore[assignment]  # refuses what is no state of it
         selector = SelectorState(values=values, exponent=numbers.exponent, highest=numbers.highest, random=numbers.random)
         return TableState(
             numbers.next_chunk, chunk_keys, numbers.inserted_items, numbers.sampled_items, selector, numbers.counters

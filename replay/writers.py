@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 
-from replay.arrivals import Pending, Writer
+from replay.arrivals import Pending, Writer, regrouped
 from replay.serving import mismatch
 from replay.source import Source
 from transport.channel import Server
 from transport.compression import chunk_wire_bytes
 from transport.conduct import ODDITY
 from transport.experience import ExperienceSpec
+from transport.lifetime import say
 from transport.messages import MOST_ACTORS, Ack, Credit, Greet, Hold, Insert, Refused, WriterHello, WriterWelcome
 from transport.metrics import Metrics
 
-CREDIT_SECONDS = 5.0  # how often writers are told their credit, which finds out who is gone
+CREDIT_SECONDS = 0.5  # how often writers are told their credit, which finds out who is gone and tells them that replay is there
 MOST_LIVES = 4 * MOST_ACTORS  # of actors, that are remembered
 GREETING = 0.2  # of an offence: one greeting in a while is none
 LEAST_CREDIT_CHUNKS = 32  # in judging what arrives out of order
@@ -147,7 +148,7 @@ class Writers:
             writer.waiting += 1
             if sum(map(len, parts)) > chunk_wire_bytes(self._spec):
                 parts = []  # no chunk, but its place in the sequence is taken
-            self._source.pending.append(Pending(writer, message, parts))
+            self._source.pending.append(Pending(writer, message, regrouped(message, parts)))
 
     def _out_of_order(self, writer: Writer, counter: str) -> None:
         """What an honest writer may do, too, with all that it has under way, when a connection breaks."""
@@ -185,6 +186,8 @@ class Writers:
         for writer in list(self._here.values()):
             if not self._tell_credit(writer, self._source.credit_bytes(writer)):
                 self._leave(writer)
+                self._metrics.count("lost_writers")
+                say(f"{writer.name} cannot be reached any more; whatever it has not been told is stored it will send again")
                 self.share_credit_soon()  # once more, with fewer
         self._share_out()
 

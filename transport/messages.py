@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_ACTORS = 1024
@@ -66,12 +66,17 @@ class WriterWelcome(Message, frozen=True, tag="writer_welcome"):
 
 
 class Insert(Message, frozen=True, tag="insert"):
-    """One chunk. Raw parts: one per large column (compressed as its codec says), then all small columns in one part."""
+    """One chunk. Raw parts: one per large column (compressed as its codec says), then all small columns in one part.
+
+    Where one of these is larger than the frame limit, `sizes` says how large each is, and what travels is all of them in a row,
+    cut to the limit.
+    """
 
     sequence: Count
     stream: Annotated[int, Meta(ge=0, le=100_000)]
     length: Annotated[int, Meta(ge=1, le=65_536)]
     crc32: Annotated[int, Meta(ge=0, le=2**32 - 1)]  # over all raw parts in order
+    sizes: Annotated[tuple[Count, ...], Meta(max_length=256)] = ()
 
 
 class Ack(Message, frozen=True, tag="ack"):

@@ -36,7 +36,7 @@ class Chosen:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the others; an unknown name is an error."""
-        names = {id(item): mark.args[0] for item in items if (mark := item.get_closest_marker("row"))}
+        names = {id(item): mark.args[0].upper() for item in items if (mark := item.get_closest_marker("row"))}
         if unknown := self._wanted - set(names.values()):
             known = ", ".join(sorted(set(names.values())))
             raise pytest.UsageError(f"no row is called {', '.join(sorted(unknown))}; known: {known}")

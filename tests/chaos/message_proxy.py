@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import zmq
@@ -45,7 +46,7 @@ class MessageProxy:
         self.address = str(self._front.getsockopt_string(zmq.LAST_ENDPOINT))
         self._target = target
         self._backs: dict[bytes, zmq.Socket[bytes]] = {}
-        self._late: list[tuple[float, int, Callable[[], None]]] = []
+        self._late: list[tuple[float, int, Callable[[], object]]] = []
         self._number = count()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="message proxy", daemon=True)
@@ -79,18 +80,18 @@ class MessageProxy:
                     self._backs[peer] = self._socket(zmq.DEALER)
                     self._backs[peer].connect(self._target)
                     poller.register(self._backs[peer], zmq.POLLIN)
-                self._treat("up", self.up, lambda parts=parts, back=self._backs[peer]: back.send_multipart(parts))
+                self._treat("up", self.up, partial(self._backs[peer].send_multipart, parts))
             for peer, back in self._backs.items():
                 while back in ready:
                     try:
                         parts = back.recv_multipart(zmq.DONTWAIT)
                     except zmq.Again:
                         break
-                    self._treat("down", self.down, lambda parts=[peer, *parts]: self._front.send_multipart(parts))
+                    self._treat("down", self.down, partial(self._front.send_multipart, [peer, *parts]))
             while self._late and self._late[0][0] <= time.monotonic():
                 heapq.heappop(self._late)[2]()
 
-    def _treat(self, way: str, chances: Chances, send: Callable[[], None]) -> None:
+    def _treat(self, way: str, chances: Chances, send: Callable[[], object]) -> None:
         self.seen[way] += 1
         if self._random.random() < chances.drop:
             self.dropped[way] += 1

@@ -46,6 +46,7 @@ class TcpProxy:
         self._target = _host_and_port(target)
         self._random = random.Random(seed)
         self._linked: dict[int, asyncio.Task[None]] = {}  # the connections that there are
+        self._windows: dict[int, list[_Window]] = {}  # of each
         self._cut_after: int | None = None
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._listening.setblocking(False)
@@ -64,6 +65,11 @@ class TcpProxy:
     def set(self, **changes: Any) -> None:
         """Only these faults from now on; none without any."""
         self.faults = Faults(**changes)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it has taken in and not passed on yet."""
+        return sum(window.held for windows in list(self._windows.values()) for window in windows)
 
     def reset(self) -> int:
         """Ends every connection by RST, whatever is under way; returns how many there were."""
@@ -113,13 +119,14 @@ class TcpProxy:
             for way, source, sink in (("up", near, far), ("down", far, near)):
                 queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
                 under_way = _Window()
+                self._windows.setdefault(number, []).append(under_way)
                 work.append(self._loop.create_task(self._read(number, way, source, queue, under_way)))
                 work.append(self._loop.create_task(self._write(sink, queue, under_way)))
             self._linked[number] = _own_task()
             try:
                 await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                del self._linked[number]
+                del self._linked[number], self._windows[number]
                 for task in work:  # before the sockets are closed: their numbers are soon those of others
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)

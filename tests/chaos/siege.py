@@ -20,13 +20,22 @@ from replay.config import ReplayConfig
 from replay.journal import Journal
 from replay.table import Table
 from tests.flow.fleet import ROOT, wait_until
-from tests.replay.examples import every_item, make_spec, stream_chunks
+from tests.replay.examples import every_item, make_spec
+from transport.experience import Chunk
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
 SPEC = make_spec(length=16, stack=1, n_step=1)
 CONFIG = ReplayConfig(min_size=1, capacity=400_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
 CHUNKS_PER_SECOND = 100
+
+
+def numbered_chunk(number: int) -> Chunk:
+    """The chunk of a stream without an end whose rows count up."""
+    rows = number * SPEC.chunk_length + np.arange(SPEC.rows(SPEC.chunk_length))
+    columns = {column.name: np.zeros((len(rows), *column.shape), column.dtype) for column in SPEC.columns}
+    columns["position"][:], columns["valid"][:], columns["episode_step"][:] = rows, 1, rows
+    return Chunk(0, SPEC.chunk_length, columns)
 
 
 class Honest(threading.Thread):
@@ -36,7 +45,7 @@ class Honest(threading.Thread):
         """`seconds`: of steps, at most."""
         super().__init__(name="honest", daemon=True)
         self._address = address
-        self._chunks = stream_chunks(SPEC, {}, int(seconds * CHUNKS_PER_SECOND * SPEC.chunk_length))
+        self._most_chunks = int(seconds * CHUNKS_PER_SECOND)
         self._leaving = threading.Event()
         self.acknowledged = 0  # steps
         self.inserted = 0  # chunks
@@ -47,10 +56,10 @@ class Honest(threading.Thread):
         writer = ExperienceWriter(self._address, "actor-0", new_incarnation(), SPEC, 1)
         began = time.monotonic()
         try:
-            while not self._leaving.is_set() and self.inserted < len(self._chunks):
+            while not self._leaving.is_set() and self.inserted < self._most_chunks:
                 writer.poll(0.005)
                 while self.inserted < (time.monotonic() - began) * CHUNKS_PER_SECOND and writer.has_credit:
-                    writer.insert(self._chunks[self.inserted])
+                    writer.insert(numbered_chunk(self.inserted))
                     self.inserted += 1
                 self.acknowledged = writer.acknowledged_steps
             deadline = time.monotonic() + 20

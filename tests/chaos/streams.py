@@ -10,17 +10,14 @@ import numpy as np
 from actors.chunker import Chunker
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
-from tests.flow.counting_env import ACTIONS, SIDE, CountingEnv
-from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+from tests.flow.counting_env import ACTIONS, CountingEnv
+from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, Field
 
 
-def counting_spec(chunk_length: int = 16, image: bool = False, n_step: int = 3) -> ExperienceSpec:
-    """What actors of the counting environment record."""
-    if image:
-        fields = (Field("observation", (SIDE, SIDE), "|u1", 1 / 255, codec="lz4"),)
-    else:
-        fields = (Field("observation", (8,), "<f4"),)
-    return ExperienceSpec(fields, Categorical(ACTIONS), chunk_length, 1, n_step)
+def counting_spec(chunk_length: int = 16, side: int = 0, n_step: int = 3) -> ExperienceSpec:
+    """What actors of the counting environment record: images of `side` pixels, not compressed, or vectors."""
+    field = Field("observation", (side, side), "|u1", 1 / 255) if side else Field("observation", (8,), "<f4")
+    return ExperienceSpec((field,), Categorical(ACTIONS), chunk_length, 1, n_step)
 
 
 def counting_replay(**settings: Any) -> ReplayConfig:
@@ -33,7 +30,8 @@ class CountingStream:
     """One environment, stepped at random and cut into chunks: an endless iterator of them."""
 
     def __init__(self, spec: ExperienceSpec, identity: int) -> None:
-        self._env = CountingEnv(image=spec.fields[0].dtype == "|u1")
+        self._shape = spec.fields[0].shape
+        self._env = CountingEnv(image=len(self._shape) > 1)
         self._chunker = Chunker(spec, 1, chunk_seconds=1e9)
         self._random = np.random.default_rng(identity)
         self._observation, _ = self._env.reset(seed=identity)
@@ -55,24 +53,25 @@ class CountingStream:
     def _step(self) -> None:
         action = int(self._random.integers(ACTIONS))
         seen, reward, terminated, truncated, _ = self._env.step(action)
-        row = {"observation": self._observation[None]}, np.array([action]), np.array([reward], np.float32)
+        row = self._seen(self._observation), np.array([action]), np.array([reward], np.float32)
         ends = np.array([terminated]), np.array([truncated])
-        self._ready.extend(self._chunker.step(*row, *ends, {"observation": seen[None]}, 0, {}))
+        self._ready.extend(self._chunker.step(*row, *ends, self._seen(seen), 0, {}))
         self._observation = self._env.reset()[0] if terminated or truncated else seen
         self.steps += 1
 
+    def _seen(self, observation: np.ndarray) -> Columns:
+        return {"observation": np.resize(observation, self._shape)[None]}
+
 
 class Feeder:
-    """A writer that sends a stream's chunks whenever it has credit, up to a number of them."""
+    """A writer that sends a stream's chunks whenever it has credit."""
 
     def __init__(self, address: str, name: str, incarnation: int, stream: CountingStream, spec: ExperienceSpec) -> None:
         self.writer = ExperienceWriter(address, name, incarnation, spec, 1)
         self._stream = stream
-        self.sent = 0
 
-    def turn(self, most: int | None = None) -> None:
-        """Sends what it may, hears what there is."""
-        while self.writer.has_credit and (most is None or self.sent < most):
+    def turn(self, feeding: bool = True) -> None:
+        """Sends what it may, or nothing new; hears what there is."""
+        while feeding and self.writer.has_credit:
             self.writer.insert(next(self._stream))
-            self.sent += 1
         self.writer.poll()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,17 +25,24 @@ from actors.envs.vector import VectorEnv
 from deploy import cli
 from deploy.config import RunConfig
 from learner import __main__ as command
+from learner.acting import Acted
+from learner.algorithms.ppo import Ppo
 from learner.checkpoint import Checkpoints, read
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig
+from learner.group import STORE_VARIABLE
 from learner.rollback import Diverged
+from learner.rollouts import to_rollout
 from learner.train import Learner, LearnerSettings
 from replay.config import ReplayConfig
 from replay.provenance import actors
+from tests.chaos import breaking_learner
 from tests.chaos.rows import Row
-from tests.learner.test_train import CONFIG, SPEC, Bench
+from tests.flow.fleet import ROOT, wait_until
+from tests.learner.rollouts import play, to_arrays
+from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.experience import INITIAL_PRIORITY, Chunk
+from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Columns, ExperienceSpec, Field
 from transport.lifetime import HOPELESS_STATUS
 
 pytestmark = pytest.mark.chaos
@@ -127,7 +138,9 @@ def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_pa
         link.until(lambda: value("unfit_priorities") >= priorities - 1)
         server.table.check_invariants()
         whole = every_item(server.table)
-        row.measured(chunks=sent, injected=injected, rejected=int(value("rejected")), unfit_priorities=int(value("unfit_priorities")))
+        row.measured(
+            chunks=sent, injected=injected, rejected=int(value("rejected")), unfit_priorities=int(value("unfit_priorities"))
+        )
         row.measured(drawn=drawn, batches_with_a_bad_number=not_finite, initial_priorities_unknown=unknown)
         assert value("rejected") == injected > 0 and unknown and drawn and not not_finite
         assert np.isfinite(whole["observation/position"]).all()
@@ -222,10 +235,82 @@ def test_trouble_without_end_ends_the_learner(
     assert command._learn(settings, bench.run_dir, bench.life(), 0, 1) == HOPELESS_STATUS, "no use in starting it again"
 
 
+@pytest.mark.row(
+    "R24", "gradients are no numbers for long, in PPO", "after N skipped in a row back to the newest sound checkpoint"
+)
+def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = ExperienceSpec((Field("position", (3,), "<f4"),), Categorical(3), 8, 1, 1, (LOG_PROB,))
+    config = msgspec.structs.replace(CONFIG, rollback_after=AFTER, checkpoint_epochs=1)
+    life, algorithm = bench.life(), PpoConfig(hidden=8, passes=3, minibatches=2)
+    life.last_update = 1_000
+    made = Learner(LearnerSettings(1, "toy", algorithm, config, spec, 1), bench.run_dir, life)
+    assert isinstance(made.algorithm, Ppo)
+
+    def act(stacked: Columns) -> Acted:
+        return Acted(np.zeros(2, np.int64), {LOG_PROB: np.full(2, -1.1, np.float32)})
+
+    rollout = to_rollout(to_arrays(spec, play(spec, act, 2, 20, 1)[0]), spec, torch.device("cpu"))
+    for epoch in range(6):  # of six updates each; from the third on for two epochs without a step
+        items, _ = made.algorithm.prepare(rollout, vtrace=False)
+        if epoch in (2, 3):
+            items = items._replace(advantage=items.advantage * np.nan)
+        measured = made._passes(made.algorithm, items)
+        assert measured is not None
+        made._end_epoch(measured)
+    backs = [line for line in capsys.readouterr().out.splitlines() if "goes back to" in line]
+    row.measured(backs[0] if backs else "nothing", rollbacks=len(backs))
+    assert len(backs) == 1 and "12 updates in a row" in backs[0] and "epoch-0000000002.safetensors" in backs[0]
+    assert [path.stem[-1] for path in Checkpoints(bench.run_dir.checkpoints, 3).paths()] == ["6", "5", "2"]
+    assert made._publisher is not None and finite(bench)
+    made._publisher.close()
+
+
+@pytest.mark.row("R24", "gradients of one of two learner processes are no numbers", "both go back, to the same, and on")
+def test_all_processes_of_a_learner_go_back_together(row: Row, bench: Bench, tmp_path: Path) -> None:
+    row.times(0, 1)
+    write_run(bench.run_dir, SPEC)
+    document = tomllib.loads(bench.run_dir.config.read_text())
+    document["learner"] |= {"rollback_after": AFTER, "processes": 2}
+    bench.run_dir.config.write_text(tomli_w.dumps(document))
+    command = [sys.executable, "-m", breaking_learner.__name__, str(bench.run_dir.path), "31", str(30 + AFTER)]
+    shared = os.environ | {
+        STORE_VARIABLE: str(tmp_path / "store"),
+        "WORLD_SIZE": "2",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+    log = (tmp_path / "log").open("wb")
+    ranks = [subprocess.Popen(command, env=shared | {"RANK": str(rank)}, stdout=log, stderr=log) for rank in range(2)]
+
+    def read_log() -> str:
+        return (tmp_path / "log").read_text()
+
+    def learned() -> bool:
+        assert all(rank.poll() is None for rank in ranks), read_log()
+        return any(int(path.stem[6:]) > 40 for path in bench.run_dir.checkpoints.glob("epoch-*"))
+
+    try:
+        wait_until(learned, 120, "both go on")
+        for rank in ranks:
+            rank.send_signal(signal.SIGTERM)
+        wait_until(lambda: all(rank.poll() is not None for rank in ranks), 30, "both end")
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        log.close()
+    backs = [line for line in read_log().splitlines() if "goes back to" in line]
+    row.measured(backs[0] if backs else read_log()[-500:], rollbacks=len(backs), statuses=[rank.returncode for rank in ranks])
+    assert len(backs) == 1 and "epoch-0000000015" in backs[0] and [rank.returncode for rank in ranks] == [0, 0]
+    assert finite(bench)
+
+
 @pytest.mark.row("R24", "the weights themselves are no numbers", "not published, not saved; back to the newest sound checkpoint")
-def test_weights_that_are_no_numbers_are_neither_published_nor_saved(row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_are_no_numbers_are_neither_published_nor_saved(
+    row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = learner(bench, 60, lambda update: False)
-    after_update, broken = made.algorithm.after_update, []
+    after_update, broken = made.algorithm.after_update, list[bool]()
 
     def breaking() -> None:
         after_update()
@@ -243,7 +328,9 @@ def test_weights_that_are_no_numbers_are_neither_published_nor_saved(row: Row, b
     assert int(about["epoch"]) == made.epoch and all(np.isfinite(weight).all() for weight in weights.values())
 
 
-@pytest.mark.row("S18", "an actor with a valid key sends rewards out of range", "rejected and counted; purge removes all of its items")
+@pytest.mark.row(
+    "S18", "an actor with a valid key sends rewards out of range", "rejected and counted; purge removes all of its items"
+)
 def test_rewards_out_of_range_are_rejected_and_an_actor_can_be_purged(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,8 +12,8 @@ import torch
 
 from actors.chunker import Chunker
 from actors.config import EnvConfig
-from actors.envs.spec import experience_spec
 from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from learner import resume
@@ -92,7 +92,9 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
             acted = policy.act(stack.stacked, "explore")
             step = vector.step(bounded(spec, acted.action))
             done = (step.reward, step.terminated, step.truncated, step.final_observation)
-            waiting += chunker.step(observation, acted.action, *done, epoch, {key: acted.remembered[key] for key in spec.remembered})
+            waiting += chunker.step(
+                observation, acted.action, *done, epoch, {key: acted.remembered[key] for key in spec.remembered}
+            )
             stack.push(step.observation, step.terminated | step.truncated)
             observation = step.observation
         if resumed_in is not None and epoch == epochs // 2:

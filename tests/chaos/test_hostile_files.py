@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import struct
 import zipfile
 from collections.abc import Callable
@@ -63,17 +62,18 @@ def saved_by_torch(what: object) -> bytes:
 
 def hostile(canary: Path) -> dict[str, bytes]:
     """Files by what is wrong with them."""
-    payload = Payload(canary)
+    payload, command = Payload(canary), f"touch {canary}".encode()
     objects = io.BytesIO()
     np.savez(objects, numbers=np.array([payload], dtype=object), chunk_keys=np.zeros(1), values=np.zeros(1))
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bomb:
+    header = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + "\n"
+    with zipfile.ZipFile(archive, "w") as claims:
         for name in ("numbers", "chunk_keys", "values"):
-            bomb.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n")
+            claims.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
     sound = safetensors.numpy.save({"x": np.zeros(16, np.float32)}, {"epoch": "1"})
     return {
-        "a pickle": pickle.dumps(payload),
-        "an old pickle": pickle.dumps(payload, protocol=0),
+        "a pickle": b"\x80\x02cos\nsystem\nX" + struct.pack("<I", len(command)) + command + b"\x85R.",
+        "an old pickle": b"cos\nsystem\n(S'" + command + b"'\ntR.",
         "torch.save": saved_by_torch({"policy": payload}),
         "an npz of objects": objects.getvalue(),
         "an npz that claims 8 TB": archive.getvalue(),

@@ -56,9 +56,9 @@ def test_a_message_beyond_the_limit_costs_its_sender_the_connection(row: Row, tm
     assert under > 0.9 * quiet and lost == doubled == 0
 
 
-@pytest.mark.row("S6", "a message whose parts never end", "peer dropped, RSS +<16 MiB, others unaffected (bounded, see the note)")
+@pytest.mark.row("S6", "a message whose parts never end", "bounded by what replay may have, given back, nothing lost")
 def test_a_message_without_end_does_not_take_more_memory_than_replay_may_have(row: Row, tmp_path: Path) -> None:
-    row.times(1, 1)
+    row.times(0, 1)
     config = structs.replace(CONFIG, capacity=160_000, receive_bytes=1_000_000)
     with Siege(tmp_path, "tcp", config) as siege:
         honest, most = siege.honest(60), 0
@@ -75,6 +75,7 @@ def test_a_message_without_end_does_not_take_more_memory_than_replay_may_have(ro
             most = max(most, siege.resident)
         wait_until(lambda: siege.resident < before + 64 * MIB, 15, "the memory is given back")
         after = honest.rate(2)
+        raw.close()
         honest.leave()
         siege.stop()
         lost, doubled = siege.stored()
@@ -149,7 +150,7 @@ def test_messagepack_bombs_are_refused(row: Row) -> None:
 )
 @pytest.mark.parametrize("kind", ["broken", "repeated", "unfit"])
 def test_who_sends_nonsense_is_put_in_quarantine_and_nobody_else_suffers(row: Row, tmp_path: Path, kind: str) -> None:
-    seconds = row.times(2, 20, 60)
+    seconds = row.times(2 if kind == "broken" else 0, 20, 60)
     with Siege(tmp_path) as siege:
         honest = siege.honest(3 * seconds + 40)
         quiet = honest.rate(seconds)
@@ -175,7 +176,7 @@ def test_who_sends_nonsense_is_put_in_quarantine_and_nobody_else_suffers(row: Ro
 
 @pytest.mark.row("S9", "10,000 greetings under new names", "memory bounded, others served, nothing taken twice")
 def test_greetings_without_end_do_not_fill_the_memory(row: Row, tmp_path: Path) -> None:
-    count = row.times(2000, 50_000)
+    count = row.times(0, 50_000)
     with Siege(tmp_path) as siege:
         honest = siege.honest(count / 200 + 60)
         before = siege.resident
@@ -210,7 +211,7 @@ def test_the_raw_client_speaks_well_enough_to_be_served(tmp_path: Path) -> None:
 
 @pytest.mark.row("S9", "a peer fills its queue and hangs up while the server is busy", "server never exits")
 def test_a_peer_that_fills_its_queue_and_hangs_up_does_not_end_the_server(row: Row, tmp_path: Path) -> None:
-    peers = row.times(3, 100)
+    peers = row.times(3, 60)
     script = (
         "import sys, time; from transport.channel import Server\n"
         "server = Server(sys.argv[1], receive_queue=4)\n"

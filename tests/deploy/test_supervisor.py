@@ -9,6 +9,7 @@ from deploy.config import DeployConfig, RunConfig
 from deploy.process import Exit
 from deploy.supervisor import Slot, Supervisor
 from deploy.topology import STOP_ORDER, Plan, topology
+from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 
 PLANS = (
@@ -233,6 +234,18 @@ def test_a_process_that_refuses_its_configuration_is_not_tried_again() -> None:
     world.run(1)
     assert len(world.starts("replay")) == 1
     assert world.supervisor.finished and world.supervisor.reason == "replay failed (exit 2: capacity too small)"
+
+
+def test_a_process_that_says_that_it_would_fail_again_is_not_tried_again_even_after_hours_of_work() -> None:
+    world = World()
+    world.bring_up()
+    world.now += 3600
+    world.run(1)
+    world.die("learner", HOPELESS_STATUS, "learning has broken down")
+    world.run(1)
+    assert len(world.starts("learner")) == 1
+    assert world.supervisor.exit_status == 1
+    assert world.supervisor.reason == f"learner failed (exit {HOPELESS_STATUS}: learning has broken down)"
 
 
 def test_a_process_that_cannot_be_started_counts_as_dead() -> None:

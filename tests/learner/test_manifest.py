@@ -16,7 +16,9 @@ from learner.manifest import MANIFEST, MOST_BYTES, DamagedManifest, Entry, chang
 ENTRY = Entry(hashlib.sha256(b"weights").hexdigest(), 7, 3, 1)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["files", "sha256", "bytes", "epoch", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["files", "sha256", "bytes", "epoch", "x"]), inner)
+    ),
     max_leaves=8,
 )
 

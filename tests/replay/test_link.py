@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +16,8 @@ from replay.client import SILENCE_SECONDS, ReplayRefused, Sampler
 from replay.config import ReplayConfig
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
+from transport.channel import FRAME_BYTES
+from transport.experience import Categorical, Chunk, ExperienceSpec, Field
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert
 
@@ -37,6 +40,33 @@ def test_every_chunk_is_acknowledged_once_it_is_in_the_table(link: Link) -> None
     assert writer.outstanding == 5
     link.until(lambda: writer.outstanding == 0, writer)
     assert server.table.inserted_items == 20 == writer.acknowledged_steps
+
+
+def test_a_part_above_the_frame_limit_is_cut_and_put_together_again(tmp_path: Path) -> None:
+    spec = ExperienceSpec((Field("picture", (100, 100), "|u1", codec="lz4"), Field("position", (), "<f4")), Categorical(4), 16)
+    noise = np.random.default_rng(0).integers(0, 256, (17, 100, 100), np.uint8)
+    columns = {column.name: np.ones((17, *column.shape), column.dtype) for column in spec.columns} | {"picture": noise}
+    with Link(tmp_path, spec, FREE) as link:
+        server, writer = link.serve(folder=tmp_path / "log"), link.writer()
+        link.until(lambda: writer.has_credit, writer)
+        writer.insert(Chunk(0, 16, columns))
+        assert [len(part) <= FRAME_BYTES for part in writer._unacknowledged[0].parts] == [True] * 3
+        link.until(lambda: writer.outstanding == 0, writer)
+        assert (server.table._storage.room(0)["picture"] == noise).all()
+        server = link.serve(folder=tmp_path / "log")
+        assert server.table.size == 16 and (server.table._storage.room(0)["picture"] == noise).all()
+
+
+def test_sizes_that_are_not_those_of_the_parts_cost_the_chunk(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    writer.insert(CHUNKS[0])
+    held = writer._unacknowledged[0]
+    link.until(lambda: writer.outstanding == 0, writer)
+    peer = next(iter(server._writers._peers))
+    server._writers.on_insert(peer, msgspec.structs.replace(held.message, sequence=1, sizes=(1, 2)), list(map(bytes, held.parts)))
+    link.until(lambda: link.metrics.value("rejected") == 1, writer)
+    assert server.table.inserted_items == 4
 
 
 def test_credit_runs_out_before_memory_does(link: Link) -> None:
@@ -115,6 +145,29 @@ def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -
         writer.insert(chunk)
     link.until(lambda: writer.outstanding == 0, writer, seconds=15)
     assert lost and server.table.inserted_items == 24 and link.metrics.value("gaps") == 1
+
+
+def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that_would_show_the_gap(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    send = writer._client.send
+    writer._client.send = lambda message, parts=(): True  # type: ignore[method-assign,assignment]
+    writer.insert(CHUNKS[0])
+    writer._client.send = send  # type: ignore[method-assign]
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert server.table.inserted_items == 4 and link.metrics.value("duplicates") == 0
+
+
+def test_a_greeting_answered_twice_sends_nothing_twice(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    writer._greet()
+    writer._greet()
+    link.until(lambda: writer._welcomed, writer)
+    for chunk in CHUNKS[:6]:
+        writer.insert(chunk)
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert server.table.inserted_items == 24 and link.metrics.value("duplicates") == 0
 
 
 def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:

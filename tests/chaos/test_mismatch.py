@@ -23,7 +23,8 @@ from tests.replay.link import Link
 from transport.channel import Client
 from transport.experience import ExperienceSpec, Field
 from transport.lifetime import new_incarnation
-from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello, pack as packed
+from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello
+from transport.messages import pack as packed
 
 pytestmark = pytest.mark.chaos
 SPEC = make_spec(length=8, stack=2, n_step=2)
@@ -54,7 +55,7 @@ def test_a_peer_that_does_not_match_is_refused_at_once(row: Row, tmp_path: Path)
         server, writer = link.serve(), link.writer()
         link.until(lambda: writer.has_credit, writer)
         sent = 0
-        for turn in range(times):
+        for _ in range(times):
             strangers = [
                 *((hello, "protocol") for version in (0, PROTOCOL - 1, PROTOCOL + 1) for hello in hellos("old", version, SPEC)),
                 *((hello, "another experience spec") for spec in OTHERS.values() for hello in hellos("other", PROTOCOL, spec)),
@@ -88,7 +89,11 @@ def test_a_greeting_with_other_fields_is_no_greeting(row: Row, tmp_path: Path) -
     true = msgpack.unpackb(packed(hellos("old", PROTOCOL, SPEC)[0]))
     with Link(tmp_path, SPEC, FREE) as link:
         link.serve()
-        for told in (true | {"run_id": "mine"}, {key: value for key, value in true.items() if key != "streams"}, true | {"streams": "1"}):
+        for told in (
+            true | {"run_id": "mine"},
+            {key: value for key, value in true.items() if key != "streams"},
+            true | {"streams": "1"},
+        ):
             client = Client(link.address)
             client._send_parts([msgpack.packb(told)])
             malformed = link.server._server.malformed  # type: ignore[union-attr]
@@ -104,7 +109,7 @@ def test_a_greeting_with_other_fields_is_no_greeting(row: Row, tmp_path: Path) -
 def test_the_real_clients_end_with_the_reason(row: Row, tmp_path: Path) -> None:
     with Link(tmp_path, SPEC, FREE) as link:
         link.serve()
-        for name, spec in OTHERS.items():
+        for spec in OTHERS.values():
             writer = link.writer("actor-9", spec=spec)
             with pytest.raises(ReplayRefused, match="another experience spec"):
                 link.until(lambda: False, writer, seconds=1)

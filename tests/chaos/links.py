@@ -1,0 +1,186 @@
+"""A replay server and writers of the counting environment's chunks, with faults between, histories and a verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from replay.config import ReplayConfig
+from replay.server import ReplayServer
+from tests.chaos.checker import Verdict, check
+from tests.chaos.history import recording
+from tests.chaos.message_proxy import Chances, MessageProxy
+from tests.chaos.proxy import TcpProxy
+from tests.chaos.streams import CountingStream, Feeder, counting_replay
+from tests.flow.fleet import ROOT
+from transport.experience import ExperienceSpec
+from transport.lifetime import new_incarnation
+from transport.metrics import Metrics
+from transport.run_dir import RunDir
+
+
+class Feeders(ExitStack):
+    """Writers in this process that feed a replay server, wherever that runs, and what becomes of it all."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec) -> None:
+        """Records every writer's history."""
+        super().__init__()
+        self.folder, self.spec = folder, spec
+        self.histories, self.log = folder / "histories", folder / "log"
+        self.histories.mkdir()
+        self.feeders: list[Feeder] = []
+        self.enter_context(recording(self.histories))
+
+    def add(self, address: str, count: int = 1) -> None:
+        """So many more actors."""
+        for _ in range(count):
+            identity = len(self.feeders)
+            stream = CountingStream(self.spec, identity)
+            feeder = Feeder(address, f"actor-{identity}", new_incarnation(), stream, self.spec)
+            self.feeders.append(feeder)
+            self.callback(feeder.writer.close)
+
+    def turn(self, feeding: bool = True) -> None:
+        """Everyone sends what they may; with `feeding` False nothing new."""
+        for feeder in self.feeders:
+            feeder.turn(feeding)
+
+    def until(self, true: Callable[[], object], what: str, seconds: float = 10, feeding: bool = True) -> None:
+        """Goes on, without a pause, until something is so."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+            self.turn(feeding)
+
+    def go_on(self, seconds: float) -> None:
+        """For so long."""
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= end, "the time is over", seconds + 30)
+
+    def all_go_on(self, seconds: float = 10) -> float:
+        """Until more of everyone has been acknowledged; returns how long that took."""
+        began, before = time.monotonic(), self.acknowledged
+        self.until(lambda: all(now > then for now, then in zip(self.acknowledged, before, strict=True)), "all go on", seconds)
+        return time.monotonic() - began
+
+    def drain(self, seconds: float = 20) -> None:
+        """Until everything that was sent has been acknowledged."""
+        self.until(lambda: not self.outstanding, "all acknowledged", seconds, feeding=False)
+
+    @property
+    def outstanding(self) -> int:
+        """Chunks not acknowledged, of all."""
+        return sum(feeder.writer.outstanding for feeder in self.feeders)
+
+    @property
+    def acknowledged(self) -> list[int]:
+        """Steps of each."""
+        return [feeder.writer.acknowledged_steps for feeder in self.feeders]
+
+    def verdict(self) -> Verdict:
+        """Of what is on disk; replay must have ended."""
+        return check(self.log, self.spec, self.histories)
+
+
+class Served(Feeders):
+    """With the server in this process, turned whenever somebody waits."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec, **replay: Any) -> None:
+        """Binds to loopback TCP."""
+        super().__init__(folder, spec)
+        self.metrics = Metrics()
+        config = counting_replay(**replay)
+        self.server = ReplayServer(
+            spec, config, 0, new_incarnation(), "tcp://127.0.0.1:*", self.metrics, self.log if config.durable else None
+        )
+        self.callback(self.server.close)
+
+    def proxy(self) -> TcpProxy:
+        """Between the server and whoever is given its address."""
+        return self.enter_context(TcpProxy(self.server.address))
+
+    def message_proxy(self, up: Chances, down: Chances) -> MessageProxy:
+        """The same for whole messages."""
+        return self.enter_context(MessageProxy("tcp://127.0.0.1:*", self.server.address, up, down))
+
+    def turn(self, feeding: bool = True) -> None:
+        """Of everyone, the server first."""
+        self.server.turn(0.001)
+        super().turn(feeding)
+
+    def verdict(self) -> Verdict:
+        """Ends everything first."""
+        self.close()
+        return super().verdict()
+
+
+class ReplayProcess:
+    """`python -m replay`, in a run's folder that holds just what it needs."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig) -> None:
+        """Nothing is started yet."""
+        self.run_dir = RunDir(folder / "run")
+        self.run_dir.create()
+        self.run_dir.config.write_text(tomli_w.dumps({"replay": msgspec.to_builtins(config)}))
+        self.run_dir.spec.write_bytes(msgspec.json.encode(spec))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ReplayProcess:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.kill()
+        self.run_dir.remove_sockets()
+
+    @property
+    def pid(self) -> int:
+        """Of the life that there is."""
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def bound(self) -> bool:
+        """Whether this life of it has bound its socket."""
+        try:
+            found = json.loads((self.run_dir.path / "endpoints" / "replay.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return bool(found["pid"] == self.pid)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, in all its lives."""
+        return str(self.run_dir.endpoint("replay"))
+
+    @property
+    def text(self) -> str:
+        """What it printed."""
+        return self.run_dir.log("replay").read_text()
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended."""
+        return self.process is None or self.process.poll() is not None
+
+    def start(self, module: str = "replay", *arguments: str) -> None:
+        """Another life, of `module`: tests.flow.dying_replay kills itself at a moment that is asked for."""
+        command = [sys.executable, "-m", module, str(self.run_dir.path), *arguments]
+        with self.run_dir.log("replay").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(15)
+            self.process = None

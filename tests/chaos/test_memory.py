@@ -1,0 +1,120 @@
+"""What a process of a run may take is bounded, and what it sends is what it had when it sent it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from replay.client import ExperienceWriter
+from tests.chaos.links import ReplayProcess
+from tests.chaos.rows import Row
+from tests.chaos.streams import counting_replay, counting_spec
+from tests.flow.fleet import wait_until
+from transport.channel import Client, Server
+from transport.experience import Chunk, ExperienceSpec
+from transport.lifetime import new_incarnation
+from transport.messages import Ack, Insert
+
+pytestmark = pytest.mark.chaos
+ACTORS = 8
+SPARE_BYTES = 64 << 20
+MOST_BYTES = 8 << 20
+
+
+def noise(spec: ExperienceSpec) -> Chunk:
+    """A chunk of what cannot be compressed."""
+    rows = spec.rows(spec.chunk_length)
+    columns = {column.name: np.zeros((rows, *column.shape), column.dtype) for column in spec.columns}
+    columns["observation"][:] = np.random.default_rng(0).integers(0, 256, columns["observation"].shape)
+    columns["valid"][:] = 1
+    return Chunk(0, spec.chunk_length, columns)
+
+
+@pytest.mark.row(
+    "R11",
+    "8 actors send as fast as they can",
+    "30 min: memory of replay <= capacity + actors x credit x largest message + 64 MiB",
+)
+@pytest.mark.skipif(os.name != "posix", reason="resident memory is told by the system")
+def test_replay_takes_no_more_memory_than_it_says(row: Row, tmp_path: Path) -> None:
+    seconds = row.times(4, 90, 1800)
+    spec = counting_spec(chunk_length=32, side=84)
+    config = counting_replay(capacity=8_000, durable=True)
+    chunk = noise(spec)
+    with ReplayProcess(tmp_path, spec, config) as replay:
+        replay.start()
+        wait_until(lambda: replay.bound, 30, "replay bound")
+        process = psutil.Process(replay.pid)
+        at_rest = process.memory_info().rss
+        writers = [ExperienceWriter(replay.address, f"actor-{n}", new_incarnation(), spec, 1) for n in range(ACTORS)]
+        end, most, most_of_first_half, credit = time.monotonic() + seconds, 0, 0, 0
+        while time.monotonic() < end:
+            for writer in writers:
+                writer.poll()
+                if writer.has_credit:
+                    writer.insert(chunk)
+                credit = max(credit, writer._credit_bytes)
+            most = max(most, process.memory_info().rss)
+            if time.monotonic() < end - seconds / 2:
+                most_of_first_half = most
+        steps = sum(writer.acknowledged_steps for writer in writers)
+        for writer in writers:
+            writer.close()
+        held = re.search(r"holds ([\d,]+) items at most, in ([\d,.]+) MB", replay.text)
+    assert held is not None
+    capacity = int(float(held[2].replace(",", "")) * 1e6)
+    allowed = capacity + ACTORS * credit + SPARE_BYTES
+    row.measured(
+        f"the ring turned over {steps / config.capacity:.1f} times",
+        seconds=seconds,
+        most_bytes=most,
+        allowed_bytes=allowed,
+        capacity_bytes=capacity,
+        at_rest_bytes=at_rest,
+        second_half_grew_bytes=most - most_of_first_half,
+    )
+    assert steps > config.capacity
+    assert most <= allowed
+
+
+@pytest.mark.row(
+    "R30", "a buffer is filled anew as soon as it has been sent", "1e6 messages of 1 B to 8 MiB: none with a wrong checksum"
+)
+def test_what_is_sent_is_what_the_buffer_held(row: Row, tmp_path: Path) -> None:
+    times = row.times(600, 20_000, 1_000_000)
+    chance, generator = random.Random(30), np.random.default_rng(30)
+    server = Server(f"ipc://{tmp_path}/server")
+    client = Client(server.address)
+    buffer = generator.integers(0, 256, MOST_BYTES, np.uint8)
+    wrong = received = sent = carried = 0
+    try:
+        while received < times:
+            while sent < times and sent - received < 8:
+                size = int(MOST_BYTES ** chance.random())  # as many small ones as large ones
+                other = size // 2
+                parts = [buffer[:size].data, buffer[other:size].data]
+                checksum = zlib.crc32(parts[1], zlib.crc32(parts[0]))
+                assert client.send(Insert(sent, 0, 1, checksum), parts)
+                sent += 1
+                buffer[:size] += np.uint8(1 + sent % 255)  # at once
+            while (arrival := server.receive()) is not None:
+                peer, message, got = arrival
+                wrong += message.sequence != received or zlib.crc32(got[1], zlib.crc32(got[0])) != message.crc32
+                carried += sum(map(len, got))
+                received += 1
+                assert server.send(peer, Ack(received))
+            while client.receive() is not None:
+                pass
+    finally:
+        client.close()
+        server.close()
+    row.measured(messages=times, bytes=carried, wrong_checksums=wrong)
+    assert wrong == 0
