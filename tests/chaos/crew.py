@@ -134,7 +134,7 @@ class Crew:
     def servers(self, pid: int) -> list[int]:
         """The servers that a process's simulator has started and that are alive."""
         mark = f"{CHILD_MARK}-{pid}"
-        return [process.pid for process in psutil.process_iter() if mark in _cmdline(process) and not gone(process.pid)]
+        return [process.pid for process in psutil.process_iter() if mark in cmdline(process) and not gone(process.pid)]
 
     def scale(self, actors: int) -> Scaling:
         """`headrace scale`."""
@@ -198,7 +198,8 @@ def _environ(pid: int) -> bytes:
         return b""
 
 
-def _cmdline(process: psutil.Process) -> list[str]:
+def cmdline(process: psutil.Process) -> list[str]:
+    """What a process was started with; nothing of one that has ended."""
     try:
         return process.cmdline()
     except psutil.Error:

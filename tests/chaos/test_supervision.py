@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from deploy.process import python_command
-from tests.chaos.crew import SPEC, Crew, crew
+from tests.chaos.crew import SPEC, Crew, cmdline, crew
 from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until
 from tests.flow.world import gone, shared_memory
@@ -70,6 +70,7 @@ def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
         for number in range(times):
             with_servers(run)
             before = reaper_of(run)
+            assert before is not None
             before.kill()
             run.until(lambda before=before: reaper_of(run, but=before.pid) is not None, "another reaper")
             assert run.host is not None
@@ -86,13 +87,13 @@ def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
         assert run.left() == NOTHING
 
 
-def reaper_of(run: Crew, but: int = 0) -> psutil.Process:
-    """The process that stands by; never the one with the number `but`."""
+def reaper_of(run: Crew, but: int = 0) -> psutil.Process | None:
+    """The process that stands by, if there is one; never the one with the number `but`."""
     assert run.host is not None
     for child in psutil.Process(run.host.pid).children():
-        if "deploy.reaper" in child.cmdline() and child.pid != but and not gone(child.pid):
+        if "deploy.reaper" in cmdline(child) and child.pid != but:
             return child
-    return None  # type: ignore[return-value]
+    return None
 
 
 @pytest.mark.row("R28", "an actor is killed whose simulator has a server of its own", "no server survives its actor, 20 times")
