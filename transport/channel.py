@@ -171,22 +171,22 @@ class Server(Channel):
             self.conduct.write_off(envelope[0])
 
     def _receive_parts(self, timeout_seconds: float) -> Parts | None:
-        """As any channel; empty for a message of somebody in quarantine, whose parts are not even copied."""
+        """As any channel; empty for a message of somebody in quarantine."""
         if not self.conduct.anyone:
             parts = super()._receive_parts(timeout_seconds)
             return parts if parts is None else self._few(parts)
         try:
             if timeout_seconds > 0 and not self.socket.poll(int(timeout_seconds * 1000) or 1):
                 return None
-            frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            first = self.socket.recv(zmq.DONTWAIT, copy=False)
+            parts = [first.bytes, *self.socket.recv_multipart(zmq.DONTWAIT)]  # a message arrives whole
         except zmq.Again:
             return None
-        if self.conduct.quarantined(frames[0].bytes):
+        if self.conduct.quarantined(parts[0]):
             self.unread += 1
-            if self.conduct.told(frames[0].bytes):
-                _hang_up(int(frames[0].get(zmq.SRCFD)))
+            if self.conduct.told(parts[0]):
+                _hang_up(int(first.get(zmq.SRCFD)))
             return []
-        parts = [frame.bytes for frame in frames]
         self.received_bytes += sum(map(len, parts))
         return self._few(parts)
 
