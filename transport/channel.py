@@ -297,24 +297,25 @@ class Server(Bound):
             self.conduct.write_off(envelope[0])
 
     def _take_parts(self) -> Parts:
-        """Empty for a message of somebody in quarantine, whose parts are not even copied.
+        """Empty for a message of somebody in quarantine.
 
         Notes whose key a connection has, once for each: every message carries the gate's word along.
         """
         if self._keys is None and not self.conduct.anyone:
             return self._few(super()._take_parts())
-        frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
-        peer = frames[0].bytes
+        first = self.socket.recv(zmq.DONTWAIT, copy=False)
+        parts = [first.bytes, *self.socket.recv_multipart(zmq.DONTWAIT)]  # a message arrives whole
+        peer = parts[0]
         if self.conduct.quarantined(peer):
             self.unread += 1
-            if self.conduct.told(frames[0].bytes):
-                _hang_up(int(frames[0].get(zmq.SRCFD)))
+            if self.conduct.told(peer):
+                _hang_up(int(first.get(zmq.SRCFD)))
             return []
         if self._keys and peer not in self._names:
             if len(self._names) >= MOST_NAMES:
                 del self._names[next(iter(self._names))]  # the oldest; asked for again should it still be there
-            self._names[peer] = str(frames[-1].get("User-Id"))
-        return self._few([frame.bytes for frame in frames])
+            self._names[peer] = str(first.get("User-Id"))
+        return self._few(parts)
 
     def _few(self, parts: Parts) -> Parts:
         """The parts; none where there are so many that to read them was an attack. Its sender is not even told."""
