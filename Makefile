@@ -5,6 +5,8 @@ ENV = mario
 ACTORS =
 ALGO =
 RUN =
+# The address that servers listen on over TCP; empty: private sockets of this user. Other machines' needs `headrace keys`.
+BIND =
 ARGS =
 # What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, rocm).
 EXTRAS = mario,retro,atari,robot,video,dev
@@ -38,7 +40,7 @@ help:
 	@echo "make lint      style and types"
 	@echo "make test      style, types and tests"
 	@echo
-	@echo "up takes ENV=mario ACTORS=4 ALGO=dqn; all take RUN=name and ARGS='--more --flags'."
+	@echo "up takes ENV=mario ACTORS=4 ALGO=dqn BIND=127.0.0.1; all take RUN=name and ARGS='--more --flags'."
 
 environment:
 	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
@@ -49,7 +51,7 @@ install: environment
 
 # exec: else a shell between make and headrace would die of Ctrl-C and make would call an orderly stop a failure.
 up: environment
-	@exec $(HEADRACE) up --env "$(ENV)" $(if $(ALGO),--algo "$(ALGO)") $(if $(ACTORS),--actors "$(ACTORS)") $(if $(RUN),--run "$(RUN)") $(ARGS)
+	@exec $(HEADRACE) up --env "$(ENV)" $(if $(ALGO),--algo "$(ALGO)") $(if $(ACTORS),--actors "$(ACTORS)") $(if $(RUN),--run "$(RUN)") $(if $(BIND),--deploy.bind "$(BIND)") $(ARGS)
 
 scale: environment
 	@$(if $(ACTORS),,echo "make scale ACTORS=12 says how many" >&2; exit 2)

@@ -103,8 +103,8 @@ class Actor:
         if None in addresses:
             return
         announce, payload, replay = (str(address) for address in addresses)
-        self._follower = WeightFollower(announce, payload, self._network)
-        self._writer = ExperienceWriter(replay, life.name, life.incarnation, self._settings.spec, streams)
+        self._follower = WeightFollower(announce, payload, self._network, life.keys)
+        self._writer = ExperienceWriter(replay, life.name, life.incarnation, self._settings.spec, streams, life.keys)
         while self._follower.version < 0 and not life.stopping:  # nobody acts before there are weights
             self._follow()
             life.pause(0.02)

@@ -110,7 +110,7 @@ class Evaluator:
         if None in addresses:
             return
         announce, payload = (str(address) for address in addresses)
-        follower = WeightFollower(announce, payload, self._network)
+        follower = WeightFollower(announce, payload, self._network, life.keys)
         life.ready()
         judged = UNTRAINED_VERSION  # chance acts in its place, so there is nothing to judge
         while not life.stopping:

@@ -11,6 +11,8 @@ stack of four frames and the n-step target's, in the learner's memory. Cases:
   writers    4, 16 and 64 writers, flat out
   paced      1, 4, 16 and 64 writers of --pace steps/s each
   vectors    vectors of 22 floats in place of frames: insert, sample, mix
+  safety     what it costs: one writer alone with the log on, and the mix with the log on, as shipped, without checksums, without
+             acknowledgements, without both, over TCP on loopback, and over the same with CURVE
 
 CPU is user and system time per million inserted steps or sampled items: of the server, and of all processes. After each case, in
 the first run, items are drawn and compared with the recording.
@@ -33,10 +35,10 @@ import numpy as np
 from benchmarks.peers.run import PEERS, Peer, PeerFailed
 from benchmarks.recording import Recording
 from benchmarks.report import Report, result
-from benchmarks.wire import BATCH, CAPACITY, Kind, Outcome, Wire, budget_bytes, item_bytes, make_recording, make_spec
+from benchmarks.wire import BATCH, CAPACITY, Kind, Link, Outcome, Wire, budget_bytes, item_bytes, make_recording, make_spec
 from transport.experience import ExperienceSpec
 
-GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors")
+GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "safety")
 MILLION = 1e6
 # What is set against a peer's figure of the same name.
 COMPARED = ("inserts", "samples", "all CPU per sample", "all CPU per insert")
@@ -63,6 +65,28 @@ class Case:
     pace: float = 0.0
     mix: float | None = None
     kind: Kind = "frames"
+    link: Link = "ipc"
+    without: tuple[str, ...] = ()
+
+
+def safety_cases(mix: float) -> list[Case]:
+    """The same work with one part of the safety on or off."""
+    ways: list[tuple[str, Link, tuple[str, ...]]] = [
+        ("as shipped", "ipc", ()),
+        ("without checksums", "ipc", ("checksums",)),
+        ("without acks", "ipc", ("acks",)),
+        ("without either", "ipc", ("checksums", "acks")),
+        ("TCP", "tcp", ()),
+        ("TCP with CURVE", "curve", ()),
+    ]
+    return [
+        *[Case(f"safety: insert, {name}", "safety", durable=True, link=link, without=without) for name, link, without in ways],
+        *[
+            Case(f"safety: mix, {name}", "safety", sampler=True, mix=mix, durable=True, link=link, without=without)
+            for name, link, without in ways
+            if "acks" not in without  # the limiter holds writers by their acknowledgements
+        ],
+    ]
 
 
 def make_cases(mix: float, pace: float) -> list[Case]:
@@ -82,6 +106,7 @@ def make_cases(mix: float, pace: float) -> list[Case]:
         Case("vectors, one writer alone", "vectors", kind="vectors"),
         Case("vectors, one sampler alone", "vectors", writers=0, sampler=True, kind="vectors"),
         Case(f"vectors, together {at}", "vectors", sampler=True, mix=mix, kind="vectors"),
+        *safety_cases(mix),
     ]
 
 
@@ -166,7 +191,15 @@ class Bench:
             spec = self.specs[case.kind]
             with (
                 tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
-                Wire(Path(folder) / "run", spec, self.recordings[case.kind], case.durable, case.mix) as wire,
+                Wire(
+                    Path(folder) / "run",
+                    spec,
+                    self.recordings[case.kind],
+                    case.durable,
+                    case.mix,
+                    link=case.link,
+                    without=case.without,
+                ) as wire,
             ):
                 wire.fill()
                 tasks = [wire.task("sampler", seconds=self.seconds, batch_size=BATCH)] if case.sampler else []
@@ -191,6 +224,10 @@ def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
     for case, metric in list(values):
         if case.endswith(", log on") and metric in ("inserts", "samples"):
             ratio(case, metric, "log off", values.get((case.removesuffix(", log on"), metric)))
+        what, comma, way = case.partition(", ")
+        if what.startswith("safety: ") and way != "as shipped" and metric in ("inserts", "samples", "all CPU per insert"):
+            other = "TCP" if way == "TCP with CURVE" else "as shipped"
+            ratio(case, metric, other, values.get((f"{what}{comma}{other}", metric)))
     for peer in report.peers:
         for theirs in peer["results"]:
             for suffix in ("", ", step by step", ", log on"):

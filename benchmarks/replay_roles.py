@@ -18,6 +18,7 @@ import numpy as np
 
 from actors.chunker import Chunker
 from benchmarks.recording import Recording
+from benchmarks.without import NOT_A_WHILE_SECONDS, leave_out
 from replay.client import ExperienceWriter, SampledBatch, Sampler
 from transport.experience import INITIAL_PRIORITY, Chunk, Columns, ExperienceSpec, read_spec
 from transport.lifetime import keep_memory, new_incarnation
@@ -30,7 +31,10 @@ NO_SECONDS = 3600.0  # a chunk leaves the chunker only when it is full
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What one process is to do. `pace`: steps/s, 0 for flat out. `fill`: write so many steps at once instead."""
+    """What one process is to do. `pace`: steps/s, 0 for flat out. `fill`: write so many steps at once instead.
+
+    `without`: parts of the safety that are left out (benchmarks/without.py).
+    """
 
     role: str
     run_dir: str
@@ -42,6 +46,7 @@ class Task(msgspec.Struct, frozen=True):
     fill: int = 0
     batch_size: int = 512
     batches: int = 0
+    without: tuple[str, ...] = ()
 
 
 def save_circle(folder: Path, recording: Recording, tail: int) -> None:
@@ -53,7 +58,7 @@ def save_circle(folder: Path, recording: Recording, tail: int) -> None:
 
 def load_circle(folder: Path) -> tuple[Recording, Columns]:
     """The recording, and the longer columns. All processes share the memory."""
-    columns = {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
+    columns = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
     rows = int(columns["reward"].argmax()) + 1
     recording = Recording(**{name: values[:rows] for name, values in columns.items() if name != "reward"})
     priority = np.random.default_rng(0).random(len(columns["reward"]), np.float32)
@@ -122,8 +127,10 @@ class Writing:
         recording, columns = load_circle(run_dir.path / "recording")
         source = chunks_by_steps if task.stepwise else chunks_by_slices
         self.source = source(self.spec, recording, columns, first_rows(recording, task.number, task.streams))
-        name = f"writer-{task.number}"
-        self.writer = ExperienceWriter(connect(run_dir), name, new_incarnation(), self.spec, task.streams)
+        name = f"actor-{task.number}"
+        keys = run_dir.keys(name)
+        self.patience = NOT_A_WHILE_SECONDS if "acks" in task.without else PATIENCE_SECONDS
+        self.writer = ExperienceWriter(connect(run_dir), name, new_incarnation(), self.spec, task.streams, keys)
         deadline = time.monotonic() + READY_SECONDS
         while not self.writer.has_credit and time.monotonic() < deadline:
             self.writer.poll(PATIENCE_SECONDS)
@@ -165,7 +172,7 @@ class Writing:
         while (now := time.monotonic()) < begun + self.task.seconds:
             if self.writer.has_credit:
                 self.insert()
-            self.poll(0 if self.writer.has_credit else PATIENCE_SECONDS)
+            self.poll(0 if self.writer.has_credit else self.patience)
         return now
 
     def paced(self, begun: float) -> tuple[float, float]:
@@ -221,7 +228,7 @@ def sample(task: Task) -> dict[str, Any]:
     keep_memory()
     run_dir = RunDir(Path(task.run_dir))
     spec = read_spec(run_dir.spec.read_bytes())
-    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS)
+    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS, keys=run_dir.keys("learner"))
     batch: SampledBatch | None = first_batch(sampler)
     generator = np.random.default_rng(0)
     begun = gate()
@@ -259,7 +266,7 @@ def check(task: Task) -> dict[str, Any]:
     run_dir = RunDir(Path(task.run_dir))
     spec = read_spec(run_dir.spec.read_bytes())
     recording, _ = load_circle(run_dir.path / "recording")
-    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS)
+    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS, keys=run_dir.keys("learner"))
     for _ in range(task.batches):
         batch = first_batch(sampler)
         compare(spec, recording, batch.arrays)
@@ -303,4 +310,5 @@ ROLES = {"writer": write, "sampler": sample, "checker": check}
 
 if __name__ == "__main__":
     given = msgspec.json.decode(sys.argv[1], type=Task)
+    leave_out(given.without)
     print(msgspec.json.encode(ROLES[given.role](given)).decode(), flush=True)

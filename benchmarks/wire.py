@@ -21,7 +21,9 @@ from deploy.process import child_environment
 from replay.capacity import overhead_bytes, slot_bytes
 from replay.config import ReplayConfig
 from replay.storage import batch_layout
+from transport import keys
 from transport.experience import INITIAL_PRIORITY, Categorical, ExperienceSpec, Field
+from transport.gate import new_pair
 from transport.run_dir import RunDir
 
 CAPACITY = 65_536
@@ -33,7 +35,9 @@ LEAD_SECONDS = 0.3  # between the word to begin and the beginning
 RESTORE_SECONDS = 300.0
 
 ACTIONS = 7
+KEYED_WRITERS = 8
 Kind = Literal["frames", "vectors"]
+Link = Literal["ipc", "tcp", "curve"]
 
 
 def make_spec(kind: Kind, n_step: int, codec: str) -> ExperienceSpec:
@@ -86,8 +90,11 @@ class Wire:
         mix: float | None = None,
         capacity: int = CAPACITY,
         selector: Literal["prioritised", "fifo"] = "prioritised",
+        link: Link = "ipc",
+        without: tuple[str, ...] = (),
     ) -> None:
-        """`mix`: samples per insert, None for any."""
+        """`mix`: samples per insert, None for any. `without`: parts of the safety that are left out (benchmarks/without.py)."""
+        self.without = without
         self.spec = spec
         self.run_dir = RunDir(folder)
         self.run_dir.create()
@@ -103,7 +110,12 @@ class Wire:
             durable=durable,
         )
         self.config = config
-        self.run_dir.config.write_text(tomli_w.dumps({"seed": 0, "replay": msgspec.to_builtins(config), "learner": LEARNER}))
+        document = {"seed": 0, "replay": msgspec.to_builtins(config), "learner": LEARNER}
+        if link != "ipc":
+            document["deploy"] = {"bind": "127.0.0.1"}
+        if link == "curve":
+            keys.make(self.run_dir.key_folder, (*keys.ALWAYS, *keys.actor_names(KEYED_WRITERS)), new_pair)
+        self.run_dir.config.write_text(tomli_w.dumps(document))
         self.run_dir.spec.write_bytes(msgspec.json.encode(spec))
 
     def __enter__(self) -> Wire:
@@ -117,7 +129,8 @@ class Wire:
         """Starts the server and waits until it has restored what there is and has bound."""
         self.run_dir.remove_sockets()
         with self.run_dir.log("replay").open("a") as log:
-            command = [sys.executable, "-m", "replay", str(self.run_dir.path)]
+            module = ["benchmarks.without", ",".join(self.without)] if self.without else ["replay"]
+            command = [sys.executable, "-m", *module, str(self.run_dir.path)]
             self.server = subprocess.Popen(command, stdout=log, env=child_environment())
         deadline = time.monotonic() + RESTORE_SECONDS
         while self.run_dir.endpoint("replay") is None:
@@ -151,7 +164,7 @@ class Wire:
 
     def task(self, role: str, **more: Any) -> Task:
         """A process's task on this run."""
-        return Task(role, str(self.run_dir.path), **more)
+        return Task(role, str(self.run_dir.path), without=self.without, **more)
 
     def start(self, task: Task) -> subprocess.Popen[str]:
         """A process of this benchmark's."""

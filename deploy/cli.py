@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from actors.envs.make import EnvError, known_envs
-from deploy import children, doctor, experience, launch, logs, options, runs, service, status
+from deploy import access, children, doctor, experience, launch, logs, options, runs, service, status
 from deploy.config import ConfigError, load_run_config, nearest, presets
 from deploy.process import ROOT
 from transport.channel import Client
 from transport.experience import SpecError
+from transport.keys import OPERATOR
 from transport.messages import MOST_ACTORS, Message, Scale, Scaling, Stop, Stopping
 from transport.run_dir import RunDir
 
@@ -46,6 +47,15 @@ Starts a run: replay, learner and actors, kept alive until Ctrl-C or `headrace d
 
 A setting is taken from the command line, else from --config, else from --preset or the preset that fits the
 environment (`headrace presets`), else it is the default shown below.
+"""
+KEYS_ABOUT = """\
+Makes the keys that a run needs before other machines may reach it: a pair for each process, in runs/NAME/keys, which nobody else
+may read. What is there already stays.
+
+  headrace keys night --actors 4                     then `headrace up --run night --deploy.bind 10.0.0.5 …`
+  headrace keys night --export actor-100 worker      copy the folder to another machine: python -m actors worker --actor 100
+  headrace keys night --renew                        all anew, while the run is down
+  headrace keys night --renew actor-100              that of one actor, whose machine was lost, say
 """
 
 
@@ -80,6 +90,21 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     target.add_argument("-f", "--follow", action="store_true", help="go on printing what is added")
     target.add_argument("-n", "--lines", type=options.COUNT, default=40, metavar="N", help="lines from the end (default: 40)")
     command("list", "all runs", list_runs)
+    target = command(
+        "keys", "make the keys by which the processes of a run know each other on a network", access.make_keys, KEYS_ABOUT
+    )
+    target.add_argument(
+        "run", nargs="?", metavar="RUN", help="a run's name or folder, which need not exist yet; default: the latest"
+    )
+    target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same")
+    target.add_argument(
+        "--actors", type=options.COUNT, metavar="N", help="keys for so many; default: as the run is configured, or 1"
+    )
+    either = target.add_mutually_exclusive_group()
+    text = "make all anew, or those of one process: old ones are not let in any more"
+    either.add_argument("--renew", nargs="?", const="", metavar="NAME", help=text)
+    text = "copy what an actor on another machine needs, its secret and the servers' public keys included, into a folder"
+    either.add_argument("--export", nargs=2, metavar=("ACTOR", "FOLDER"), help=text)
     target = command("eval", "play with a run's newest weights and report", children.evaluate)
     run_name(target)
     target.add_argument("--episodes", type=options.COUNT, default=100, metavar="N", help="episodes (default: 100)")
@@ -160,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `headrace list | head`
         sys.stdout = open(os.devnull, "w")  # the interpreter flushes it once more at its end
         return DONE
-    except (runs.AlreadyUp, launch.NoSpace, OSError) as error:
+    except (runs.AlreadyUp, launch.NoSpace, access.Refused, OSError) as error:
         return _complain(str(error), REFUSED)
     except KeyboardInterrupt:
         print("headrace: stopped by you", file=sys.stderr)
@@ -245,7 +270,7 @@ def _ask_supervisor(run: RunDir, message: Message) -> Any:
     address = run.endpoint("supervisor")
     if address is None:
         return None
-    client = Client(address)
+    client = Client(address, keys=run.keys(OPERATOR), door="supervisor")
     try:
         client.send(message)
         arrived = client.receive(ANSWER_SECONDS)
@@ -265,7 +290,7 @@ def scale(parsed: argparse.Namespace) -> int:
     if not isinstance(answer, Scaling):
         return _complain(f"run {run.name} is stopping, or its supervisor does not react; see `headrace status`", FAILED)
     if answer.before == answer.actors:
-        print(f"run {run.name} has {answer.actors} actors already")
+        print(f"run {run.name} has {answer.actors} actors already; any that was given up is tried again")
     else:
         print(f"run {run.name} goes from {answer.before} to {answer.actors} actors; see `headrace status`")
     return DONE

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import ipaddress
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from replay.config import ReplayConfig
 Tree = dict[str, Any]
 PRESETS = Path(__file__).parent / "presets"
 FLAGS = "command line"
+NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
 ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}
 
 # What the weights of a stopped run were made for: changing one of these means another run. Simulators of one game or arm, and
@@ -48,7 +51,7 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     restarts: Annotated[
         int, Meta(ge=0, description="deaths of one process that are made good by a restart before the next gives it up")
     ] = 6
-    healthy_seconds: Annotated[float, Meta(gt=0, description="so long at work makes up for one of them")] = 10.0
+    healthy_seconds: Annotated[float, Meta(gt=0, description="so long at work makes up for one of them")] = 5.0
     min_actors: Annotated[
         int, Meta(ge=1, description="with fewer actors that have not been given up the run fails (never more than there are)")
     ] = 1
@@ -60,6 +63,19 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(gt=0, description="the same for learner, replay and evaluator, and an actor until its first step is done"),
     ] = 300.0
+    bind: Annotated[
+        str,
+        Meta(
+            description="address that servers listen on over TCP, such as 127.0.0.1 or ::1; any that other machines reach needs "
+            "`headrace keys`; empty: private sockets of this user"
+        ),
+    ] = ""
+    advertise: Annotated[
+        str,
+        Meta(
+            description="name or address that clients connect to; empty: that of deploy.bind, for 0.0.0.0 and :: the host's name"
+        ),
+    ] = ""
     actor_python: Annotated[
         str, Meta(description="interpreter of whatever makes an environment (actors, evaluator, pre-flight); empty: this one")
     ] = ""
@@ -243,6 +259,14 @@ def _lookup(tree: Any, path: str) -> Any:
     return tree
 
 
+def is_address(text: str) -> bool:
+    """Whether this is an IP address, or empty."""
+    try:
+        return not text or bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
+
+
 def validate(config: RunConfig) -> list[str]:
     """Complaints about sections that do not fit one another; empty when all is well."""
     replay, learner, algorithm = config.replay, config.learner, config.algorithm
@@ -260,6 +284,10 @@ def validate(config: RunConfig) -> list[str]:
          f"replay.samples_per_insert_high ({replay.samples_per_insert_high:g})"),
         (isinstance(algorithm, PpoConfig) == rollouts,
          "replay.selector fifo, which serves whole chunks, each once, is what PPO needs and nothing else can use"),
+        (is_address(config.deploy.bind),
+         f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {config.deploy.bind!r}"),
+        (NAME_OR_ADDRESS.fullmatch(config.deploy.advertise) is not None,
+         f"deploy.advertise must be a host's name or address, not {config.deploy.advertise!r}"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
     ]  # fmt: skip
     return [complaint for fine, complaint in checks if not fine]

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from deploy.floors import shortfalls, torch_load
 from deploy.process import child_environment, python_command
+from transport.gate import library
 
 Finding = tuple[str, str, str]  # what, "ok" or "lacks" or "note", and in words
 DEVICE_SECONDS = 120.0
@@ -52,6 +54,13 @@ def findings() -> Iterator[Finding]:
         "lacks" if missing else "ok",
         f"missing: {', '.join(missing)}" if missing else f"all {len(CORE)} core packages",
     )
+    old = shortfalls()
+    libzmq = ".".join(map(str, library()[0]))
+    yield (
+        "safe versions",
+        "lacks" if old else "ok",
+        "; ".join(old) or f"msgpack {_version('msgpack')}, libzmq {libzmq} with CURVE",
+    )
     for extra, names in EXTRAS.items():
         yield _extra(extra, names)
     yield from _resources()
@@ -76,6 +85,7 @@ def _devices() -> Iterator[Finding]:
         yield "torch", "lacks", "not installed: the learner and the actors need it"
         return
     yield "torch", "ok", str(_version("torch"))
+    yield "", "ok", torch_load()
     try:
         done = subprocess.run(
             python_command("learner.survey"),

@@ -27,7 +27,7 @@ def trace(parsed: argparse.Namespace) -> int:
     else:
         print(
             f"item {origin.key}: {origin.actor} (incarnation {origin.incarnation:x}), stream {origin.stream}, chunk "
-            f"{origin.sequence} of that life, offset {origin.offset}, acted by policy v{origin.policy_version}, in {origin.segment}"
+            f"{origin.sequence} of that life, offset {origin.offset}, policy v{origin.policy_version}; in {origin.segment}"
         )
     return 0
 

@@ -19,7 +19,7 @@ import psutil
 
 from actors.envs.make import EnvError, pinned
 from actors.preflight import preflight
-from deploy import runs
+from deploy import access, runs
 from deploy.config import (
     ConfigError,
     Layer,
@@ -117,7 +117,7 @@ def _items_held(run: RunDir) -> int:
 def prepare(request: Request) -> Launch:
     """Resolves and checks everything that can be checked before a process is launched.
 
-    Raises ConfigError, EnvError, AlreadyUp, NoSpace: each is one line.
+    Raises ConfigError, EnvError, AlreadyUp, Refused, KeysError, NoSpace: each is one line.
     """
     run = runs.run_dir(request.name or _default_name(request))
     if runs.is_up(run):
@@ -132,6 +132,7 @@ def prepare(request: Request) -> Launch:
         config = resolve(stack)
     if stopped:
         _check_resume(run, config)
+    access.check(run, config)
     _check_device_name(config.learner.device)
     check_actor_python(config.deploy.actor_python)
     _check_precision(config)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+OUT_OF_MEMORY = "out of memory"  # how the reason for such a death begins
 LOOK_SECONDS = 1.0
 RECENT_SECONDS = 10.0  # between the kernel's choice and the end of a large process that is to be seen
 LINUX = sys.platform.startswith("linux")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.config import ConfigError
-from deploy.memory import KernelsVerdict
+from deploy.memory import OUT_OF_MEMORY, KernelsVerdict
 from deploy.reaper import MARK_VARIABLE
 from deploy.topology import Plan
 from transport.lifetime import PARENT_VARIABLE
@@ -26,6 +27,8 @@ LAST_WORDS_SECONDS = 0.5
 LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
 OLDEST_PYTHON = [3, 11]
 SURVEY_SECONDS = 30.0
+SIMULATING = ("actor", "evaluator")  # theirs is the code that leaks, and they are soon replaced
+FIRST_TO_GO = 300  # of 1000: what the kernel adds to their share of the memory when it has to choose whom to kill
 ACTOR_IMPORTS = tuple("actors torch numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
 SURVEY = """
 import importlib.util, json, sys
@@ -45,7 +48,7 @@ class Exit(NamedTuple):
     def reason(self) -> str:
         """For a person."""
         if self.out_of_memory:
-            return "out of memory: killed by the kernel"
+            return f"{OUT_OF_MEMORY}: killed by the kernel"
         if self.code < 0:
             try:
                 return f"killed by {signal.Signals(-self.code).name}"
@@ -190,7 +193,12 @@ def spawn(plan: Plan, on_line: Callable[[str, str], None], mark: str) -> Child:
         **{PARENT_VARIABLE: str(os.getpid()), MARK_VARIABLE: mark},
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(plan.threads)),
     )
-    return Child(plan.name, python_command(plan.module, *plan.arguments, python=plan.python), environment, on_line)
+    command = python_command(plan.module, *plan.arguments, python=plan.python)
+    child = Child(plan.name, command, environment, on_line)
+    if plan.role in SIMULATING:
+        with contextlib.suppress(OSError):  # elsewhere than on Linux, say
+            Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(FIRST_TO_GO))
+    return child
 
 
 def start_in_background(command: list[str], log: Path) -> Callable[[], int | None]:

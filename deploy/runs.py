@@ -148,17 +148,20 @@ def read_status(run: RunDir) -> dict[str, Any] | None:
     """The supervisor's last word, or None."""
     try:
         status = json.loads(run.status.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return status if isinstance(status, dict) else None
 
 
 def set_aside(run: RunDir) -> Path | None:
-    """Moves a run's folder to the first free NAME.1, NAME.2, …; None when there is none to move."""
+    """Moves a run's folder, but for its keys, to the first free NAME.1, NAME.2, …; None when there is none to move."""
     if not run.path.exists():
         return None
     number = 1
     while (target := run.path.with_name(f"{run.name}.{number}")).exists():
         number += 1
     run.path.rename(target)
+    if (kept := RunDir(target).key_folder).exists():
+        run.path.mkdir()
+        kept.rename(run.key_folder)
     return target

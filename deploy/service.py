@@ -16,12 +16,12 @@ import psutil
 from msgspec import structs
 
 from actors.config import run_seed
-from deploy import process, runs
+from deploy import access, process, runs
 from deploy.bottleneck import bottleneck
 from deploy.config import RunConfig, load_run_config, write_config
 from deploy.curriculum import Curriculum
 from deploy.logs import Log, Terminal
-from deploy.memory import resident_bytes
+from deploy.memory import OUT_OF_MEMORY, resident_bytes
 from deploy.seats import Seats
 from deploy.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures
 from deploy.strays import Strays
@@ -29,10 +29,15 @@ from deploy.supervisor import Process, Slot, Supervisor
 from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
 from transport.channel import Server
-from transport.messages import DRAIN_SECONDS, Progress, Scale, Scaling, Stop, Stopping
+from transport.gate import GATE
+from transport.keys import OPERATOR, KeysError, role_of
+from transport.messages import DRAIN_SECONDS, MAX_HEADER_BYTES, Progress, Refused, Scale, Scaling, Stop, Stopping, printable
+from transport.metrics import finite
 from transport.run_dir import RunDir, write_atomically
 
 TURN_SECONDS = 0.1
+MESSAGES_PER_TURN = 4096  # of all processes
+STALE = 0.1  # of an offence: a process that is being replaced may still send word
 BOARD_SECONDS = 10.0
 STATUS_SECONDS = 1.0
 VERDICT_SECONDS = 30.0
@@ -59,7 +64,9 @@ class Service:
         run.create()
         run.remove_sockets()
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
-        self._control = Server(run.bind_address("supervisor"))
+        keys = run.keys("supervisor")
+        self._has_keys = keys is not None
+        self._control = Server(run.bind_address("supervisor"), MAX_HEADER_BYTES, keys=keys, door="supervisor")
         run.write_endpoint("supervisor", self._control.address)
         self._peers: dict[str, bytes] = {}
         self._gauge = Gauge()
@@ -96,6 +103,7 @@ class Service:
         numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
         cores_busy()  # the first call only sets the mark
+        GATE.say, print_line = self.say, GATE.say
         self._strays.adopt()
         try:
             while not self.supervisor.finished:
@@ -107,6 +115,7 @@ class Service:
             self._end_children()
             self._strays.close()
             self._control.close()
+            GATE.say = print_line
             self._board.close()
             self._run.remove_sockets()
             self.log.close()
@@ -147,16 +156,29 @@ class Service:
         self.supervisor.stop(reason)
 
     def _listen(self, timeout_seconds: float) -> None:
-        while (arrived := self._control.receive(timeout_seconds)) is not None:
+        for _ in range(MESSAGES_PER_TURN):
+            arrived = self._control.receive(timeout_seconds)
+            if arrived is None:
+                return
             timeout_seconds = 0
             peer, message, _ = arrived
             if isinstance(message, Progress):
+                if self._control.vouch(peer, role_of(message.name), message.name):
+                    continue
+                if self._has_keys and not self.supervisor.knows(message):  # an actor on another machine
+                    continue
+                if not self.supervisor.knows(message):
+                    self._control.offence(peer, "progress of nobody who belongs to this run", STALE)
+                    continue
+                message = structs.replace(message, record=finite(message.record))
                 self._peers[message.name] = peer
                 self.supervisor.heard(message)
                 if message.record and (news := self._curriculum.heard(message.name, message.record)):
                     self.say(news)
                     self._seats.set_level(self._curriculum.level)
                 self._tell_seat(message.name)
+            elif isinstance(message, Scale | Stop) and (reason := self._control.vouch(peer, OPERATOR)):
+                self._control.send(peer, Refused(reason))
             elif isinstance(message, Scale):
                 before = self._config.actors.count
                 self._control.send(peer, Stopping() if self.supervisor.stopping else Scaling(before, message.actors))
@@ -164,6 +186,8 @@ class Service:
             elif isinstance(message, Stop):
                 self._control.send(peer, Stopping())
                 self._stop(message.reason)
+            else:
+                self._control.offence(peer, "messages that are not meant for the supervisor")
 
     def _scale(self, actors: int) -> None:
         """Goes to that many actors; those at work get new places on the ladder of exploration, and new seeds. Who had been given
@@ -186,6 +210,8 @@ class Service:
             write_atomically(self._run.config, write_config(self._config))
         except OSError as error:
             self.say(f"could not write {self._run.config.name} ({error.strerror}): a resume will have {before} actors")
+        if self._has_keys:
+            access.make_missing(self._run, actors)
         self._seats.renew(actors)
         self.supervisor.replan(self._plan(self._config, self._run.path))
         for name in list(self._peers):
@@ -212,7 +238,7 @@ class Service:
             if slot.plan.role == "actor" and slot.process is not None and slot.process.pid in members:
                 held = resident_bytes(members[slot.process.pid])
                 if held > limit:
-                    cause = f"out of memory: {held / 1e6:,.0f} MB of {limit / 1e6:,.0f} MB (actors.memory_bytes)"
+                    cause = f"{OUT_OF_MEMORY}: {held / 1e6:,.0f} MB of {limit / 1e6:,.0f} MB (actors.memory_bytes)"
                     self.supervisor.end(slot, cause)
 
     def _spawn(self, plan: Plan) -> Process:
@@ -233,7 +259,7 @@ class Service:
             leaving = slot.leaving is not None
             drain_seconds = self._config.deploy.leave_seconds if leaving else DRAIN_SECONDS
             reason = "fewer actors are wanted" if leaving else self.supervisor.reason
-            self._control.send(peer, Stop(reason, drain_seconds))
+            self._control.send(peer, Stop(printable(reason), drain_seconds))
         if isinstance(slot.process, process.Child):
             slot.process.ask()
 
@@ -336,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with runs.locked(run):
             return Service(run, load_run_config(run.config), None, options.stop_after_seconds).run()
-    except runs.AlreadyUp as error:
+    except (runs.AlreadyUp, KeysError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -23,7 +24,16 @@ SILENT_SECONDS = 5.0
 WATCH_SECONDS = 1.0
 LEARNER_KEYS = ("epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction")
 EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
-REPLAY_KEYS = ("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "samples_per_insert")
+REPLAY_KEYS = (
+    *("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "quarantined"),
+    "samples_per_insert",
+)
+TROUBLES = (  # what processes count that had better be zero: each gate that something bad was stopped at
+    *("broken_episodes", "rejected_weights"),  # actors
+    *("rejected", "malformed", "quarantined", "impostors"),  # replay, of those who send
+    *("unfit_priorities", "unlogged_chunks", "damaged_chunks", "missing_chunks"),  # replay itself
+    *("skipped_updates", "rollbacks", "refused_weights", "failed_checkpoints"),  # the learner
+)
 WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
 
 
@@ -89,7 +99,17 @@ def document(
         "replay": figures(records.get("replay", {}), REPLAY_KEYS),
         "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
         "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
+        "troubles": troubles(records),
     }
+
+
+def troubles(records: dict[str, Record]) -> dict[str, dict[str, int]]:
+    """What each process has counted that had better be zero; those that have counted nothing are left out."""
+    found = {
+        name: {key: int(count) for key in TROUBLES if (count := record.get(key, 0)) and math.isfinite(count)}
+        for name, record in records.items()
+    }
+    return {name: counted for name, counted in found.items() if counted}
 
 
 def algorithm_name(config: RunConfig) -> str:
@@ -134,6 +154,7 @@ def empty(run: RunDir, config: RunConfig) -> Document:
         "replay": dict.fromkeys(REPLAY_KEYS),
         "learner": dict.fromkeys(LEARNER_KEYS),
         "evaluation": dict.fromkeys(EVALUATION_KEYS),
+        "troubles": {},
     }
 
 
@@ -167,6 +188,7 @@ def show(status: Document, console: Console | None = None) -> None:
             f"replay   {replay['items']:,}/{_cell(replay['capacity'], '{:,}')} items · samples/insert "
             f"{_cell(replay['samples_per_insert'], '{:.1f}')} · duplicates {_cell(replay['duplicates'], '{:,}')} · "
             f"rejected {_cell(replay['rejected'], '{:,}')}"
+            + (f" · quarantined {replay['quarantined']:,}" if replay.get("quarantined") else "")
         )
     if learner["updates"] is not None:
         console.print(
@@ -181,6 +203,9 @@ def show(status: Document, console: Console | None = None) -> None:
             f"{_cell(found['success_rate'], '{:.0%}')} · return {found['return_mean']:,.1f} · "
             f"best v{_cell(found.get('best_version'), '{}')}"
         )
+    for name, counted in status.get("troubles", {}).items():
+        told = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
+        console.print(f"trouble  {name}: {told}", markup=False)
 
 
 def watch(read: Callable[[], Document], over: Callable[[], bool]) -> None:

@@ -76,14 +76,19 @@ class Strays:
         reaper.kill_families(f"{self._mark}:")
         if self._strangers is not None:
             reaper.kill(children() - self._strangers - self._own())
-        if self._reaper is not None and self._reaper.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._reaper.stdin.close()
+        self._end_pipe()
+        if self._reaper is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._reaper.wait(LAST_SWEEP_SECONDS)
         self._reap()
 
+    def _end_pipe(self) -> None:
+        if self._reaper is not None and self._reaper.stdin is not None:
+            with contextlib.suppress(OSError):  # there may be something that nobody read
+                self._reaper.stdin.close()
+
     def _start_reaper(self) -> None:
+        self._end_pipe()
         command = python_command("deploy.reaper", f"{self._mark}:")
         command.insert(1, "-S")  # it needs nothing that is installed
         with contextlib.suppress(OSError):  # no more processes: the next turn tries again

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from deploy.config import DeployConfig
 from deploy.liveness import Patience
+from deploy.memory import OUT_OF_MEMORY
 from deploy.process import Exit
 from deploy.topology import STOP_ORDER, Plan
 from transport.lifetime import HOPELESS_STATUS
@@ -17,6 +18,7 @@ from transport.metrics import Record
 
 State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
 LONGEST_DELAY_SECONDS = 60.0
+LEAK_PENANCE = 10.0  # times as long has to be worked to make up for a death for want of memory
 LAST_WAIT_SECONDS = 1.0  # what SIGKILL may take before we go on without
 USAGE_ERROR = 2
 
@@ -42,7 +44,7 @@ class Slot:
     process: Process | None = None
     started: float = 0.0
     start_at: float = 0.0  # not before
-    failures: int = 0  # deaths that work since has not made up for
+    failures: float = 0.0  # deaths, less what work has made up for
     restarts: int = 0  # in all
     last_exit: str | None = None
     been_ready: bool = False  # in any of its lives
@@ -131,12 +133,16 @@ class Supervisor:
         if self.stopping and not self.finished:
             self._proceed_with_stop(now)
 
+    def knows(self, progress: Progress) -> bool:
+        """Whether a process of this run says that, in this life of it."""
+        slot = self._by_name.get(progress.name)
+        return slot is not None and slot.process is not None and slot.process.pid == progress.pid
+
     def heard(self, progress: Progress) -> None:
         """Takes a process's word about itself; that of a stranger or of an earlier life is ignored."""
-        slot = self._by_name.get(progress.name)
-        if slot is None or slot.process is None or slot.process.pid != progress.pid:
+        if not self.knows(progress):
             return
-        now = self._clock()
+        slot, now = self._by_name[progress.name], self._clock()
         self._forgive(now)
         if slot.words:
             self._patience.broken(slot.plan.role, now - slot.heard)
@@ -237,8 +243,9 @@ class Supervisor:
 
     def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
-        worked = 0.0 if slot.ready_at is None else now - slot.ready_at
-        slot.failures = max(slot.failures - int(worked / self._config.healthy_seconds), 0) + 1
+        worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
+        slow = LEAK_PENANCE if reason.startswith(OUT_OF_MEMORY) else 1.0  # to fill the memory takes a while, and proves nothing
+        slot.failures = max(slot.failures - worked / self._config.healthy_seconds / slow, 0.0) + 1
         if hopeless or slot.failures > self._config.restarts:
             slot.state = "failed"
             after = f" after {slot.restarts} restarts" if slot.restarts else ""
@@ -247,7 +254,7 @@ class Supervisor:
             return
         slot.state = "restarting"
         slot.restarts += 1
-        delay = 0.0 if slot.failures == 1 else min(2.0 ** (slot.failures - 2) * self._jitter(), LONGEST_DELAY_SECONDS)
+        delay = 0.0 if slot.failures < 2 else min(2.0 ** (int(slot.failures) - 2) * self._jitter(), LONGEST_DELAY_SECONDS)
         slot.start_at = now + delay
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import psutil
 import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +21,7 @@ from transport.run_dir import replacing
 
 Weights = dict[str, np.ndarray]
 DIGEST_KEY = "blake2b"  # in a file's metadata
+LINE_LENGTH = 200
 ROOM = 1.2  # times a file's size must be free before it is begun
 
 
@@ -76,10 +79,12 @@ class Checkpoints:
     """The full checkpoints of a run: `epoch-NUMBER.safetensors`, a bounded number of them."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        """Removes what a writer that was killed left behind."""
+        """Removes what a writer that was killed left behind; not what the evaluator may be writing now."""
         self._folder, self._keep = folder, keep
         for partial in folder.glob(".*.partial"):
-            partial.unlink(missing_ok=True)
+            writer = partial.name.split(".")[-2]
+            if not (writer.isdecimal() and int(writer) != os.getpid() and psutil.pid_exists(int(writer))):
+                partial.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
         """All there are, newest first."""
@@ -188,5 +193,6 @@ def _check_finite(weights: Weights, what: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    """An error's first line."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """An error's first line, or its beginning; it may hold what a stranger has put into the file."""
+    line = (str(error) or type(error).__name__).splitlines()[0][:LINE_LENGTH]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)

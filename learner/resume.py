@@ -40,15 +40,15 @@ def restore(algorithm: Algorithm, optimiser: Optimiser, weights: Weights, metada
     try:
         optimiser.load_state(state)
         algorithm.load_counters(json.loads(metadata.get("progress") or f'{{"updates": {metadata["updates"]}}}'))
-        counters = json.loads(metadata["counters"])
+        counters = {str(name): float(value) for name, value in json.loads(metadata["counters"]).items()}
         random = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "random").items()}
         torch.set_rng_state(random["cpu"])
-    except (ValueError, KeyError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error
     device = optimiser.device
     if capabilities(device).random_state and device.type in random:  # else its generator stays as the seed made it
         set_random_state(device, random[device.type])
-    return {name: float(value) for name, value in counters.items()}
+    return counters
 
 
 def _below(weights: Weights, prefix: str) -> Weights:

@@ -83,7 +83,7 @@ class Learner:
         if group.size > 1:
             self._become_one()
         bind = run_dir.bind_address
-        self._publisher = None if group.rank else WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
+        self._publisher = None if group.rank else WeightPublisher(bind("weights"), bind("payload"), life.incarnation, life.keys)
         self._publish()
         if self._publisher:
             run_dir.write_endpoint("payload", self._publisher.addresses[1])
@@ -95,12 +95,21 @@ class Learner:
         address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
         if self.group.any(address is None) or address is None:
             return
-        algorithm = self.algorithm
-        rollouts = isinstance(algorithm, Ppo)
+        rollouts = isinstance(self.algorithm, Ppo)
         # The batch in use keeps its slot. The next rollouts are not asked for ahead: they would be older.
         size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
-        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts)
-        life.ready()
+        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts, keys=life.keys)
+        try:
+            life.ready()
+            self._learn(sampler)
+        finally:
+            sampler.close()
+            if self._publisher:
+                self._publisher.close()
+
+    def _learn(self, sampler: Sampler) -> None:
+        """Epoch after epoch, until the process is to stop; then the last checkpoint."""
+        config, spec, algorithm = self.settings.learner, self.settings.spec, self.algorithm
         if isinstance(algorithm, Ppo):
             if config.compile or config.graphs:
                 self.group.say(
@@ -122,9 +131,6 @@ class Learner:
             self.group.say("the last updates were not finite: no checkpoint of them, those before are kept")
         else:
             self._save()
-        sampler.close()
-        if self._publisher:
-            self._publisher.close()
 
     def _learn_from_items(self, batches: Batches, algorithm: Dqn | Sac) -> None:
         """An epoch of updates, each on a batch of its own."""
@@ -291,14 +297,14 @@ class Learner:
     def _go_back_if_needed(self, figures: dict[str, float]) -> bool:
         """To the newest sound checkpoint, once nothing has been learned for long; again, to the one before. Every process of the
         group does. Version and epoch go on growing, random numbers go on. Raises Diverged."""
-        refused = self._publisher.refused if self._publisher else 0
+        refused, count = (self._publisher.refused_version, self._publisher.refused) if self._publisher else (-1, 0)
         updates, self._updates_before = self._metrics.value("updates") - self._updates_before, self._metrics.value("updates")
-        self._metrics.gauge("refused_weights", refused)
+        self._metrics.gauge("refused_weights", count)
         reason = self._watch.reason(figures, int(updates), refused)
         if not self.group.any(bool(reason)):
             return False
         reason = reason or "another process says so"
-        times = self._watch.go_back(reason)
+        times = self._watch.go_back(reason, self.version)
         self._metrics.count("rollbacks")
         found = self._checkpoints.newest(self.group.say, passing_over=times - 1)
         if found is None:
@@ -375,8 +381,11 @@ class Learner:
             raise CheckpointError(f"{path}: made for another experience spec; start with --fresh")
         counters = resume.restore(self.algorithm, self.optimiser, tensors, metadata)
         self._metrics.begin_at(counters)
-        self.epoch = int(metadata["epoch"])
-        self.version = max(self.version, int(metadata["policy_version"]) + 1)
+        try:
+            self.epoch = int(metadata["epoch"])
+            self.version = max(self.version, int(metadata["policy_version"]) + 1)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a learner's checkpoint ({error}); start with --fresh") from error
         self.group.say(
             f"continues from {path.name}: epoch {self.epoch:,}, {self.algorithm.updates:,} updates, policy v{self.version}"
         )

@@ -17,6 +17,7 @@ from transport.metrics import Record
 from transport.run_dir import RunDir
 
 IDLE_SECONDS = 0.1
+TROUBLES = ("damaged_chunks", "missing_chunks", "unfit_priorities")  # shown where there are any
 
 
 def describe(record: Record) -> str:
@@ -34,7 +35,9 @@ def describe(record: Record) -> str:
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
     lost += "".join(
-        f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in ("damaged_chunks", "missing_chunks") if get(name)
+        f" · {get(name, 0):,.0f} {name.replace('_', ' ')}"
+        for name in ("damaged_chunks", "missing_chunks", "unfit_priorities")
+        if get(name)
     )
     return (
         f"{moved} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
@@ -62,7 +65,7 @@ def main() -> int:
         learner = document.get("learner", {})
         size = learner.get("batch_size", 0) * learner.get("processes", 1)
         lent = size // spec.chunk_length if config.selector == "fifo" else size * (learner.get("prefetch", 0) + 1)
-        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent)
+        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent, life.keys)
     except RestoreStopped:
         life.close()
         return 0

@@ -13,6 +13,7 @@ from replay.storage import batch_layout, rollout_layout
 from transport.channel import FRAME_BYTES, Client, cut
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
+from transport.keys import Keys
 from transport.lifetime import say
 from transport.messages import (
     PROTOCOL,
@@ -58,9 +59,11 @@ class ExperienceWriter:
     says that it has not got them, and replay drops what it already has.
     """
 
-    def __init__(self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int) -> None:
+    def __init__(
+        self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int, keys: Keys | None = None
+    ) -> None:
         """Connects in the background; credit arrives with replay's welcome."""
-        self._client = Client(address)
+        self._client = Client(address, keys=keys, door="replay")
         self._name, self._incarnation, self._spec, self._streams = name, incarnation, spec, streams
         self._unacknowledged: deque[_Unacknowledged] = deque()
         self._next_sequence = 0
@@ -227,6 +230,7 @@ class Sampler:
         slots: int,
         shared: bool = True,
         rollouts: bool = False,
+        keys: Keys | None = None,
     ) -> None:
         """`batch_size` counts items, or whole chunks where `rollouts` are wanted (replay.selector is fifo).
 
@@ -234,7 +238,7 @@ class Sampler:
         """
         self.oldest_version = -1
         self.batch_size = batch_size
-        self._client = Client(address)
+        self._client = Client(address, keys=keys, door="replay")
         layout = rollout_layout(spec, batch_size) if rollouts else batch_layout(spec, batch_size)
         self._slab = Slab.create(layout, slots)
         slab_name = self._slab.name if shared else ""

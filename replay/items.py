@@ -121,7 +121,9 @@ class Items:
         return self.table.size
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """Keys that are gone are left out."""
+        """Keys that are gone are left out, and what cannot be a priority."""
+        if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
+            self._metrics.count("unfit_priorities", unfit)
         return self.table.update_priorities(keys, priorities)
 
     def writers_changed(self, present: list[Writer]) -> None:

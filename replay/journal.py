@@ -80,7 +80,7 @@ class Journal:
 
     def _read_state(self) -> TableState | None:
         try:
-            return read_state(self._state_path)
+            return read_state(self._state_path, self._table.spec.chunk_length)
         except DamagedState as error:
             say(f"{error}: all items begin with the priorities that they came with")
             return None

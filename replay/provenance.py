@@ -29,7 +29,7 @@ class Origin(NamedTuple):
 
 
 def trace(folder: Path, spec: ExperienceSpec, key: int) -> Origin:
-    """The origin of the item that batches name by `key`. May be asked of a run that is up. Raises NotThere, LogRefused, OSError."""
+    """The origin of the item that batches name by `key`. A run that is up may be asked. Raises NotThere, LogRefused, OSError."""
     chunk_key, offset = divmod(key, spec.chunk_length)
     holding = next((path for path in reversed(segments(folder)) if path.stem.isdecimal() and int(path.stem) <= chunk_key), None)
     entries = _entries(holding, spec) if holding else []

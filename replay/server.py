@@ -17,7 +17,8 @@ from transport.channel import QUEUE_MESSAGES, Server, wait
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
 from transport.guard import Guard
-from transport.messages import Goodbye, Insert, PriorityUpdate, SampleRequest, SamplerHello, WriterHello
+from transport.keys import Keys
+from transport.messages import Goodbye, Insert, PriorityUpdate, Refused, SampleRequest, SamplerHello, WriterHello
 from transport.metrics import Metrics, Record
 
 HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that they do
@@ -40,6 +41,7 @@ class ReplayServer:
         folder: Path | None = None,
         going_on: Callable[[], bool] = lambda: True,
         lent: int = 0,
+        keys: Keys | None = None,
     ) -> None:
         """Restores what `folder` holds, if one is given (rollouts are not logged); then binds.
 
@@ -53,9 +55,10 @@ class ReplayServer:
         else:
             self.source = Items(spec, config, seed, metrics, folder, going_on, lent)
         self._metrics = metrics
-        part_bytes = max(chunk_wire_bytes(spec), 1 << 20)
+        chunk_bytes = chunk_wire_bytes(spec)
+        part_bytes = max(chunk_bytes, 1 << 20)
         receive_queue = min(max(config.receive_bytes // part_bytes, LEAST_QUEUE), QUEUE_MESSAGES)
-        self._server = Server(address, part_bytes, receive_queue=receive_queue)
+        self._server = Server(address, part_bytes, receive_queue=receive_queue, keys=keys, door="replay", most_bytes=chunk_bytes)
         self.address = self._server.address
         self._writers = Writers(spec, self.source, self._server, metrics, incarnation)
         self._serving = Serving(spec, self.source, self._server, metrics, incarnation, lent)
@@ -106,6 +109,8 @@ class ReplayServer:
         self.source.measure()
         self._writers.measure()
         self._metrics.gauge("malformed", self._server.malformed)
+        self._metrics.gauge("impostors", self._server.impostors)
+        self._metrics.gauge("handshakes_failed", self._server.handshakes_failed)
         self._metrics.gauge("quarantined", self._server.quarantined)
         self._metrics.gauge("unread", self._server.unread)
         self._metrics.gauge("received_bytes", self._server.received_bytes)
@@ -137,12 +142,22 @@ class ReplayServer:
         elif isinstance(message, PriorityUpdate):
             self._serving.on_priorities(peer, message, parts)
         elif isinstance(message, WriterHello):
-            self._writers.on_hello(peer, message)
+            if self._is_itself(peer, "actor", message.name):
+                self._writers.on_hello(peer, message)
         elif isinstance(message, SamplerHello):
-            self._serving.on_hello(peer, message)
-            self._writers.share_credit_soon()
+            if self._is_itself(peer, "learner", message.name):
+                self._serving.on_hello(peer, message)
+                self._writers.share_credit_soon()
         elif isinstance(message, Goodbye):
             self._writers.on_goodbye(peer)
         else:
             self._metrics.count("rejected")
             self._server.offence(peer, "messages that are not meant for replay")
+
+    def _is_itself(self, peer: bytes, role: str, name: str) -> bool:
+        """Whether who greets is of that role and name. All else is taken from those alone who have greeted."""
+        if not (reason := self._server.vouch(peer, role, name)):
+            return True
+        self._metrics.count("rejected")
+        self._server.send(peer, Refused(reason))
+        return False

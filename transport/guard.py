@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 
 from transport.channel import Server
-from transport.lifetime import say
+from transport.lifetime import release_memory, say
 
 LOOK_SECONDS = 0.05
-AGAIN_SECONDS = 5.0
+RELEASE_SECONDS = 2.0
 MARGIN_BYTES = 256 << 20
-DESCRIPTORS_LEFT = 0.25  # of the limit: then all connections are closed
+DESCRIPTORS_SHARE = 0.5  # of the limit: once more are taken all connections are closed
 
 
 class Guard:
@@ -26,19 +27,23 @@ class Guard:
         self._server, self._memory_bytes = server, memory_bytes + MARGIN_BYTES
         self._descriptors = raise_descriptor_limit()
         self._next_look = 0.0
-        self._memory_again = 0.0
+        self._release_at = math.inf
         self.shed = 0  # connections closed so far
 
     def turn(self) -> None:
-        """Looks, when it is time."""
-        now = time.monotonic()
-        if now < self._next_look or not sys.platform.startswith("linux"):
+        """At descriptors always, at memory when it is time."""
+        if not sys.platform.startswith("linux"):
+            return
+        if lowest_free_descriptor() > self._descriptors * DESCRIPTORS_SHARE:
+            self._close_all("half of all file descriptors were taken")  # in a tenth of a second so many may come
+        if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        if lowest_free_descriptor() > self._descriptors * (1 - DESCRIPTORS_LEFT):
-            self._close_all("almost all file descriptors were taken")
-        elif now >= self._memory_again and resident_bytes() > self._memory_bytes:
-            self._memory_again = now + AGAIN_SECONDS
+        if now >= self._release_at:  # what the connections held has been freed by now, but is kept for later
+            self._release_at = math.inf
+            release_memory()
+        elif self._release_at == math.inf and resident_bytes() > self._memory_bytes:
+            self._release_at = now + RELEASE_SECONDS
             self._close_all(f"more than {self._memory_bytes:,} bytes of memory were taken")
 
     def _close_all(self, why: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from transport.channel import Client
+from transport.keys import KeysError
 from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
 from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Record, Shares
 from transport.run_dir import RunDir
@@ -21,6 +22,7 @@ PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 0.5
 RECORD_SECONDS = 5.0
 GOODBYE_SECONDS = 0.5
+REFUSED = 3  # exit status, as of the headrace command
 HOPELESS_STATUS = 4  # of a process that would fail again if it were started again
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -57,6 +59,13 @@ def keep_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 256 << 20)
 
 
+def release_memory() -> None:
+    """Makes glibc give back all that it keeps; elsewhere, does nothing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(0)
+
+
 def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
@@ -74,7 +83,8 @@ class Lifetime:
     def __init__(
         self, name: str, run_dir: RunDir, describe: Callable[[Record], str], known_as: int = 0, reports: bool = True
     ) -> None:
-        """Installs the signal handlers; must be made in the main thread.
+        """Installs the signal handlers; must be made in the main thread. Ends the process with a line and status 3 where its
+        keys are missing or unsafe.
 
         `known_as`: the pid of the process that the supervisor started, where this one does the work for it. Without `reports`
         another process speaks for this one, which then only hears signals.
@@ -82,7 +92,13 @@ class Lifetime:
         die_with_parent()
         keep_memory()
         self.name = name
+        try:
+            self.keys = run_dir.keys(name)  # who this process is to those it connects to, and who may connect to it
+        except KeysError as error:
+            say(f"{name}: {error}")
+            sys.exit(REFUSED)
         self.incarnation = new_incarnation()
+        run_dir.metrics(name).parent.mkdir(parents=True, exist_ok=True)  # an actor on another machine has a folder of its own
         self.metrics = Metrics(run_dir.metrics(name), *run_dir.metrics_limits(FILE_BYTES, FILES_KEPT))
         self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self.assignment: Assignment | None = None  # the supervisor's newest, for actors
@@ -97,7 +113,7 @@ class Lifetime:
         self._pending: Record = {}
         address = run_dir.endpoint("supervisor") if reports else None
         self._pid = known_as or os.getpid()
-        self._control = Client(address) if address else None
+        self._control = Client(address, keys=self.keys, door="supervisor") if address else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
@@ -114,6 +130,7 @@ class Lifetime:
         self._state = "ready"
         self._next_beat = 0.0
         self.beat()
+        self._next_beat = 0.0  # the supervisor hears at once that a first turn is done, and need be less patient from then on
 
     def beat(self) -> None:
         """One turn of the main loop."""

@@ -5,6 +5,7 @@ A header is read with msgpack under explicit limits and only then converted into
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, get_args
 
 import msgpack
@@ -22,7 +23,9 @@ Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start o
 Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the column that rows keep it in
 # Names and texts of others are shown to people: nothing in them may steer a terminal, or change the order of what is read.
 Name = Annotated[str, Meta(max_length=64, pattern=r"^[ -~]*\Z")]
-Text = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*\Z")]
+UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+MAX_TEXT = 4096
+Text = Annotated[str, Meta(max_length=MAX_TEXT, pattern=rf"^(?!.*{UNPRINTABLE})[^\n]*\Z")]
 
 
 class MalformedMessage(ValueError):
@@ -254,6 +257,11 @@ AnyMessage = (
     | Progress | Assignment | Scale | Scaling | Stop | Stopping
 )  # fmt: skip
 TYPES: dict[str, type[Message]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyMessage)}
+
+
+def printable(text: str) -> str:
+    """A text of any origin as a Text: what may not be in one becomes a question mark."""
+    return re.sub(UNPRINTABLE, "?", text)[:MAX_TEXT]
 
 
 def pack(message: Message) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from contextlib import suppress
@@ -14,6 +15,11 @@ from transport.run_dir import set_aside
 Record = dict[str, float]
 SHORT_SECONDS, LONG_SECONDS = 10.0, 60.0
 FILE_BYTES, FILES_KEPT = 20_000_000, 1  # about a day; where nothing else is configured
+
+
+def finite(record: Record) -> Record:
+    """Without what is no number or infinite: nobody can count with it."""
+    return {name: value for name, value in record.items() if math.isfinite(value)}
 
 
 class Shares:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import os
+import socket
 import stat
 import sys
 import tempfile
@@ -13,7 +15,9 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from transport.keys import Keys
 
 MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes; a role's name follows
 
@@ -62,6 +66,37 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether this means every address of the machine, so that nobody can connect to it by that name."""
+    return ipaddress.ip_address(host).is_unspecified
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; a name is taken for one that others can."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        if os.name == "posix":  # what connections of the life before have left does not count
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4])
+        except OSError:
+            return False
+    return True
+
+
+def in_url(host: str) -> str:
+    """An address or name as it stands before a colon and a port: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 class RunDir:
@@ -156,11 +191,24 @@ class RunDir:
 
     def metrics_limits(self, limit_bytes: int, kept: int) -> tuple[int, int]:
         """deploy.metrics_bytes and deploy.files_kept of the configuration; what is given here where it does not say."""
-        try:
-            deploy = tomllib.loads(self.config.read_text(encoding="utf-8")).get("deploy", {})
-        except (OSError, tomllib.TOMLDecodeError):
-            deploy = {}
+        deploy = self._deploy()
         return deploy.get("metrics_bytes", limit_bytes), deploy.get("files_kept", kept)
+
+    def _deploy(self) -> dict[str, Any]:
+        """The [deploy] table of the configuration, as far as there is one."""
+        try:
+            return dict(tomllib.loads(self.config.read_text(encoding="utf-8")).get("deploy", {}))
+        except (OSError, tomllib.TOMLDecodeError):
+            return {}
+
+    @property
+    def key_folder(self) -> Path:
+        """What the processes of a run that is reached over a network know one another by."""
+        return self.path / "keys"
+
+    def keys(self, name: str) -> Keys | None:
+        """Those of the process `name`, where the run has keys and listens on TCP as deploy.bind says. Raises KeysError."""
+        return Keys(self.key_folder, name) if self._deploy().get("bind") and self.key_folder.exists() else None
 
     def create(self) -> None:
         """Makes the folders of a run."""
@@ -176,10 +224,13 @@ class RunDir:
         return Path(base) / f"headrace-{user}-{token}"
 
     def bind_address(self, role: str) -> str:
-        """Where the server of `role` binds: ipc in a private folder, or a loopback port where there is no ipc.
+        """Where the server of `role` binds: TCP as deploy.bind says; without it ipc in a private folder, or a loopback port where
+        there is no ipc.
 
-        After a restart the address is the one of the life before.
+        After a restart the address is the one of the life before; that of deploy.bind also when the run is resumed.
         """
+        if host := self._deploy().get("bind"):
+            return f"tcp://{in_url(host)}:{self._port(role, host)}"
         if sys.platform == "win32" or len(str(self.sockets)) > MAX_SOCKET_PATH - len(role):
             previous = self.endpoint(role)
             return previous if previous and previous.startswith("tcp://127.0.0.1:") else "tcp://127.0.0.1:*"
@@ -190,26 +241,42 @@ class RunDir:
             raise PermissionError(f"{folder} must be a folder that only you may enter (mode 0700); remove it and start again")
         return f"ipc://{folder}/{role}"
 
+    def _port(self, role: str, host: str) -> str:
+        """The port that the server of `role` had before, or any: one that somebody has taken while the run was down."""
+        try:
+            port = str(int((self.path / "endpoints" / f"{role}.port").read_text()))
+        except (OSError, ValueError):
+            return "*"
+        return port if self.endpoint(role) or is_free(host, int(port)) else "*"
+
     def remove_sockets(self) -> None:
         """Deletes the socket folder and the endpoint files, so that nothing of a stopped run can be mistaken for a live one."""
         for folder in (self.sockets, self.path / "endpoints"):
             if folder.is_dir():
                 for entry in folder.iterdir():
-                    entry.unlink(missing_ok=True)
+                    if entry.suffix != ".port":
+                        entry.unlink(missing_ok=True)
         if self.sockets.is_dir():
             self.sockets.rmdir()
 
     def write_endpoint(self, role: str, address: str) -> None:
-        """Says where the server of `role` listens. Called after it is bound."""
+        """Says where the server of `role` listens, in words for its clients. Called after it is bound to `address`."""
+        deploy, folder = self._deploy(), self.path / "endpoints"
+        if host := deploy.get("bind"):
+            port = address.rpartition(":")[2]
+            write_atomically(folder / f"{role}.port", port.encode())
+            if named := deploy.get("advertise") or (socket.gethostname() if is_wildcard(host) else ""):
+                address = f"tcp://{in_url(named)}:{port}"
         text = json.dumps({"role": role, "address": address, "pid": os.getpid()})
-        write_atomically(self.path / "endpoints" / f"{role}.json", text.encode())
+        write_atomically(folder / f"{role}.json", text.encode())
 
     def endpoint(self, role: str) -> str | None:
         """Where the server of `role` listens, or None while it has not said so."""
         try:
-            return str(json.loads((self.path / "endpoints" / f"{role}.json").read_text())["address"])
-        except (OSError, ValueError, KeyError):
+            address = json.loads((self.path / "endpoints" / f"{role}.json").read_text())["address"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
+        return address if isinstance(address, str) else None
 
     def wait_for_endpoint(self, role: str, stopping: Callable[[], bool]) -> str | None:
         """Blocks until the server of `role` has bound, or returns None when `stopping()`."""

@@ -51,7 +51,7 @@ def recite(interpreter: str, folder: Path) -> tuple[str, np.ndarray, list[Any]]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, input=json.dumps(pieces()), env=environment, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    with np.load(out) as played:
+    with np.load(out, allow_pickle=False) as played:
         return str(played["version"]), played["observations"], json.loads(str(played["notes"]))
 
 

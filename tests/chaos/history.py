@@ -141,7 +141,8 @@ def ids_of(spec: ExperienceSpec, chunk: Chunk) -> np.ndarray:
     """The names [items] int64 of a chunk's valid items, whose observations are the counting environment's."""
     items = slice(spec.history, spec.history + chunk.length)
     valid = chunk.columns["valid"][items] != 0
-    code = chunk.columns["observation"][items][valid].reshape(int(valid.sum()), -1)[:, :8].astype(np.int64)
+    seen = chunk.columns["observation"]
+    code = seen[items][valid].reshape(int(valid.sum()), seen[0].size)[:, :8].astype(np.int64)  # there may be none
     assert (code[:, 6] <= ACTIONS).all()
     return code[:, 0] << 40 | code[:, 1] << 32 | code[:, 2] << 24 | code[:, 3] << 16 | code[:, 4] << 8 | code[:, 5]
 

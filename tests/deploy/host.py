@@ -1,4 +1,4 @@
-"""A supervisor over stub processes: `python -m tests.deploy.host RUN_DIR [--total-steps N] NAME=HOW …`."""
+"""A supervisor over stub processes: `python -m tests.deploy.host RUN_DIR [--total-steps N] [--bind ADDRESS] NAME=HOW …`."""
 
 import argparse
 import sys
@@ -18,9 +18,10 @@ def main() -> int:
     parser.add_argument("how", nargs="*")
     parser.add_argument("--total-steps", type=int, default=0)
     parser.add_argument("--stop-after", type=float, default=0.0)
+    parser.add_argument("--bind", default="")
     options = parser.parse_args()
     run = RunDir(options.run_dir)
-    config = RunConfig(total_steps=options.total_steps, deploy=DeployConfig(stop_seconds=2.0, restarts=1))
+    config = RunConfig(total_steps=options.total_steps, deploy=DeployConfig(stop_seconds=2.0, restarts=1, bind=options.bind))
     how = dict(pair.split("=") for pair in options.how)
     needs = {"learner": ("replay",), "actor": ("learner",)}
 

@@ -9,6 +9,7 @@ from deploy.config import DeployConfig, RunConfig
 from deploy.process import Exit
 from deploy.supervisor import Slot, Supervisor
 from deploy.topology import STOP_ORDER, Plan, topology
+from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 
 PLANS = (
@@ -163,12 +164,36 @@ def test_work_between_them_makes_up_for_deaths() -> None:
     world = World(DeployConfig(restarts=1))
     world.bring_up()
     for _ in range(20):
-        world.run(11)
+        world.run(6)
         world.die("actor-0")
         world.run(0.5)
         assert world.slot("actor-0").state == "starting"
         world.progress("actor-0")
     assert world.slot("actor-0").restarts == 20
+
+
+def test_a_leak_that_takes_seconds_is_a_crash_loop_and_one_that_takes_hours_is_not() -> None:
+    world = World()
+    world.bring_up()
+    for worked, failures in [(5, 1.0), (5, 1.9), (5, 2.8), (3600, 1.0)]:
+        world.run(worked, step=0.5)
+        world.supervisor.end(world.slot("actor-0"), "out of memory: 312 MB of 300 MB (actors.memory_bytes)")
+        world.run(0.5)
+        assert world.slot("actor-0").failures == pytest.approx(failures, abs=0.1)
+        while world.slot("actor-0").state == "restarting":
+            world.run(0.1)
+        world.progress("actor-0")
+
+
+def test_silence_is_no_work() -> None:
+    world = World(DeployConfig(restarts=1), mute=("actor-0",))
+    world.bring_up()
+    for _ in range(2):
+        world.progress("actor-0")
+        world.run(100)  # hangs after its first step
+        world.die("actor-0")
+        world.run(0.5)
+    assert world.slot("actor-0").state == "failed"
 
 
 def test_a_long_start_makes_up_for_nothing() -> None:
@@ -209,6 +234,18 @@ def test_a_process_that_refuses_its_configuration_is_not_tried_again() -> None:
     world.run(1)
     assert len(world.starts("replay")) == 1
     assert world.supervisor.finished and world.supervisor.reason == "replay failed (exit 2: capacity too small)"
+
+
+def test_a_process_that_says_that_it_would_fail_again_is_not_tried_again_even_after_hours_of_work() -> None:
+    world = World()
+    world.bring_up()
+    world.now += 3600
+    world.run(1)
+    world.die("learner", HOPELESS_STATUS, "learning has broken down")
+    world.run(1)
+    assert len(world.starts("learner")) == 1
+    assert world.supervisor.exit_status == 1
+    assert world.supervisor.reason == f"learner failed (exit {HOPELESS_STATUS}: learning has broken down)"
 
 
 def test_a_process_that_cannot_be_started_counts_as_dead() -> None:

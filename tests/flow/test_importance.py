@@ -124,4 +124,5 @@ def test_the_ratio_is_one_under_the_weights_that_acted_and_no_rollout_is_older_t
         fleet.publish()
         sampler.oldest_version = fleet.version - 1
         sampler.release(batch)
-    assert versions == [0, 0, 1, 2, 3, 4]
+    # As a rule one behind; an actor that was held up meanwhile has newer ones.
+    assert all(max(number - 1, 0) <= version <= number for number, version in enumerate(versions))

@@ -69,7 +69,7 @@ def test_new_items_have_the_priority_that_acting_says(fleet: Fleet) -> None:
     for index in range(2):
         assert fleet.stop(f"actor-{index}") == 0, fleet.log(f"actor-{index}")
     assert fleet.stop("replay") == 0, fleet.log("replay")
-    state = read_state(fleet.run_dir.segments / STATE_FILE)
+    state = read_state(fleet.run_dir.segments / STATE_FILE, fleet.spec.chunk_length)
     assert state is not None
     checker = Checker(fleet.spec)
     table = check_log(fleet.run_dir, fleet.spec, checker)

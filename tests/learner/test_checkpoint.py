@@ -9,8 +9,9 @@ import safetensors.numpy
 import torch
 
 from learner import checkpoint
-from learner.checkpoint import CheckpointError, load_into, pack, read, unpack, write
+from learner.checkpoint import CheckpointError, load_into, pack, read, unpack, write, write_listed
 from learner.config import DqnConfig
+from learner.manifest import contradiction, read_manifest
 from learner.networks import QNetwork, build_network
 from tests.learner.examples import image, make_observation, make_spec, vector
 
@@ -54,6 +55,35 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
         write(path, {"x": np.ones(3, np.float32)}, {"policy_version": "2"})
     assert read(path)[1] == {"policy_version": "1"}
     assert os.listdir(tmp_path) == ["latest.safetensors"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no names of open files")
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_manifest_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        calls.append(f"sync {Path(os.readlink(f'/proc/self/fd/{file}')).name.split('.safetensors')[0].split('.json')[0]}")
+        fsync(file)
+
+    def renamed(old: Path, new: Path) -> None:
+        calls.append(f"name {new.stem}")
+        replace(old, new)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr("os.replace", renamed)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_listed(folder / "latest.safetensors", {"x": np.zeros(3, np.float32)}, {"policy_version": "1"})
+    expected = ["sync .latest", "name latest", "sync folder", "sync .manifest", "name manifest", "sync folder"]
+    assert calls == expected
+    calls.clear()
+    write_listed(folder / "latest.safetensors", {"x": np.ones(3, np.float32)}, {"policy_version": "2"})
+    assert calls == expected[3:] + expected, "what is about to be replaced leaves the manifest first"
+    entry = (read_manifest(folder) or {})["latest.safetensors"]
+    assert (entry.policy_version, entry.epoch, contradiction(folder / "latest.safetensors", entry)) == (2, None, "")
 
 
 def test_a_missing_truncated_damaged_foreign_or_endless_file_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def found(folder: Path, name: str) -> list[dict[str, np.ndarray]]:
     """What each rank has saved."""
-    return [dict(np.load(folder / f"{name}-{rank}.npz")) for rank in range(2)]
+    return [dict(np.load(folder / f"{name}-{rank}.npz", allow_pickle=False)) for rank in range(2)]
 
 
 @pytest.mark.parametrize("case", CASES)

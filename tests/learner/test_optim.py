@@ -194,3 +194,28 @@ def test_a_memory_limit_makes_micro_batches_small_from_the_start(capsys: pytest.
     assert 1 < optimiser.parts <= 64
     assert "micro-batches of" in capsys.readouterr().out
     assert any(not torch.equal(before[name], value) for name, value in dqn.network.state_dict().items())
+
+
+def test_what_is_skipped_in_a_row_is_counted_and_forgotten_at_the_next_step() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    rows = []
+    for gradient in (math.nan, math.inf, 1.0, math.nan):
+        parameter.grad = torch.tensor([1.0, gradient, 1.0])
+        optimiser._step()
+        rows.append(int(optimiser._in_a_row))
+    assert rows == [1, 2, 0, 1] and int(optimiser._skipped) == 3
+
+
+def test_float16_may_skip_until_it_has_found_its_scale() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    optimiser._scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    optimiser._scaler.scale(torch.ones(()))  # as the first loss does
+    for _ in range(5):  # at scales 4, 2, 1, 1/2, 1/4
+        parameter.grad = torch.tensor([1.0, math.inf, 1.0])
+        optimiser._step()
+    assert int(optimiser._skipped) == int(optimiser._in_a_row) == 3, "from scale 1 on it is not the scale"
+    parameter.grad = torch.ones(3)
+    optimiser._step()
+    assert int(optimiser._in_a_row) == 0

@@ -79,8 +79,12 @@ def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:
 
 
 def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
-    (tmp_path / ".epoch-0000000001.safetensors.77.partial").write_bytes(b"half")
+    (tmp_path / ".epoch-0000000001.safetensors.999999999.partial").write_bytes(b"half")
+    at_work = tmp_path / f".best.safetensors.{os.getppid()}.partial"
+    at_work.write_bytes(b"half")
     checkpoints = Checkpoints(tmp_path, keep=2)
+    assert os.listdir(tmp_path) == [at_work.name], "who lives may be writing"
+    at_work.unlink()
     for epoch in (9, 10, 11):
         checkpoints.write(epoch, {"x": np.zeros(1, np.float32)}, {})
     names = ["epoch-0000000010.safetensors", "epoch-0000000011.safetensors"]

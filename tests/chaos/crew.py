@@ -1,0 +1,213 @@
+"""A supervised run of light processes, seen from outside: started, struck, stopped, and what became of every step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from actors.config import ActorsConfig, EnvConfig
+from deploy import runs
+from deploy.config import DeployConfig, RunConfig, write_config
+from deploy.process import child_environment
+from tests.chaos.checker import Verdict, check
+from tests.chaos.history import HISTORY_VARIABLE, read_life
+from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command
+from tests.chaos.streams import counting_replay, counting_spec
+from tests.flow.fleet import wait_until
+from tests.flow.world import gone, shared_memory
+from transport.channel import Client
+from transport.messages import Scale, Scaling
+from transport.run_dir import RunDir
+
+PATIENCE_SECONDS = 60
+SPEC = counting_spec()
+
+
+class Crew:
+    """One run in a folder of its own."""
+
+    def __init__(self, folder: Path, actors: int = 4, memory_bytes: int = 0, **deploy: Any) -> None:
+        """Writes its files; `deploy` is what its section of the configuration has. Nothing is started yet."""
+        self.folder, self.histories, self.faults = folder, folder / "histories", folder / "faults"
+        self.run_dir = RunDir(folder / "runs" / "crew")
+        self.run_dir.create()
+        self.histories.mkdir()
+        config = RunConfig(
+            seed=0,  # the streams of the counting environment are numbered from it
+            env=EnvConfig(id="tests.chaos.simulator:vector"),
+            actors=ActorsConfig(count=actors, envs_per_actor=1, memory_bytes=memory_bytes),
+            replay=counting_replay(capacity=200_000, min_size=64),
+            deploy=DeployConfig(**deploy),
+        )
+        self.run_dir.config.write_bytes(write_config(config))
+        self.run_dir.spec.write_bytes(msgspec.json.encode(SPEC))
+        self.environment = child_environment(**{HISTORY_VARIABLE: str(self.histories), FAULTS_VARIABLE: str(self.faults)})
+        self.shared_memory = shared_memory()
+        self.terminal = folder / "terminal"
+        self.host: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """The supervisor, which starts the others."""
+        self.host = self.another()
+
+    def another(self) -> subprocess.Popen[bytes]:
+        """A supervisor of this run."""
+        with self.terminal.open("ab") as terminal:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "tests.chaos.light_host", str(self.run_dir.path)],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=terminal,
+                stderr=terminal,
+            )
+
+    def up(self) -> None:
+        """The run, with every process at work."""
+        self.start()
+        self.until(lambda: self.status.get("state") == "running", "every process at work")
+
+    def until(self, true: Any, what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Waits for a predicate; gives up at once when the run has ended."""
+
+        def found() -> bool:
+            assert self.host is not None and self.host.poll() is None, f"the run has ended:\n{self.text[-3000:]}"
+            return bool(true())
+
+        wait_until(found, seconds, what)
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass; the run must not end meanwhile."""
+        over = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() >= over, "a while", seconds + PATIENCE_SECONDS)
+
+    def tell(self, **faults: Faults) -> None:
+        """What goes wrong from now on, as the simulator takes it."""
+        command(self.faults, **faults)
+
+    @property
+    def text(self) -> str:
+        """All that the supervisors of this run have printed."""
+        return self.terminal.read_text()
+
+    def lines(self, *words: str) -> list[str]:
+        """The supervisors' own lines with all of these words."""
+        own = (line for line in self.text.splitlines() if line.startswith("supervisor"))
+        return [line for line in own if all(word in line for word in words)]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What this life of the supervisor last wrote."""
+        found = runs.read_status(self.run_dir) or {}
+        return found if self.host is not None and found.get("pid") == self.host.pid else {}
+
+    def process(self, name: str) -> dict[str, Any]:
+        """A process's line in the status."""
+        return next((process for process in self.status.get("processes", []) if process["name"] == name), {})
+
+    def pid(self, name: str) -> int:
+        """The number that a process has now."""
+        return int(self.process(name)["pid"])
+
+    def actors(self) -> list[str]:
+        """The actors at work."""
+        found = self.status.get("processes", [])
+        return [process["name"] for process in found if process["role"] == "actor" and process["state"] == "ready"]
+
+    def acknowledged(self, name: str, pid: int) -> bool:
+        """Whether replay has acknowledged anything to this life of an actor."""
+        return any(_acknowledged(path) for path in self.histories.glob(f"{name}-{pid}-*.history"))
+
+    def descendants(self) -> list[int]:
+        """Everyone who was started, directly or not, by this run's processes and is alive, wherever he is now."""
+        return [pid for pid in psutil.pids() if str(self.folder).encode() in _environ(pid) and not gone(pid)]
+
+    def servers(self, pid: int) -> list[int]:
+        """The servers that a process's simulator has started and that are alive."""
+        mark = f"{CHILD_MARK}-{pid}"
+        return [process.pid for process in psutil.process_iter() if mark in cmdline(process) and not gone(process.pid)]
+
+    def scale(self, actors: int) -> Scaling:
+        """`headrace scale`."""
+        address = self.run_dir.endpoint("supervisor")
+        assert address is not None
+        client = Client(address)
+        try:
+            client.send(Scale(actors))
+            arrived = client.receive(10)
+            assert arrived is not None and isinstance(arrived[0], Scaling)
+            return arrived[0]
+        finally:
+            client.close()
+
+    def down(self) -> float:
+        """Ctrl-C, and how long the end took, in seconds. The run must end well."""
+        assert self.host is not None
+        began = time.monotonic()
+        self.host.send_signal(signal.SIGINT)
+        status = self.host.wait(PATIENCE_SECONDS)
+        took = time.monotonic() - began
+        assert status == 0, self.text[-3000:]
+        return took
+
+    def left(self) -> dict[str, int]:
+        """What a run that has ended has left: processes, sockets and shared memory."""
+        sockets = len(list(self.run_dir.sockets.iterdir())) if self.run_dir.sockets.is_dir() else 0
+        endpoints = len(list((self.run_dir.path / "endpoints").iterdir()))
+        memory = shared_memory() - self.shared_memory
+        return {"processes": len(self.descendants()), "sockets": sockets + endpoints, "shared_memory": len(memory)}
+
+    def verdict(self) -> Verdict:
+        """Of all steps of all lives; replay must have ended."""
+        return check(self.run_dir.segments, SPEC, self.histories)
+
+    def close(self) -> None:
+        """Ends what is left, without order."""
+        if self.host is not None:
+            self.host.kill()
+            self.host.wait()
+        for pid in self.descendants():
+            os.kill(pid, signal.SIGKILL)
+        self.run_dir.remove_sockets()
+
+
+@contextmanager
+def crew(folder: Path, **settings: Any) -> Iterator[Crew]:
+    """A run that is at work, and gone after the block."""
+    made = Crew(folder, **settings)
+    try:
+        made.up()
+        yield made
+    finally:
+        made.close()
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    """What a process was started with; nothing of one that has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _acknowledged(path: Path) -> bool:
+    try:
+        return read_life(path).acknowledged > 0
+    except ValueError:
+        return False

@@ -1,0 +1,162 @@
+"""A replay process under attack: a real server, an honest actor's writer beside the attacker, and proof of what it has stored."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import tomli_w
+
+from replay.client import ExperienceWriter
+from replay.config import ReplayConfig
+from replay.journal import Journal
+from replay.table import Table
+from tests.flow.fleet import ROOT, wait_until
+from tests.replay.examples import every_item, make_spec
+from transport.experience import Chunk
+from transport.lifetime import new_incarnation
+from transport.run_dir import RunDir
+
+SPEC = make_spec(length=16, stack=1, n_step=1)
+CONFIG = ReplayConfig(min_size=1, capacity=400_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
+CHUNKS_PER_SECOND = 100
+
+
+def numbered_chunk(number: int) -> Chunk:
+    """The chunk of a stream without an end whose rows count up."""
+    rows = number * SPEC.chunk_length + np.arange(SPEC.rows(SPEC.chunk_length))
+    columns = {column.name: np.zeros((len(rows), *column.shape), column.dtype) for column in SPEC.columns}
+    columns["position"][:], columns["valid"][:], columns["episode_step"][:] = rows, 1, rows
+    return Chunk(0, SPEC.chunk_length, columns)
+
+
+class Honest(threading.Thread):
+    """An actor that takes 1,600 steps a second, numbered by their rows, and hands them over."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        """`seconds`: of steps, at most."""
+        super().__init__(name="honest", daemon=True)
+        self._address = address
+        self._most_chunks = int(seconds * CHUNKS_PER_SECOND)
+        self._leaving = threading.Event()
+        self.acknowledged = 0  # steps
+        self.inserted = 0  # chunks
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Until it is told to leave; then waits for the last acknowledgement."""
+        writer = ExperienceWriter(self._address, "actor-0", new_incarnation(), SPEC, 1)
+        began = time.monotonic()
+        try:
+            while not self._leaving.is_set() and self.inserted < self._most_chunks:
+                writer.poll(0.005)
+                while self.inserted < (time.monotonic() - began) * CHUNKS_PER_SECOND and writer.has_credit:
+                    writer.insert(numbered_chunk(self.inserted))
+                    self.inserted += 1
+                self.acknowledged = writer.acknowledged_steps
+            deadline = time.monotonic() + 20
+            while writer.outstanding and time.monotonic() < deadline:
+                writer.poll(0.01)
+            self.acknowledged = writer.acknowledged_steps
+        except Exception as error:
+            self.error = error
+        writer.close()
+
+    def rate(self, seconds: float) -> float:
+        """Steps acknowledged per second, over so long from now."""
+        before, began = self.acknowledged, time.monotonic()
+        time.sleep(seconds)
+        return (self.acknowledged - before) / (time.monotonic() - began)
+
+    def leave(self) -> None:
+        """Hands over the rest. Raises what went wrong."""
+        self._leaving.set()
+        self.join(30)
+        if self.error:
+            raise self.error
+
+
+class Siege:
+    """`with Siege(path, "tcp") as siege: …`: a server of its own process, and an honest writer where one is asked for."""
+
+    def __init__(self, path: Path, scheme: str = "ipc", config: ReplayConfig = CONFIG, descriptors: int = 0) -> None:
+        """`descriptors`: how many the server may have; 0 for as many as here."""
+        self.run_dir = RunDir(path)
+        self.run_dir.create()
+        document = {"seed": 0, "replay": msgspec.to_builtins(config)}
+        self.run_dir.config.write_text(tomli_w.dumps(document))
+        self.run_dir.spec.write_bytes(msgspec.json.encode(SPEC))
+        self._command = [sys.executable, "-m", "tests.chaos.besieged", str(path), scheme, str(descriptors)]
+        self._honest: list[Honest] = []
+
+    def start(self) -> None:
+        """Starts the server, again after it has died."""
+        (self.run_dir.path / "endpoints" / "replay.json").unlink(missing_ok=True)
+        with open(self.run_dir.log("replay"), "ab") as log:
+            environment = os.environ | {"HEADRACE_SUPERVISOR_PID": str(os.getpid())}
+            self.server = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        wait_until(lambda: self.run_dir.endpoint("replay") is not None, 30, "replay is bound")
+        self.address = str(self.run_dir.endpoint("replay"))
+        self.process = psutil.Process(self.server.pid)
+
+    def __enter__(self) -> Siege:
+        self.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.server.kill()
+        self.server.wait(15)
+        self.run_dir.remove_sockets()
+
+    def honest(self, seconds: float) -> Honest:
+        """One that is at work; waits for its first acknowledgement."""
+        made = Honest(self.address, seconds)
+        self._honest.append(made)
+        made.start()
+        wait_until(lambda: made.acknowledged > 0, 20, "the honest writer is served")
+        return made
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server has not ended."""
+        return self.server.poll() is None
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that the server holds."""
+        return int(self.process.memory_info().rss)
+
+    @property
+    def log(self) -> str:
+        """What it printed."""
+        return self.run_dir.log("replay").read_text(errors="replace")
+
+    def stop(self) -> dict[str, float]:
+        """Asks the server to end; returns its last record."""
+        self.server.terminate()
+        assert self.server.wait(20) == 0, self.log
+        record: dict[str, float] = msgspec.json.decode(self.run_dir.metrics("replay").read_bytes().splitlines()[-1])
+        return record
+
+    def stored(self) -> tuple[int, int]:
+        """Steps of the honest writer that are in the log: (lost, doubled) of those acknowledged. The server must have ended."""
+        table = Table(SPEC, CONFIG, seed=0)
+        journal = Journal(self.run_dir.segments, table, CONFIG, lambda: True)
+        positions = every_item(table)["observation/position"][:, 0].astype(np.int64)
+        journal.close(journal.counters)
+        acknowledged = self._honest[0].acknowledged
+        times = np.bincount(positions, minlength=acknowledged)
+        return int((times[:acknowledged] == 0).sum()), int((times > 1).sum())
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which that share lies."""
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]

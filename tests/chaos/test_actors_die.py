@@ -1,0 +1,275 @@
+"""Actors are killed, hang, leak, crash: they are replaced, the others never notice, and what was acknowledged is stored once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.chaos.crew import Crew, crew
+from tests.chaos.rows import Row
+from tests.chaos.simulator import FAULTS_VARIABLE, Faults, command
+from tests.flow.world import World
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
+DETECT_SECONDS, ACCEPT_SECONDS = 0.5, 10.0
+KILL_SECONDS = 4.5  # and what a replacement takes: 200 kills in 20 minutes
+WORK_SECONDS = 8.0  # between two hangs of one actor: twenty in a row are a crash loop, and given up
+HANG_SECONDS, REPLACE_SECONDS = 4.0, 15.0
+R2 = "SIGSTOP and busy loop: detected <= 4 s, replaced <= 15 s; no false kill with steps up to 2 s"
+R13 = "one of 4 bad: <= 8 restarts in 2 min, given up, the other 3 train; all bad: exit != 0 in 2 min, the cause named"
+
+
+def steps_of(run: Crew, name: str) -> int:
+    """How much experience of an actor, in all its lives, has been acknowledged, by its own history."""
+    return sum(path.stat().st_size for path in run.histories.glob(f"{name}-*.history"))
+
+
+@pytest.mark.row(
+    "R1",
+    "an actor is killed (kill -9)",
+    "lost = doubled = unexpected = mixed = 0; detected <= 0.5 s; first step accepted <= 10 s after (p95)",
+)
+def test_a_killed_actor_is_replaced_and_nothing_acknowledged_is_lost(row: Row, tmp_path: Path) -> None:
+    kills, chance = row.times(3, 20, 200), random.Random(1)
+    pause = KILL_SECONDS if kills > 3 else 0.5
+    detected, accepted = [], []
+    with crew(tmp_path, actors=4) as run:
+        for _ in range(kills):
+            name = f"actor-{chance.randrange(4)}"
+            run.until(lambda name=name: name in run.actors(), f"{name} at work")
+            pid, told = run.pid(name), len(run.lines(f"{name} died"))
+            run.wait(chance.uniform(0, 2 * pause))
+            os.kill(pid, signal.SIGKILL)
+            began = time.monotonic()
+            run.until(lambda name=name, told=told: len(run.lines(f"{name} died")) > told, "it is noticed")
+            detected.append(time.monotonic() - began)
+            run.until(
+                lambda name=name, pid=pid: (now := run.process(name)["pid"]) not in (None, pid) and run.acknowledged(name, now),
+                "its successor's first steps are accepted",
+            )
+            accepted.append(time.monotonic() - began)
+        run.down()
+        verdict = run.verdict()
+    slow, late = float(np.quantile(accepted, 0.95)), max(detected)
+    row.measured(verdict.text, kills=kills, detected_seconds=late, accepted_p95_seconds=slow, **verdict.figures)
+    assert verdict.sound and late <= DETECT_SECONDS and slow <= ACCEPT_SECONDS
+    assert verdict.lives == kills + 4
+
+
+@pytest.mark.row("R2", "an actor hangs", R2)
+def test_hanging_actors_are_replaced(row: Row, tmp_path: Path) -> None:
+    rounds = row.times(1, 6, 20)
+    detected, replaced = [], []
+    with crew(tmp_path, actors=2) as run:
+        for number in range(rounds):
+            run.until(lambda: len(run.actors()) == 2, "both at work")
+            if number:
+                run.wait(WORK_SECONDS)
+            pids, seen = [run.pid(f"actor-{index}") for index in range(2)], [steps_of(run, f"actor-{i}") for i in range(2)]
+            run.until(lambda seen=seen: all(steps_of(run, f"actor-{i}") > seen[i] for i in range(2)), "both step")
+            run.tell(actor_1={"hang": ("busy", "deadlock")[number % 2]})
+            os.kill(pids[0], signal.SIGSTOP)
+            began = time.monotonic()
+            run.until(lambda number=number: len(run.lines("hung: no word")) == 2 * number + 2, "both are noticed")
+            detected.append(time.monotonic() - began)
+            run.tell()
+            run.until(
+                lambda pids=pids: all(
+                    (now := run.process(f"actor-{i}")["pid"]) not in (None, pids[i]) and run.acknowledged(f"actor-{i}", now)
+                    for i in range(2)
+                ),
+                "both are replaced",
+            )
+            replaced.append(time.monotonic() - began)
+        causes = {run.process(name)["last_exit"] for name in ("actor-0", "actor-1")}
+        run.down()
+        verdict = run.verdict()
+    row.measured(
+        verdict.text, hangs=2 * rounds, detected_seconds=max(detected), replaced_seconds=max(replaced), **verdict.figures
+    )
+    assert max(detected) <= HANG_SECONDS and max(replaced) <= REPLACE_SECONDS and verdict.sound
+    assert all(str(cause).startswith("hung: no word for") for cause in causes)
+
+
+@pytest.mark.row("R2", "slow simulators", R2)
+def test_slow_steps_are_no_hang(row: Row, tmp_path: Path) -> None:
+    seconds, chance = row.times(0, 90, 1800), random.Random(2)
+    with crew(tmp_path, actors=4) as run:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            slow: dict[str, Faults] = {f"actor_{i}": {"step_seconds": chance.choice((0.01, 0.5, 1.0, 2.0))} for i in range(4)}
+            run.tell(**slow)
+            run.wait(chance.uniform(1, 8))
+        restarts, died = sum(process["restarts"] for process in run.status["processes"]), run.lines("died")
+        run.tell()
+        run.down()
+    row.measured(*died[:1], seconds=seconds, false_kills=restarts)
+    assert restarts == 0
+
+
+@pytest.mark.row(
+    "R12", "an actor leaks", "the reason is logged as out of memory, restarted with back-off, the others' rate changes < 10 %"
+)
+def test_a_leaking_actor_is_ended_by_its_limit_and_the_others_go_on(row: Row, tmp_path: Path) -> None:
+    deaths, limit = row.times(1, 4), 300_000_000
+    with crew(tmp_path, actors=3, memory_bytes=limit) as run:
+        spans = [measure_rate(run, 3.0)] if deaths > 1 else []
+        run.tell(actor_0={"leak_bytes": 1_000_000})  # a hundred steps a second at most: 50 to 100 MB/s
+        run.until(lambda: len(run.lines("actor-0 died (out of memory")) >= deaths, "it dies of it", 120)
+        if deaths > 1:
+            run.tell()
+            run.until(lambda: len(run.actors()) == 3, "all at work")
+            run.tell(actor_0={"leak_bytes": 1_000_000})
+            spans.append(measure_rate(run, 3.0))
+        lines, others = run.lines("actor-0 died (out of memory"), [run.process(f"actor-{i}")["restarts"] for i in (1, 2)]
+        run.tell()
+        run.down()
+        verdict = run.verdict()
+    change = spans[1] / spans[0] - 1 if spans else 0.0
+    row.measured(lines[0].partition("| ")[2], deaths=len(lines), others_rate_change=change, others_restarts=sum(others))
+    assert others == [0, 0] and verdict.sound and abs(change) < 0.1
+    assert "actors.memory_bytes" in lines[0] and (deaths == 1 or any("again in" in line for line in lines))
+
+
+def measure_rate(run: Crew, seconds: float) -> float:
+    """Bytes of history per second that actors 1 and 2 write: so many steps."""
+    before, began = [steps_of(run, f"actor-{i}") for i in (1, 2)], time.monotonic()
+    run.wait(seconds)
+    passed = time.monotonic() - began
+    return (sum(steps_of(run, f"actor-{i}") for i in (1, 2)) - sum(before)) / passed
+
+
+CGROUPS = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup of 150 MB, where this user may make one."""
+    for top, limit in zip(CGROUPS, ("memory.limit_in_bytes", "memory.max"), strict=True):
+        made = top / f"headrace-{os.getpid()}"
+        try:
+            made.mkdir()
+            (made / limit).write_text("150000000")
+        except OSError:
+            if made.is_dir():
+                made.rmdir()
+            continue
+        yield made
+        made.rmdir()
+        return
+    pytest.skip("no memory cgroup can be made here")
+
+
+@pytest.mark.row(
+    "R12", "the kernel runs out of memory", "the reason is logged as out of memory, restarted with back-off, the others live"
+)
+def test_an_actor_that_the_kernel_chose_is_known_from_one_that_was_killed(row: Row, tmp_path: Path, small_cgroup: Path) -> None:
+    row.times(0, 1)
+    with crew(tmp_path, actors=2) as run:
+        struck = run.pid("actor-0")
+        os.kill(struck, signal.SIGKILL)
+        run.until(lambda: run.lines("actor-0 died"), "a mere kill is noticed")
+        run.until(lambda: len(run.actors()) == 2 and run.pid("actor-0") != struck, "both at work")
+        (small_cgroup / "cgroup.procs").write_text(str(run.pid("actor-0")))
+        run.wait(2.5)  # the supervisor looks each second
+        run.tell(actor_0={"leak_bytes": 2_000_000})
+        run.until(lambda: len(run.lines("actor-0 died")) == 2, "it dies of it")
+        run.tell()
+        lines = [line.partition("| ")[2] for line in run.lines("actor-0 died")]
+        run.until(lambda: len(run.actors()) == 2, "both at work again")
+        other = run.process("actor-1")["restarts"]
+        run.down()
+    row.measured(*lines, others_restarts=other)
+    assert "killed by SIGKILL" in lines[0] and "out of memory: killed by the kernel" in lines[1] and other == 0
+
+
+@pytest.mark.row("R13", "a simulator that fails at every reset", R13)
+def test_a_crash_loop_of_one_is_given_up_and_the_others_train(row: Row, tmp_path: Path) -> None:
+    row.times(0, 1)
+    with crew(tmp_path, actors=4) as run:
+        run.tell(actor_0={"raise_at_reset": True})
+        os.kill(run.pid("actor-0"), signal.SIGKILL)
+        began = time.monotonic()
+        run.until(lambda: run.lines("actor-0 died", "given up"), "it is given up", 125)
+        took, process = time.monotonic() - began, run.process("actor-0")
+        before = [steps_of(run, f"actor-{i}") for i in (1, 2, 3)]
+        run.until(lambda: all(steps_of(run, f"actor-{i + 1}") > before[i] for i in range(3)), "the others step")
+        run.until(lambda: run.process("actor-0")["state"] == "failed", "status shows it")
+        run.tell()
+        assert run.scale(4).before == 4
+        run.until(lambda: "actor-0" in run.actors(), "who had been given up is tried again when asked for")
+        run.down()
+        verdict = run.verdict()
+    row.measured(run.lines("given up")[0].partition("| ")[2], restarts=process["restarts"], given_up_seconds=took)
+    assert process["restarts"] <= 8 and took <= 120 and verdict.sound
+
+
+@pytest.mark.row("R13", "every simulator fails at every reset", R13)
+def test_a_crash_loop_of_all_ends_the_run_and_names_the_cause(row: Row, tmp_path: Path) -> None:
+    row.times(0, 1)
+    run = Crew(tmp_path, actors=4)
+    try:
+        run.tell(everyone={"raise_at_reset": True})
+        run.start()
+        began = time.monotonic()
+        assert run.host is not None
+        status = run.host.wait(125)
+        took = time.monotonic() - began
+        row.measured(run.lines("failed:")[0].partition("| ")[2], exit_status=status, seconds=took)
+        assert status != 0 and took <= 120
+        assert "every actor failed (exit 1: RuntimeError: this simulator was told to fail at reset)" in run.text
+        assert run.left() == {"processes": 0, "sockets": 0, "shared_memory": 0}
+    finally:
+        run.close()
+
+
+SETTINGS = """
+--actors.envs-per-actor 2 --actors.chunk-seconds 0.5 --env.chunk-length 16 --algorithm.hidden 16 --replay.capacity 2_000_000
+--replay.min-size 200 --replay.samples-per-insert-low 2 --replay.samples-per-insert-high 32
+--learner.batch-size 64 --learner.updates-per-epoch 10 --evaluator.enabled false --device cpu --seed 0 --actors 4
+""".split()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, "tests.chaos.simulator:slow_vector", SETTINGS)
+    made.environment |= {FAULTS_VARIABLE: str(tmp_path / "faults")}
+    yield made
+    made.close()
+    made.run_dir.remove_sockets()
+
+
+@pytest.mark.row("R2", "actors of a whole run are stopped, and loop", R2)
+def test_hanging_actors_of_a_whole_run_are_replaced(row: Row, world: World) -> None:
+    row.times(0, 1)
+    world.up()
+    before = world.pids()
+    os.kill(before["actor-0"], signal.SIGSTOP)
+    command(world.folder / "faults", actor_1={"hang": "busy"})
+    began = time.monotonic()
+
+    def died(name: str) -> bool:
+        return f"{name} died (hung: no word" in (world.folder / "terminal").read_text()
+
+    world.until(lambda: died("actor-0") and died("actor-1"), "both are noticed")
+    detected = time.monotonic() - began
+    command(world.folder / "faults")
+    world.until(
+        lambda: all(
+            world.process(name)["pid"] not in (None, before[name]) and world.process(name)["state"] == "ready"
+            for name in ("actor-0", "actor-1")
+        ),
+        "both are replaced",
+    )
+    replaced = time.monotonic() - began
+    others = sum(world.process(name)["restarts"] for name in ("replay", "learner", "actor-2", "actor-3"))
+    status = world.stop()
+    row.measured("actors with torch, a learner beside them", detected_seconds=detected, replaced_seconds=replaced)
+    assert detected <= HANG_SECONDS and replaced <= REPLACE_SECONDS and others == 0 and status == 0

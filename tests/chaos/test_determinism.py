@@ -1,0 +1,161 @@
+"""R26: from the same seed the same weights, to the bit, and a resumed run's are those of one that went on."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.chunker import Chunker
+from actors.config import EnvConfig
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from actors.stack import Stack
+from learner import resume
+from learner.acting import QPolicy
+from learner.algorithms.make import make_algorithm
+from learner.batches import to_device
+from learner.checkpoint import Checkpoints, load_into, pack
+from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.optim import Optimiser
+from learner.policies import acting_policy, build_policy
+from learner.rollouts import to_rollout
+from replay.client import SampledBatch
+from replay.config import ReplayConfig
+from replay.storage import batch_layout, resting_columns, rollout_array, rollout_layout
+from replay.table import Table
+from tests.chaos.rows import Row
+from transport.experience import Chunk, ExperienceSpec, bounded
+
+pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("one_thread")]
+CPU = torch.device("cpu")
+ALGORITHMS: dict[str, tuple[AlgorithmConfig, str]] = {
+    "dqn": (DqnConfig(hidden=16, n_step=3, target_period=7), "CartPole-v1"),
+    "sac": (SacConfig(hidden=16, hindsight=0), "Pendulum-v1"),
+    "ppo": (PpoConfig(hidden=16, passes=2, minibatches=2), "CartPole-v1"),
+}
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Learning:
+    """What can be saved and taken up again."""
+
+    def __init__(self, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> None:
+        self.algorithm = make_algorithm(spec, config, CPU)
+        self.optimiser = Optimiser(self.algorithm.parameters(), LearnerConfig(batch_size=batch_size), CPU, self.algorithm.rates())
+
+    def through_a_file(self, folder: Path, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> Learning:
+        """Another one, as a restarted process would make it."""
+        Checkpoints(folder, 1).write(1, *resume.gather(self.algorithm, self.optimiser, {}, {"epoch": "1"}))
+        torch.manual_seed(987)
+        resumed = Learning(spec, config, batch_size)
+        found = Checkpoints(folder, 1).newest(pytest.fail)
+        assert found is not None
+        resume.restore(resumed.algorithm, resumed.optimiser, found[1], found[2])
+        return resumed
+
+
+def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> str:
+    """One actor, a table and a learner, each after the other. The sha256 of the last policy, in hex; half-way everything that a
+    learner is goes through a checkpoint if there is a folder to be `resumed_in`."""
+    torch.manual_seed(seed)
+    config, env_id = ALGORITHMS[name]
+    env_config = EnvConfig(id=env_id, chunk_length=16)
+    vector = VectorEnv(env_config, _spec(env_config, config), 2, range(seed, seed + 2))
+    spec, batch_size = _spec(env_config, config), 32
+    learning = Learning(spec, config, batch_size)
+    network = build_policy(spec, config)
+    policy = acting_policy(network)
+    policy.seed(seed)
+    if isinstance(policy, QPolicy):
+        policy.explore_with(np.array([0.1, 0.5]))
+    table, chunker, stack = Table(spec, ReplayConfig(min_size=1, capacity=2_000), seed), Chunker(spec, 2, 1e9), Stack(spec, 2)
+    observation = vector.reset()
+    stack.reset(observation)
+    waiting: list[Chunk] = []
+    for epoch in range(epochs):
+        load_into(network, {key: value.numpy().copy() for key, value in learning.algorithm.policy().state_dict().items()})
+        policy.refresh()
+        for _ in range(24):
+            acted = policy.act(stack.stacked, "explore")
+            step = vector.step(bounded(spec, acted.action))
+            done = (step.reward, step.terminated, step.truncated, step.final_observation)
+            waiting += chunker.step(
+                observation, acted.action, *done, epoch, {key: acted.remembered[key] for key in spec.remembered}
+            )
+            stack.push(step.observation, step.terminated | step.truncated)
+            observation = step.observation
+        if resumed_in is not None and epoch == epochs // 2:
+            learning = learning.through_a_file(resumed_in, spec, config, batch_size)
+        waiting = _learn(learning, table, waiting, config)
+    vector.close()
+    return hashlib.sha256(pack(learning.algorithm.policy().state_dict())).hexdigest()
+
+
+def _spec(env_config: EnvConfig, config: AlgorithmConfig) -> ExperienceSpec:
+    env = make_env(env_config)
+    try:
+        remembered = config.remembered if isinstance(config, PpoConfig) else ()
+        return experience_spec(env, env_config, config.n_step, "none", remembered)
+    finally:
+        env.close()
+
+
+def _learn(learning: Learning, table: Table, waiting: list[Chunk], config: AlgorithmConfig) -> list[Chunk]:
+    """Some updates; gives the chunks that are not used yet."""
+    algorithm: Any = learning.algorithm
+    if isinstance(config, PpoConfig):
+        while len(waiting) >= 2:
+            items, _ = algorithm.prepare(to_rollout(_rollouts(table.spec, waiting[:2]), table.spec, CPU), vtrace=False)
+            waiting = waiting[2:]
+            for _ in range(config.passes):
+                for minibatch in algorithm.minibatches(items):
+                    learning.optimiser.update(algorithm, minibatch)
+            algorithm.finish(items)
+        return waiting
+    for chunk in waiting:
+        table.insert(chunk)
+    layout = batch_layout(table.spec, 32)
+    for _ in range(4 if table.size else 0):
+        arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        table.sample(arrays)
+        batch = to_device(SampledBatch(0, 0, table.size, arrays), table.spec, CPU)
+        _, priorities = learning.optimiser.update(algorithm, batch)
+        table.update_priorities(arrays["key"], priorities.numpy())
+    return []
+
+
+def _rollouts(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[str, np.ndarray]:
+    layout = rollout_layout(spec, len(chunks))
+    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    for at, chunk in enumerate(chunks):
+        for column in resting_columns(spec):
+            arrays[rollout_array(spec, column.name)][at][: spec.rows(chunk.length)] = chunk.columns[column.name]
+        arrays["length"][at] = chunk.length
+    return arrays
+
+
+PASS_LINE = "two runs: the same sha256 of the weights after N updates; a resumed run's equals that of one that went on"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.row("R26", "the same seed again (1 actor, CPU, in step); a resume in the middle", PASS_LINE)
+def test_the_same_seed_gives_the_same_weights_and_so_does_a_resume(row: Row, tmp_path: Path, name: str) -> None:
+    epochs = row.times(12, 400)
+    first = run(name, epochs, seed=3)
+    row.measured(name, epochs=epochs, sha256=first[:16])
+    assert run(name, epochs, seed=3) == first, "another run"
+    assert run(name, epochs, seed=3, resumed_in=tmp_path) == first, "a resumed run"
+    assert run(name, epochs, seed=4) != first, "the seed does not count"

@@ -1,0 +1,201 @@
+"""S15: weights, checkpoints and what lies beside them, made to harm whoever reads them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import safetensors.numpy
+import torch
+
+from actors.evaluator import Best
+from learner import checkpoint, export, resume
+from learner.algorithms.dqn import Dqn
+from learner.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack
+from learner.config import DqnConfig, LearnerConfig
+from learner.manifest import MANIFEST, DamagedManifest, read_manifest
+from learner.optim import Optimiser
+from replay.segments import scan
+from replay.state import DamagedState, read_state
+from tests.chaos.rows import Row
+from tests.replay.examples import make_spec
+
+pytestmark = pytest.mark.chaos
+SPEC = make_spec(length=8, stack=2, n_step=2)
+CPU = torch.device("cpu")
+MEGABYTE = 1 << 20
+
+
+class Payload:
+    """Whoever unpickles this makes the canary."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.canary}",)
+
+
+def raw(header: object, data: bytes = b"\0" * 64, size: int | None = None) -> bytes:
+    """A safetensors file whose header says what it likes."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if size is None else size) + text + data
+
+
+def tensor(shape: list[int], offsets: list[int], dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def saved_by_torch(what: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(what, file)
+    return file.getvalue()
+
+
+def hostile(canary: Path) -> dict[str, bytes]:
+    """Files by what is wrong with them."""
+    payload, command = Payload(canary), f"touch {canary}".encode()
+    objects = io.BytesIO()
+    np.savez(objects, numbers=np.array([payload], dtype=object), chunk_keys=np.zeros(1), values=np.zeros(1))
+    archive = io.BytesIO()
+    header = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + "\n"
+    with zipfile.ZipFile(archive, "w") as claims:
+        for name in ("numbers", "chunk_keys", "values"):
+            claims.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+    sound = safetensors.numpy.save({"x": np.zeros(16, np.float32)}, {"epoch": "1"})
+    return {
+        "a pickle": b"\x80\x02cos\nsystem\nX" + struct.pack("<I", len(command)) + command + b"\x85R.",
+        "an old pickle": b"cos\nsystem\n(S'" + command + b"'\ntR.",
+        "torch.save": saved_by_torch({"policy": payload}),
+        "an npz of objects": objects.getvalue(),
+        "an npz that claims 8 TB": archive.getvalue(),
+        "cut": sound[:-7],
+        "longer than it says": sound + b"more",
+        "no checksum": sound,
+        "another checksum": safetensors.numpy.save({"x": np.zeros(16, np.float32)}, {checkpoint.DIGEST_KEY: "0" * 32}),
+        "overlapping offsets": raw({"a": tensor([8], [0, 32]), "b": tensor([8], [16, 48])}, b"\0" * 48),
+        "a hole between offsets": raw({"a": tensor([4], [0, 16]), "b": tensor([4], [32, 48])}, b"\0" * 48),
+        "offsets beyond the end": raw({"a": tensor([1 << 40], [0, 1 << 42])}),
+        "offsets that run back": raw({"a": tensor([4], [16, 0])}),
+        "a shape that overflows": raw({"a": tensor([1 << 32, 1 << 32, 4], [0, 16])}),
+        "a shape below nothing": raw(b'{"a":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}}'),
+        "an unknown type": raw({"a": tensor([4], [0, 16], "O8")}),
+        "a header of 2^63 bytes": raw({}, size=1 << 63),
+        "a header longer than the file": raw({}, size=1 << 30),
+        "a nested header": raw(b'{"a":' * 100_000),
+        "a header that is no JSON": raw(b"\xff" * 64),
+        "nothing": b"",
+        "text": b"cos\nsystem\n(S'touch here'\ntR.",
+    }
+
+
+@pytest.mark.row("S15", "malicious weights and checkpoints in every file that is loaded", "all refused, no code run")
+def test_no_loader_takes_a_hostile_file_or_runs_what_is_in_it(row: Row, tmp_path: Path) -> None:
+    canary, folder = tmp_path / "canary", tmp_path / "files"
+    folder.mkdir()
+    path = folder / "epoch-0000000001.safetensors"
+
+    def newest(path: Path) -> object:
+        return Checkpoints(path.parent, 3).newest(lambda line: None)
+
+    loaders: dict[str, tuple[Callable[[Path], object], type[Exception] | tuple[type[Exception], ...]]] = {
+        "checkpoint.read": (read, CheckpointError),
+        "weights from the wire": (lambda path: unpack(path.read_bytes()), CheckpointError),
+        "a learner's newest": (newest, CheckpointError),
+        "headrace export's": (export.load, CheckpointError),
+        "replay's state": (lambda path: read_state(path, 8), DamagedState),
+        "the manifest": (lambda path: read_manifest(path.parent), DamagedManifest),
+    }
+    files, refused, resident = hostile(canary), 0, psutil.Process().memory_info().rss
+    for kind, content in files.items():
+        path.write_bytes(content)
+        (folder / MANIFEST).write_bytes(content)
+        for name, (load, error) in loaders.items():
+            if name == "weights from the wire" and "checksum" in kind:
+                continue  # over the wire the checksum is the announcement's
+            with pytest.raises(error) as refusal:
+                load(path)
+            assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400, (kind, name)
+            refused += 1
+        assert Best(path, {"spec_digest": SPEC.digest}).version == -1
+        (folder / "0000000000000000.segment").write_bytes(content)
+        found = scan(folder, SPEC)
+        assert not found.entries and (found.torn or not content)
+    grown = psutil.Process().memory_info().rss - resident
+    row.measured(files=len(files), loaders=len(loaders) + 2, refused=refused, canary=canary.exists(), grown_bytes=grown)
+    assert not canary.exists() and grown < 64 * MEGABYTE
+
+
+@pytest.mark.row("S15", "checkpoints with a sound checksum whose contents are another's", "refused; nothing of them is adopted")
+def test_a_checkpoint_that_is_sound_but_not_ours_is_refused(row: Row, tmp_path: Path) -> None:
+    algorithm = Dqn(SPEC, DqnConfig(hidden=8, n_step=2), CPU)
+    optimiser = Optimiser(algorithm.parameters(), LearnerConfig(), CPU)
+    tensors, about = resume.gather(algorithm, optimiser, {"updates": 1.0}, {"epoch": "1"})
+    arrays = {name: checkpoint.as_array(value) for name, value in tensors.items()}
+    name = next(name for name in arrays if name.startswith("policy/") and arrays[name].ndim == 2)
+    wrong: dict[str, tuple[dict[str, np.ndarray], dict[str, str]]] = {
+        "a shape": (arrays | {name: arrays[name][:1]}, about),
+        "a type": (arrays | {name: arrays[name].astype(np.float64)}, about),
+        "a tensor too many": (arrays | {"policy/__class__": arrays[name]}, about),
+        "a tensor too few": ({key: value for key, value in arrays.items() if key != name}, about),
+        "moments of nobody": (arrays | {"optimiser/adam/999/exp_avg": arrays[name]}, about),
+        "moments by a strange name": (arrays | {"optimiser/adam/../exp_avg": arrays[name]}, about),
+        "a random state that is none": (arrays | {"random/cpu": np.zeros(3, np.uint8)}, about),
+        "counters that are code": (arrays, about | {"counters": "__import__('os').system('true')"}),
+        "counters that are a list": (arrays, about | {"counters": "[1]"}),
+        "counters without end": (arrays, about | {"progress": '{"updates": 1e999}'}),
+        "nested counters": (arrays, about | {"counters": '{"a":' * 100_000}),
+        "no counters": (arrays, {"epoch": "1"}),
+    }
+    for kind, (contents, metadata) in wrong.items():
+        checkpoint.write(tmp_path / "x.safetensors", contents, metadata)
+        weights, read_about = read(tmp_path / "x.safetensors")
+        with pytest.raises(CheckpointError) as refusal:
+            resume.restore(algorithm, optimiser, weights, read_about)
+        assert "\n" not in str(refusal.value), kind
+    before = {key: value.clone() for key, value in algorithm.network.state_dict().items()}
+    with pytest.raises(CheckpointError):
+        load_into(algorithm.network, {key: np.zeros(1 << 10, np.float32) for key in before})
+    row.measured(files=len(wrong), adopted=0)
+    assert all(torch.equal(value, algorithm.network.state_dict()[key]) for key, value in before.items())
+
+
+@pytest.mark.row("S15", "a state of replay whose numbers are no state's", "refused; the log is restored without it")
+def test_a_state_that_says_what_cannot_be_is_left_out(row: Row, tmp_path: Path) -> None:
+    true = {"next_chunk": 3, "inserted_items": 9, "sampled_items": 9, "exponent": 0.6, "highest": 1.0, "counters": {}}
+    true |= {"random": np.random.default_rng(0).bit_generator.state}
+    keys, values = np.arange(4), np.ones(32)
+    cases: dict[str, tuple[dict[str, object], np.ndarray, np.ndarray]] = {
+        "a key beyond all keys": (true | {"next_chunk": 2**70}, keys, values),
+        "a key below nothing": (true | {"next_chunk": -1}, keys, values),
+        "a count without end": (true | {"inserted_items": float("inf")}, keys, values),
+        "a priority that is none": (true, keys, np.full(32, np.nan)),
+        "a highest that is none": (true | {"highest": -1.0}, keys, values),
+        "another generator": (true | {"random": {"bit_generator": "MT19937", "state": {}}}, keys, values),
+        "a field of somebody else's": (true | {"run": "os.system"}, keys, values),
+        "too few priorities": (true, keys, values[:16]),
+        "keys of another type": (true, keys.astype(np.float32), values),
+        "no keys at all": (true, np.zeros(()), values),
+    }
+
+    def written(numbers: dict[str, object], chunk_keys: np.ndarray, priorities: np.ndarray, save: Callable[..., None]) -> Path:
+        text = np.frombuffer(json.dumps(numbers).encode(), np.uint8)
+        save(tmp_path / "state.npz", numbers=text, chunk_keys=chunk_keys, values=priorities)
+        return tmp_path / "state.npz"
+
+    assert read_state(written(true, keys, values, np.savez), 8) is not None
+    for kind, case in cases.items():
+        with pytest.raises(DamagedState) as refusal:
+            read_state(written(*case, np.savez), 8)
+        assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400, kind
+    with pytest.raises(DamagedState, match="compressed"):
+        read_state(written(true, keys, values, np.savez_compressed), 8)
+    row.measured(states=len(cases) + 1, refused=len(cases) + 1)

@@ -1,0 +1,330 @@
+"""The supervisor is killed, started twice, asked to stop and to rescale: nothing is left, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.process import python_command
+from tests.chaos.crew import SPEC, Crew, cmdline, crew
+from tests.chaos.rows import Row
+from tests.flow.fleet import wait_until
+from tests.flow.world import gone, shared_memory
+from transport.experience import ExperienceSpec
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
+GONE_SECONDS, STOP_SECONDS, REFUSE_SECONDS, SCALE_SECONDS = 3.0, 10.0, 2.0, 10.0
+WINDOW = 8  # chunks that an actor may hold, by its credit
+NOTHING = {"processes": 0, "sockets": 0, "shared_memory": 0}
+
+
+def with_servers(run: Crew) -> list[int]:
+    """Every actor's simulator starts a server, every other one in a session of its own. Their numbers."""
+    names = [process["name"] for process in run.status["processes"] if process["role"] == "actor"]
+    run.tell(**{name.replace("-", "_"): {"child": (True, "session")[index % 2]} for index, name in enumerate(names)})
+    run.until(lambda: all(len(run.servers(run.pid(name))) == 1 for name in names), "every simulator has its server")
+    return [pid for name in names for pid in run.servers(run.pid(name))]
+
+
+@pytest.mark.row(
+    "R5", "the supervisor is killed (kill -9)", "after 3 s no descendant, grandchildren included; no socket on the next start"
+)
+def test_nothing_outlives_a_killed_supervisor(row: Row, tmp_path: Path) -> None:
+    times, slowest = row.times(1, 8, 20), 0.0
+    with crew(tmp_path, actors=2) as run:
+        for number in range(times):
+            servers, all_of_them = with_servers(run), run.descendants()
+            assert len(servers) == 2 and set(servers) < set(all_of_them)
+            run.tell()
+            assert run.host is not None
+            run.host.kill()
+            began = time.monotonic()
+            run.host.wait()
+            wait_until(lambda: not run.descendants(), 30, "all have gone")
+            slowest = max(slowest, time.monotonic() - began)
+            memory = len(shared_memory() - run.shared_memory)
+            assert memory == 0
+            if number + 1 < times:
+                run.up()
+        stale = [path for path in run.run_dir.sockets.iterdir() if path.name == "supervisor"]
+        (run.run_dir.sockets / "nobody").touch()
+        run.up()
+        swept = bool(stale) and not (run.run_dir.sockets / "nobody").exists()
+        run.down()
+        left, verdict = run.left(), run.verdict()
+    row.measured(verdict.text, kills=times, slowest_seconds=slowest, **left, **verdict.figures)
+    assert slowest <= GONE_SECONDS and left == NOTHING and swept and verdict.sound
+
+
+@pytest.mark.row("R5", "the reaper is killed, then the supervisor", "after 3 s no descendant, grandchildren included")
+def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
+    times = row.times(0, 3, 20)
+    with crew(tmp_path, actors=2) as run:
+        for number in range(times):
+            with_servers(run)
+            before = reaper_of(run)
+            assert before is not None
+            before.kill()
+            run.until(lambda before=before: reaper_of(run, but=before.pid) is not None, "another reaper")
+            assert run.host is not None
+            run.host.kill()
+            began = time.monotonic()
+            run.host.wait()
+            wait_until(lambda: not run.descendants(), 30, "all have gone")
+            took = time.monotonic() - began
+            row.measured(kills=number + 1, seconds=took)
+            assert took <= GONE_SECONDS
+            run.tell()
+            run.up()
+        run.down()
+        assert run.left() == NOTHING
+
+
+def reaper_of(run: Crew, but: int = 0) -> psutil.Process | None:
+    """The process that stands by, if there is one; never the one with the number `but`."""
+    assert run.host is not None
+    for child in psutil.Process(run.host.pid).children():
+        if "deploy.reaper" in cmdline(child) and child.pid != but:
+            return child
+    return None
+
+
+@pytest.mark.row("R28", "an actor is killed whose simulator has a server of its own", "no server survives its actor, 20 times")
+def test_no_server_of_a_simulator_survives_its_actor(row: Row, tmp_path: Path) -> None:
+    times, survived, slowest = row.times(2, 20), 0, 0.0
+    with crew(tmp_path, actors=2) as run:
+        for number in range(times):
+            run.until(lambda: len(run.actors()) == 2, "both at work")
+            with_servers(run)
+            name = f"actor-{number % 2}"  # in its group, and in a session of its own
+            pid = run.pid(name)
+            servers = run.servers(pid)
+            run.tell()
+            os.kill(pid, signal.SIGKILL)
+            began = time.monotonic()
+            run.until(lambda name=name, pid=pid: run.process(name)["pid"] not in (None, pid), "it is replaced")
+            run.until(lambda servers=servers: all(map(gone, servers)), "its server has gone", 10)
+            slowest = max(slowest, time.monotonic() - began)
+            survived += sum(not gone(server) for server in servers)
+            assert run.host is not None
+            zombies = [each for each in psutil.Process(run.host.pid).children() if each.status() == psutil.STATUS_ZOMBIE]
+            assert not [each for each in zombies if each.pid in servers], "the supervisor does not reap"
+        run.down()
+        left = run.left()
+    row.measured(kills=times, survived=survived, slowest_seconds=slowest, **left)
+    assert survived == 0 and left == NOTHING
+
+
+@pytest.mark.row("R22", "a run is started twice", "the second refuses within 2 s; the first loses nothing")
+def test_a_second_start_is_refused(row: Row, tmp_path: Path) -> None:
+    times, slowest, said = row.times(1, 10), 0.0, ""
+    with crew(tmp_path, actors=2) as run:
+        before = {process["name"]: process["pid"] for process in run.status["processes"]}
+        for _ in range(times):
+            began = time.monotonic()
+            second = run_command(run, "up", "--env", "CartPole-v1", "--run", "crew")
+            slowest = max(slowest, time.monotonic() - began)
+            said = second[1]
+            assert second[0] != 0 and "is already up" in said and "Traceback" not in said
+        other = run.another()  # past the first look: whoever holds the lock
+        assert other.wait(30) == 3
+        after = {process["name"]: process["pid"] for process in run.status["processes"]}
+        run.down()
+        verdict = run.verdict()
+    row.measured(said.strip(), verdict.text, starts=times + 1, slowest_refusal_seconds=slowest, **verdict.figures)
+    assert slowest <= REFUSE_SECONDS and before == after and verdict.sound
+
+
+def run_command(run: Crew, *arguments: str) -> tuple[int, str]:
+    """`headrace …` until it ends: its status and what it said."""
+    done = subprocess.run(
+        python_command("deploy.cli", *arguments), cwd=run.folder, env=run.environment, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.row("R19", "a run under load is stopped", "<= 10 s, exit 0, lost = 0, nothing left; a second Ctrl-C at once")
+def test_a_stop_under_load_loses_and_leaves_nothing(row: Row, tmp_path: Path) -> None:
+    times, slowest, chance = row.times(1, 12, 50), 0.0, random.Random(19)
+    run = Crew(tmp_path, actors=2)
+    try:
+        for _ in range(times):
+            run.up()
+            run.wait(chance.uniform(0.2, 2.0))
+            slowest = max(slowest, run.down())
+            assert run.left() == NOTHING
+        verdict = run.verdict()
+        unsent = len(verdict.attempted) - len(verdict.stored)
+        row.measured(verdict.text, stops=times, slowest_seconds=slowest, steps_not_stored=unsent, **run.left(), **verdict.figures)
+        assert slowest <= STOP_SECONDS and verdict.sound
+        assert unsent == 0, "an actor hands over all that it holds before it ends"
+    finally:
+        run.close()
+
+
+@pytest.mark.row("R19", "Ctrl-C twice", "<= 10 s, exit 0, lost = 0, nothing left; a second Ctrl-C at once")
+def test_a_second_interrupt_ends_at_once(row: Row, tmp_path: Path) -> None:
+    times, slowest = row.times(0, 5, 50), 0.0
+    run = Crew(tmp_path, actors=2)
+    try:
+        for _ in range(times):
+            run.up()
+            with_servers(run)
+            os.kill(run.pid("actor-0"), signal.SIGSTOP)  # it would hold the end up
+            run.tell()
+            assert run.host is not None
+            told = len(run.lines("stopping:"))
+            run.host.send_signal(signal.SIGINT)
+            run.until(lambda told=told: len(run.lines("stopping:")) > told, "it begins to stop")
+            run.host.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            run.host.wait(30)
+            slowest = max(slowest, time.monotonic() - began)
+            assert run.left() == NOTHING
+        verdict = run.verdict()
+        row.measured(interrupts=times, slowest_seconds=slowest, **run.left(), **verdict.figures)
+        assert slowest <= 2 and verdict.sound
+    finally:
+        run.close()
+
+
+@pytest.mark.row("R20", "replay is killed, then the run is stopped", "<= 10 s, 20 times")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_stop_while_replay_is_dead_or_stopped_ends(row: Row, tmp_path: Path, how: signal.Signals) -> None:
+    times, slowest = row.times(0, 5, 20), 0.0
+    run = Crew(tmp_path, actors=2)
+    try:
+        for _ in range(times):
+            run.up()
+            os.kill(run.pid("replay"), how)
+            slowest = max(slowest, run.down())
+            assert run.left() == NOTHING
+        verdict = run.verdict()
+        row.measured(how.name, verdict.text, stops=times, slowest_seconds=slowest, **run.left(), **verdict.figures)
+        assert slowest <= STOP_SECONDS and verdict.sound
+    finally:
+        run.close()
+
+
+@pytest.mark.row("R29", "an actor is deaf to SIGTERM", "make down still <= 10 s")
+@pytest.mark.parametrize("how", ["stopped", "hung"])
+def test_one_that_does_not_hear_does_not_hold_the_end(row: Row, tmp_path: Path, how: str) -> None:
+    row.times(0, 1)
+    with crew(tmp_path, actors=3) as run:
+        if how == "hung":
+            run.tell(actor_0={"hang": "deadlock"})
+        else:
+            os.kill(run.pid("actor-0"), signal.SIGSTOP)
+        before = (run.run_dir.path / "status.json").stat().st_mtime_ns
+        run.until(lambda: (run.run_dir.path / "status.json").stat().st_mtime_ns > before, "a moment")
+        began = time.monotonic()
+        status, said = run_command(run, "down", "crew")
+        took = time.monotonic() - began
+        left, verdict = run.left(), run.verdict()
+    row.measured(how, said.strip().splitlines()[-1], seconds=took, **left, **verdict.figures)
+    assert status == 0 and took <= STOP_SECONDS and left == NOTHING and verdict.sound
+
+
+@pytest.mark.row(
+    "R21", "a run is rescaled under load", "2 to 8 to 1 to 4, 10 times: lost = doubled = 0; the count reached <= 10 s"
+)
+def test_rescaling_loses_and_doubles_nothing(row: Row, tmp_path: Path) -> None:
+    times, slowest = row.times(0, 3, 10), 0.0
+    with crew(tmp_path, actors=2) as run:
+        for _ in range(times):
+            for count in (8, 1, 4):
+                run.scale(count)
+                began = time.monotonic()
+                wanted = [f"actor-{index}" for index in range(count)]
+                run.until(lambda wanted=wanted: names(run) == wanted and run.actors() == wanted, f"{count} actors at work")
+                slowest = max(slowest, time.monotonic() - began)
+        run.down()
+        left, verdict = run.left(), run.verdict()
+        restarted, unsent = run.lines("starting again"), len(verdict.attempted) - len(verdict.stored)
+    row.measured(verdict.text, rescales=3 * times, slowest_seconds=slowest, steps_not_stored=unsent, **verdict.figures)
+    assert slowest <= SCALE_SECONDS and verdict.sound and left == NOTHING and not restarted
+    assert unsent == 0, "who leaves hands over all that it holds"
+
+
+def names(run: Crew) -> list[str]:
+    """The actors that the run has, in whatever state."""
+    return [process["name"] for process in run.status["processes"] if process["role"] == "actor"]
+
+
+def most_held(spec: ExperienceSpec) -> int:
+    """Bytes that an actor may hold for replay at most: its window, and what it is about to send, far from packed."""
+    return (WINDOW + 2) * spec.chunk_length * 1024 + (8 << 20)
+
+
+@pytest.mark.row(
+    "R10", "replay is stopped for a while (SIGSTOP)", "actors pause, their memory bounded by the window; after SIGCONT lost = 0"
+)
+def test_actors_pause_while_replay_does(row: Row, tmp_path: Path) -> None:
+    seconds = row.times(0, 30)
+    with crew(tmp_path, actors=4) as run:
+        run.wait(3)
+        actors = [psutil.Process(run.pid(f"actor-{i}")) for i in range(4)]
+        before = [actor.memory_info().rss for actor in actors]
+        stopped = run.pid("replay")
+        os.kill(stopped, signal.SIGSTOP)
+        run.wait(seconds / 2)
+        halfway = history_bytes(run)
+        run.wait(seconds / 2)
+        more, growth = history_bytes(run) - halfway, max(a.memory_info().rss - b for a, b in zip(actors, before, strict=True))
+        os.kill(stopped, signal.SIGCONT)
+        began = time.monotonic()
+        run.until(lambda: history_bytes(run) > halfway + more + 10_000, "they go on")
+        resumed = time.monotonic() - began
+        restarts = sum(process["restarts"] for process in run.status["processes"])
+        run.down()
+        verdict = run.verdict()
+    row.measured(
+        verdict.text,
+        seconds=seconds,
+        growth_bytes=growth,
+        history_bytes_while_paused=more,
+        resumed_seconds=resumed,
+        restarts=restarts,
+        **verdict.figures,
+    )
+    assert more == 0 and growth <= most_held(SPEC) and restarts == 0 and verdict.sound and resumed <= 5
+
+
+def history_bytes(run: Crew) -> int:
+    """What all actors have written down: it grows with each step."""
+    return sum(path.stat().st_size for path in run.histories.glob("*.history"))
+
+
+@pytest.mark.row("R23", "everything is killed at once (kill -9)", "bytes in /dev/shm after the next start as before, 100 times")
+def test_shared_memory_does_not_leak(row: Row, tmp_path: Path) -> None:
+    times = row.times(0, 8, 100)
+    folder = Path("/dev/shm")
+    run = Crew(tmp_path, actors=2)
+
+    def used() -> int:
+        return sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) if folder.is_dir() else 0
+
+    try:
+        run.up()
+        before = used()
+        for _ in range(times):
+            for pid in [run.host.pid if run.host else 0, *run.descendants()]:
+                if not gone(pid):
+                    os.kill(pid, signal.SIGKILL)
+            assert run.host is not None
+            run.host.wait()
+            run.up()
+            assert used() == before
+        run.down()
+        verdict = run.verdict()
+        row.measured(verdict.text, kills=times, bytes_more=used() - before, **run.left(), **verdict.figures)
+        assert run.left() == NOTHING and verdict.sound
+    finally:
+        run.close()

@@ -1,0 +1,117 @@
+"""`headrace keys`, and what `headrace up` refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy import access, cli, runs
+from deploy.config import DeployConfig, RunConfig, write_config
+from transport.keys import Keys, KeysError
+from transport.run_dir import RunDir
+
+
+@pytest.fixture(autouse=True)
+def ordinary_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = cli.main(arguments)
+    output = capsys.readouterr()
+    text = output.err if status else output.out
+    assert text.count("\n") == 1 if status else text, output
+    return status, text
+
+
+def make_run(bind: str = "127.0.0.1") -> RunDir:
+    run = RunDir(Path("runs/night"))
+    run.create()
+    run.config.write_bytes(write_config(RunConfig(deploy=DeployConfig(bind=bind))))
+    run.spec.write_text("{}")
+    return run
+
+
+def test_keys_are_made_for_a_run_that_does_not_exist_yet_and_then_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = said(capsys, "keys", "night", "--actors", "3")
+    assert status == 0 and "operator, actor-0, actor-1, actor-2" in text
+    before = Keys(Path("runs/night/keys"), "actor-1").pair
+    assert "has keys for all" in said(capsys, "keys", "night")[1]
+    assert Keys(Path("runs/night/keys"), "actor-1").pair == before
+
+
+def test_renewing_leaves_nobody_who_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "keys", "night", "--actors", "3")
+    before = Keys(Path("runs/night/keys"), "actor-0").pair
+    said(capsys, "keys", "night", "--renew", "actor-1")
+    assert Keys(Path("runs/night/keys"), "actor-0").pair == before
+    said(capsys, "keys", "night", "--renew", "--actors", "1")
+    assert Keys(Path("runs/night/keys"), "actor-0").pair != before
+    with pytest.raises(KeysError):
+        Keys(Path("runs/night/keys"), "actor-1")
+
+
+def test_a_run_that_is_up_keeps_its_servers_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run()
+    with runs.locked(run):
+        assert said(capsys, "keys", "night")[0] == 3
+    assert said(capsys, "keys", "night")[0] == 0
+    with runs.locked(run):
+        assert said(capsys, "keys", "night", "--renew")[0] == 3
+        assert said(capsys, "keys", "night", "--renew", "replay")[0] == 3
+        assert said(capsys, "keys", "night", "--renew", "actor-0")[0] == 0
+        assert said(capsys, "keys", "night", "--actors", "9")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("--renew", "actr-1"), 2, "no process"),
+        (("--renew", "../actor"), 2, "no process"),
+        (("--renew", "actor-../x"), 2, "no process"),
+        (("--actors", "0"), 2, "1 to 1024"),
+        (("--export", "learner", "x"), 2, "actor-7"),
+        (("--export", "actor-x", "x"), 2, "actor-7"),
+        (("--export", "actor-1", "x"), 3, "headrace keys night"),
+    ],
+)
+def test_a_mistake_costs_a_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, words: str) -> None:
+    make_run()
+    found, text = said(capsys, "keys", "night", *arguments)
+    assert found == status and words in text
+
+
+def test_what_is_exported_is_all_that_an_actor_needs_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run()
+    said(capsys, "keys", "night")
+    run.write_endpoint("replay", "tcp://127.0.0.1:4567")
+    said(capsys, "keys", "night", "--export", "actor-7", "worker")
+    files = {str(file.relative_to("worker")) for file in Path("worker").rglob("*") if file.is_file()}
+    assert files == {"config.toml", "spec.json", "endpoints/replay.json", "keys/actor-7.secret", "keys/public"}
+    assert RunDir(Path("worker")).keys("actor-7") is not None and run.keys("actor-7") is not None
+
+
+def test_fresh_keeps_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run()
+    said(capsys, "keys", "night")
+    aside = runs.set_aside(run)
+    assert aside is not None and not (aside / "keys").exists() and run.key_folder.is_dir()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_up_makes_keys_for_actors_that_have_none_and_checks_all(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run()
+    said(capsys, "keys", "night", "--actors", "1")
+    access.check(run, RunConfig(deploy=DeployConfig(bind="127.0.0.1")))
+    assert "made keys for actor-1" in capsys.readouterr().out
+    (run.key_folder / "learner.secret").chmod(0o644)
+    with pytest.raises(KeysError, match="learner.secret"):
+        access.check(run, RunConfig(deploy=DeployConfig(bind="127.0.0.1")))
+
+
+@pytest.mark.parametrize("value", ["hallo", "127.0.0.1:80", "[::1]", "tcp://127.0.0.1", "0.0.0.0/0"])
+def test_a_bind_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    status, text = said(capsys, "up", "--env", "CartPole-v1", "--deploy.bind", value)
+    assert status == 2 and "deploy.bind must be an IP address" in text

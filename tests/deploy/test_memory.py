@@ -1,0 +1,139 @@
+"""Who was killed for want of memory, and who holds how much."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy import memory, process
+from deploy.memory import KernelsVerdict, oom_counter, oom_kills, resident_bytes
+from deploy.process import Child, Exit, child_environment
+from tests.flow.fleet import wait_until
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")
+
+
+class World:
+    """A counter, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now, self.counter = 0.0, folder / "memory.events"
+        self.write(7)
+
+    def write(self, kills: int) -> None:
+        self.counter.write_text(f"low 0\noom 9\noom_kill {kills}\n")
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path)
+    monkeypatch.setattr(memory, "oom_counter", lambda pid: made.counter)
+    return made
+
+
+def test_a_count_that_rose_a_moment_ago_speaks_against_the_kernel(world: World) -> None:
+    verdict = KernelsVerdict(1, world.clock)
+    assert not verdict.guilty
+    world.write(8)
+    verdict.look(at_once=True)
+    assert verdict.guilty
+
+
+def test_a_count_that_rose_before_the_process_was_there_or_long_ago_does_not(world: World) -> None:
+    verdict = KernelsVerdict(1, world.clock)
+    verdict.look(at_once=True)
+    assert not verdict.guilty
+    world.write(8)
+    world.now = 2
+    verdict.look()
+    world.now = 60
+    verdict.look()
+    assert not verdict.guilty
+
+
+def test_the_count_is_read_once_a_second_and_that_of_a_former_group_goes_on_to_count(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    verdict = KernelsVerdict(1, world.clock)
+    world.write(8)
+    verdict.look()
+    assert not verdict.guilty
+    monkeypatch.setattr(memory, "oom_counter", lambda pid: tmp_path / "nothing")  # a dying process is in no group any more
+    world.now = 1
+    verdict.look()
+    assert verdict.guilty
+
+
+def test_a_system_without_such_counts_accuses_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "oom_counter", lambda pid: tmp_path / "nothing")
+    assert not KernelsVerdict(1).guilty
+
+
+def group_of(controllers: str) -> str | None:
+    """This process's group of a hierarchy."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    return next((path for _, found, path in lines if controllers in found.split(",")), None)
+
+
+@pytest.mark.parametrize(("version", "controllers"), [(1, "memory"), (2, "")])
+def test_the_counter_is_that_of_the_processs_own_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, controllers: str
+) -> None:
+    group = group_of(controllers)
+    if group is None:
+        pytest.skip("no such hierarchy here")
+    monkeypatch.setattr(memory, "_mounts", lambda: ((version, "/", str(tmp_path)),))
+    counter = tmp_path / group.lstrip("/") / memory.COUNTERS[version]
+    assert oom_counter(os.getpid()) == memory.VMSTAT, "nobody counts there"
+    counter.parent.mkdir(parents=True, exist_ok=True)
+    counter.write_text("oom_kill 3\n")
+    assert oom_counter(os.getpid()) == counter and oom_kills(counter) == 3
+    monkeypatch.setattr(memory, "_mounts", lambda: ((version, "/elsewhere", str(tmp_path)),))
+    assert oom_counter(os.getpid()) == memory.VMSTAT
+
+
+def test_resident_memory_is_that_of_all_who_are_named() -> None:
+    one = resident_bytes([os.getpid()])
+    assert one > 10_000_000 and resident_bytes([os.getpid(), os.getpid(), 2**22 + 1]) == pytest.approx(2 * one, rel=0.05)
+
+
+def ended(child: Child) -> Exit:
+    wait_until(lambda: child.poll() is not None, 10, "its end")
+    found = child.poll()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("rose", [False, True])
+def test_only_a_kill_that_we_did_not_send_may_be_the_kernels(world: World, rose: bool) -> None:
+    def sleeper() -> Child:
+        return Child("child", ["sleep", "60"], child_environment(), lambda name, line: None)
+
+    struck, ours = sleeper(), sleeper()
+    if rose:
+        world.write(8)
+    os.kill(struck.pid, 9)
+    ours.kill()
+    assert ended(struck).reason == ("out of memory: killed by the kernel" if rose else "killed by SIGKILL")
+    assert ended(ours).reason == "killed by SIGKILL"
+
+
+@pytest.mark.parametrize(("role", "share"), [("actor", 300), ("evaluator", 300), ("replay", 0), ("learner", 0)])
+def test_whoever_simulates_is_the_kernels_first_choice(
+    role: str, share: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "python_command", lambda *arguments, python: ["sleep", "60"])
+    before = int(Path("/proc/self/oom_score_adj").read_text())
+    child = process.spawn(process.Plan("one", role, "module", ()), lambda name, line: None, "mark:1")
+    try:
+        found = int(Path(f"/proc/{child.pid}/oom_score_adj").read_text())
+        assert found == (share or before)
+    finally:
+        child.kill()
+        ended(child)

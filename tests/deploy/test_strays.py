@@ -1,0 +1,126 @@
+"""Whoever a process has started ends with it, wherever it has gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy import reaper
+from deploy.process import Child, child_environment
+from deploy.strays import Strays, children
+from tests.flow.fleet import wait_until
+from tests.flow.world import gone
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+SERVER = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True{more}).pid, flush=True)"
+
+
+class Family:
+    """A process with a server in a session of its own."""
+
+    def __init__(self, strays: Strays, more: str = "") -> None:
+        self.mark, self.lines = strays.mark(), list[str]()
+        code = SERVER.format(more=more) + "; import time; time.sleep(600)"
+        environment = child_environment(**{reaper.MARK_VARIABLE: self.mark})
+        self.child = Child("child", [sys.executable, "-S", "-c", code], environment, lambda name, line: self.lines.append(line))
+        strays.began(self.child.pid, self.mark)
+        wait_until(lambda: bool(self.lines), 10, "the server")
+        self.server = int(self.lines[0])
+
+    def die(self) -> None:
+        self.child.kill()
+        wait_until(lambda: self.child.poll() is not None, 10, "its end")
+
+
+@pytest.fixture
+def strays() -> Iterator[Strays]:
+    made = Strays()
+    yield made
+    made.close()
+
+
+def test_what_a_dead_process_has_left_is_ended_and_nobody_elses(strays: Strays) -> None:
+    dead, alive = Family(strays), Family(strays)
+    dead.die()
+    assert not gone(dead.server), "its own session kept it out of the group"
+    strays.tend([alive.child.pid])
+    wait_until(lambda: gone(dead.server), 5, "the end of the server")
+    assert not gone(alive.server) and strays.members() == {alive.child.pid: [alive.child.pid, alive.server]}
+    alive.die()
+    strays.close()
+    wait_until(lambda: gone(alive.server), 5, "the end of the other")
+
+
+def test_the_reaper_ends_groups_and_families_when_the_pipe_ends(strays: Strays) -> None:
+    family = Family(strays)
+    strays.tend([family.child.pid])
+    standing_by = strays._reaper
+    assert standing_by is not None and standing_by.stdin is not None
+    assert psutil.Process(standing_by.pid).memory_info().rss < 20_000_000
+    standing_by.stdin.close()
+    assert standing_by.wait(5) == 0
+    wait_until(lambda: family.child.poll() is not None and gone(family.server), 5, "the end of all")
+
+
+def test_a_reaper_that_died_is_replaced_and_the_next_one_knows_all(strays: Strays) -> None:
+    family = Family(strays)
+    strays.tend([family.child.pid])
+    first = strays._reaper
+    assert first is not None
+    first.kill()
+    first.wait()
+    strays.tend([family.child.pid])
+    second = strays._reaper
+    assert second is not None and second.pid != first.pid and second.stdin is not None
+    second.stdin.close()
+    second.wait(5)
+    wait_until(lambda: family.child.poll() is not None, 5, "the end of the group")
+
+
+SUPERVISOR = """
+import subprocess, sys, time
+from deploy.strays import Strays
+strays = Strays()
+strays.adopt()
+quiet = {"env": {}, "stdout": subprocess.PIPE, "text": True}
+shell = subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], **quiet)  # nobody knows whose it is
+time.sleep(0.1)
+strays.tend([])
+print(shell.stdout.strip(), flush=True)
+input()
+strays.close()
+"""
+
+
+def test_an_orphan_without_a_mark_is_adopted_and_ended_at_the_end() -> None:
+    host = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR], env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert host.stdin is not None and host.stdout is not None
+    with host:
+        orphan = int(host.stdout.readline())
+        assert psutil.Process(orphan).ppid() == host.pid
+        host.stdin.write("\n")
+        host.stdin.flush()
+        assert host.wait(10) == 0
+        wait_until(lambda: gone(orphan), 5, "the orphan's end")
+
+
+def test_only_whole_marks_count(tmp_path: Path) -> None:
+    marks = ["aa:1", "aa:12", "ab:1"]
+    sleepers = [subprocess.Popen(["sleep", "600"], env=os.environ | {reaper.MARK_VARIABLE: mark}) for mark in marks]
+    try:
+        wait_until(lambda: {*reaper.families("aa:")} == {"aa:1", "aa:12"}, 5, "both are found")
+        assert {sleeper.pid for sleeper in sleepers} <= children()
+        assert reaper.kill_families("aa:", spared=["aa:12"]) == 1
+        assert sleepers[0].wait(5) == -9 and [sleeper.poll() for sleeper in sleepers[1:]] == [None, None]
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()

@@ -1,0 +1,313 @@
+"""Peers of the replay server, and of its clients, that break the rules: each costs itself, and nobody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from replay.__main__ import describe
+from replay.client import MOST_CREDIT_BYTES, ExperienceWriter, ReplayRefused, Sampler
+from replay.config import ReplayConfig
+from replay.writers import MOST_LIVES
+from tests.flow.fleet import wait_until
+from tests.replay.examples import every_item, make_spec, stream_chunks
+from tests.replay.link import Link
+from transport.channel import Client, Server
+from transport.compression import crc32, pack_chunk
+from transport.messages import (
+    PROTOCOL,
+    Ack,
+    Credit,
+    Greet,
+    Hold,
+    Insert,
+    PriorityUpdate,
+    Refused,
+    Sample,
+    SampleRequest,
+    SamplerHello,
+    SamplerWelcome,
+    WriterHello,
+    WriterWelcome,
+)
+
+SPEC = make_spec(length=4, stack=1, n_step=1)
+CHUNKS = stream_chunks(SPEC, {}, 400)
+FREE = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
+HELD = structs.replace(FREE, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[Link]:
+    with Link(tmp_path, SPEC, FREE) as made:
+        yield made
+
+
+class Villain:
+    """A client that says what it likes."""
+
+    def __init__(self, link: Link, name: str = "villain", incarnation: int = 666) -> None:
+        self.client = Client(link.address)
+        self.heard: list[object] = []
+        self.hello(name, incarnation)
+
+    def hello(self, name: str, incarnation: int, first: int = 0) -> None:
+        self.client.send(WriterHello(name, incarnation, PROTOCOL, SPEC.digest, 1, first))
+
+    def chunk(self, sequence: int, at: int = 0, **changes: int) -> None:
+        parts = pack_chunk(SPEC, CHUNKS[at])
+        insert = Insert(sequence, 0, CHUNKS[at].length, crc32(parts))
+        self.client.send(structs.replace(insert, **changes), parts)
+
+    def listen(self) -> list[object]:
+        while (arrival := self.client.receive()) is not None:
+            self.heard.append(arrival[0])
+        return self.heard
+
+    def close(self) -> None:
+        self.client.close()
+
+
+@pytest.fixture
+def villain(link: Link) -> Iterator[Villain]:
+    link.serve()
+    made = Villain(link)
+    yield made
+    made.close()
+
+
+def test_what_exceeds_a_writers_credit_is_dropped_and_counted(link: Link) -> None:
+    server, sampler, honest = link.serve(HELD), link.sampler(slots=1), link.writer()
+    villain = Villain(link)
+    link.until(lambda: honest.has_credit and sampler.next(0) is None and villain.listen(), honest)
+    sequence = 0
+
+    def flood() -> bool:
+        nonlocal sequence
+        for _ in range(50):
+            villain.chunk(sequence)
+            sequence += 1
+        return link.metrics.value("overdrawn") > 0
+
+    link.until(flood, honest)
+    assert len(server.source.pending) <= 8  # chunks of credit
+    before = server.table.inserted_items
+    villain.close()
+    honest.insert(CHUNKS[1])
+
+    def learn() -> bool:
+        if batch := sampler.next(0):
+            sampler.release(batch)
+        return server.table.inserted_items > before and not honest.outstanding
+
+    link.until(learn, honest)
+
+
+def test_who_is_told_a_smaller_credit_is_not_blamed_for_what_was_under_way(link: Link) -> None:
+    config = structs.replace(HELD, receive_bytes=1_000_000)
+    link.serve(config)
+    link.sampler(slots=1)
+    writers = [link.writer(f"actor-{index}") for index in range(4)]
+    link.until(lambda: all(writer.has_credit for writer in writers), *writers)
+
+    def push() -> bool:
+        for writer in writers:
+            while writer.has_credit:
+                writer.insert(CHUNKS[0])
+        return len(link.server.source.pending) > 20  # type: ignore[union-attr]
+
+    link.until(push, *writers)
+    assert link.metrics.value("overdrawn") == 0
+
+
+def test_unfit_chunks_put_a_life_of_an_actor_in_quarantine_and_the_next_is_welcome(link: Link, villain: Villain) -> None:
+    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in villain.listen()))
+    for sequence in range(24):
+        villain.chunk(sequence, crc32=1)
+        if sequence % 8 == 7:  # within its credit
+            link.until(lambda through=sequence: link.metrics.value("rejected") > through)  # type: ignore[misc]
+    link.until(lambda: any(isinstance(heard, Refused) for heard in villain.listen()))
+    reason = next(heard.reason for heard in villain.heard if isinstance(heard, Refused))
+    assert "quarantine" in reason and "chunks that cannot be learned from" in reason
+    villain.heard.clear()
+    other = Villain(link)  # the same life, over another connection
+    link.until(lambda: any(isinstance(heard, Refused) for heard in other.listen()))
+    third = Villain(link, incarnation=667)
+    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in third.listen()))
+    assert link.server is not None
+    link.server.measure()
+    assert " · quarantined 1 · " in describe(link.metrics.record())
+    other.close()
+    third.close()
+
+
+def test_a_chunk_that_is_unfit_now_and_then_is_forgiven(link: Link, villain: Villain) -> None:
+    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in villain.listen()))
+    for sequence in range(8):
+        villain.chunk(sequence, at=sequence, **({"crc32": 1} if sequence % 2 == 0 else {}))
+    link.until(lambda: link.metrics.value("inserted_chunks") == 4)
+    assert link.metrics.value("rejected") == 4 and link.server is not None and link.server._server.quarantined == 0
+
+
+def test_an_honest_writer_hears_why_it_is_refused(link: Link) -> None:
+    link.serve()
+    writer = link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    with pytest.raises(ReplayRefused, match="quarantine"):
+        for _ in range(30):
+            writer._client.send(Insert(0, 0, 9, 1), [b"junk"])
+            writer._client.send(Ack(1))
+        link.until(lambda: False, writer)
+
+
+def test_a_life_that_was_replaced_is_not_taken_twice_when_it_comes_back(link: Link, villain: Villain) -> None:
+    assert link.server is not None
+    table = link.server.table
+    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in villain.listen()))
+    for sequence in range(4):
+        villain.chunk(sequence, at=sequence)
+    link.until(lambda: table.size == 16)
+    villain.hello("villain", 1)  # another life, then again the first, that has heard no acknowledgement
+    villain.hello("villain", 666, first=0)
+    for sequence in range(6):
+        villain.chunk(sequence, at=sequence)
+    link.until(lambda: table.size == 24)
+    assert np.unique(every_item(table)["observation/position"]).size == 24
+    assert link.metrics.value("duplicates") == 4
+
+
+def test_greetings_do_not_fill_the_memory_and_known_lives_are_kept(link: Link) -> None:
+    server = link.serve()
+    writer = link.writer("honest")
+    link.until(lambda: writer.has_credit, writer)
+    writer.insert(CHUNKS[0])
+    link.until(lambda: not writer.outstanding, writer)
+    for number in range(MOST_LIVES + 50):
+        server._writers.on_hello(b"%d" % number, WriterHello(f"n{number % 700}", number, PROTOCOL, SPEC.digest, 1, 0))
+    assert len(server._writers._lives) <= MOST_LIVES
+    assert len(server._writers._here) <= 1024
+    assert ("honest", writer._incarnation) in server._writers._lives
+    refused = server._writers._refusal(b"x", WriterHello("honest", writer._incarnation, PROTOCOL, SPEC.digest, 1, 1))
+    assert refused == ""
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 1_000_000, "slots": 64}, {"batch_size": 100_000, "slots": 64}])
+def test_a_learner_cannot_have_replay_take_more_memory_than_there_is(link: Link, changes: dict[str, int]) -> None:
+    link.serve()
+    client = Client(link.address)
+    hello = SamplerHello("learner", 1, PROTOCOL, SPEC.digest, 8, 2, "")
+    heard: list[object] = []
+
+    def answered() -> bool:
+        if arrival := client.receive():
+            heard.append(arrival[0])
+        return bool(heard)
+
+    client.send(structs.replace(hello, **changes))
+    link.until(answered)
+    assert isinstance(heard[0], Refused) and "slots of" in heard[0].reason
+    client.close()
+
+
+def test_a_learner_may_name_any_file_and_none_is_opened(link: Link, tmp_path: Path) -> None:
+    server = link.serve()
+    layout = server.source.layout(8)
+    plain, pipe = tmp_path / "file", tmp_path / "pipe"
+    plain.write_bytes(bytes(layout.slot_bytes * 2))
+    os.mkfifo(pipe)
+    with open(plain, "r+b") as opened:
+        names = [
+            str(plain),
+            str(pipe),
+            "/dev/zero",
+            "/dev/tty",
+            f"/proc/{os.getpid()}/fd/{opened.fileno()}",
+            "/proc/self/mem",
+        ]
+        for number, name in enumerate(names):
+            hello = SamplerHello(f"learner-{number}", number, PROTOCOL, SPEC.digest, 8, 2, name)
+            server._serving.on_hello(b"peer", hello)
+            assert server._serving._learners[-1].slab is None, name
+    assert plain.read_bytes() == bytes(layout.slot_bytes * 2)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        SampleRequest(64, 2**62),
+        SampleRequest(0, 1, 2**31 - 1, 1_000_000),
+        PriorityUpdate(1_000_000),
+        Insert(2**62, 100_000, 65_536, 2**32 - 1),
+        Sample(1, 2, 3),
+        Hold(),
+        WriterHello("\x7f~ ", 2**63 - 1, 2**62, "x", 100_000, 2**62),
+        WriterHello("late", 1, PROTOCOL, SPEC.digest, 100_000, 2**62),
+    ],
+)
+@pytest.mark.parametrize("parts", [[], [b""], [bytes(12)] * 3])
+def test_wild_numbers_and_messages_for_others_do_not_end_the_server(
+    link: Link, villain: Villain, message: object, parts: list[bytes]
+) -> None:
+    villain.client.send(SamplerHello("l", 1, PROTOCOL, SPEC.digest, 8, 2, ""))
+    villain.client.send(message, parts)  # type: ignore[arg-type]
+    villain.client.send(PriorityUpdate(4), [np.full(4, -(2**63)).tobytes() + np.full(4, np.nan, np.float32).tobytes()])
+    villain.chunk(2**62)
+    honest = link.writer("actor-0")
+    link.until(lambda: honest.has_credit, honest)
+    honest.insert(CHUNKS[0])
+    link.until(lambda: not honest.outstanding, honest)
+
+
+# ---- a hostile server
+
+
+@pytest.fixture
+def liar(tmp_path: Path) -> Iterator[Server]:
+    made = Server(f"ipc://{tmp_path}/liar")
+    yield made
+    made.close()
+
+
+def peer_of(liar: Server) -> bytes:
+    arrival = liar.receive(5)
+    assert arrival is not None
+    return arrival[0]
+
+
+def test_a_writer_believes_no_impossible_acknowledgement(liar: Server) -> None:
+    writer = ExperienceWriter(liar.address, "actor-0", 1, SPEC, 1)
+    peer = peer_of(liar)
+    liar.send(peer, WriterWelcome(1, 1, 2**62, 2**62))
+    wait_until(lambda: (writer.poll(), writer.refuted == 1)[1], 5, "it refutes the welcome")
+    assert not writer.has_credit
+    liar.send(peer, WriterWelcome(1, 1, 0, 2**62))
+    wait_until(lambda: (writer.poll(), writer.has_credit)[1], 5, "credit")
+    assert writer._credit_bytes == MOST_CREDIT_BYTES
+    for chunk in CHUNKS[:3]:
+        writer.insert(chunk)
+    liar.send(peer, Ack(4))
+    liar.send(peer, Ack(2))
+    liar.send(peer, Ack(1))
+    wait_until(lambda: (writer.poll(), writer.outstanding == 1)[1], 5, "the possible one is taken")
+    assert writer.refuted == 2 and writer.acknowledged_steps == 8
+    for number in range(2000):
+        liar.send(peer, (Greet(), Credit(0), Hold(), Sample(1, 1, 1))[number % 4])
+    wait_until(lambda: (writer.poll(), writer._credit_bytes == 0)[1], 5, "it has read on")
+    assert writer.outstanding == 1
+    writer.close()
+
+
+def test_a_sampler_takes_no_batch_that_it_has_not_asked_for(liar: Server) -> None:
+    sampler = Sampler(liar.address, "learner", 1, SPEC, 8, 2, shared=False)
+    peer = peer_of(liar)
+    liar.send(peer, SamplerWelcome(1, False))
+    for slot, generation, parts in ((0, 99, []), (63, 1, []), (0, 1, [b"short"]), (1, 2, [b"x"])):
+        liar.send(peer, Sample(slot, generation, 1), parts)
+    wait_until(lambda: (sampler.next(0), sampler.refuted >= 3)[1], 5, "it refutes them")
+    assert sampler.next(0) is None
+    sampler.close()

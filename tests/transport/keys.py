@@ -1,0 +1,27 @@
+"""A run's keys, and sockets that use them, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transport import keys
+from transport.channel import Client, Server
+from transport.gate import new_pair
+from transport.keys import Keys
+
+
+class Ring:
+    """Keys for everyone of a run with so many actors."""
+
+    def __init__(self, folder: Path, actors: int = 2) -> None:
+        self.folder = folder
+        keys.make(folder, (*keys.ALWAYS, *keys.actor_names(actors)), new_pair)
+
+    def of(self, name: str) -> Keys:
+        return Keys(self.folder, name)
+
+    def server(self, door: str = "replay", address: str = "tcp://127.0.0.1:*") -> Server:
+        return Server(address, keys=self.of(keys.OWNERS[door]), door=door)
+
+    def client(self, server: Server, name: str = "actor-0", door: str = "replay") -> Client:
+        return Client(server.address, keys=self.of(name), door=door)

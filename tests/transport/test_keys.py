@@ -1,0 +1,254 @@
+"""Keys on disk, and sockets that know one another by them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.flow.fleet import wait_until
+from tests.transport.keys import Ring
+from transport import channel, keys
+from transport.channel import Announcer, Client, Listener, Server
+from transport.gate import GATE, new_pair
+from transport.keys import Keys, KeysError
+from transport.messages import Announce, Hold
+from transport.run_dir import RunDir
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Ring:
+    return Ring(tmp_path / "keys")
+
+
+def test_a_pair_is_read_back_and_its_repr_keeps_the_secret(ring: Ring) -> None:
+    own = ring.of("actor-0")
+    assert own.guest("replay", own.pair.public) == "actor-0"
+    assert len(own.pair.secret) == 40 and own.pair.secret not in repr(own.pair)
+
+
+def test_making_again_makes_only_what_is_missing_and_renewing_all(ring: Ring) -> None:
+    before = ring.of("actor-0").pair
+    assert keys.make(ring.folder, ("actor-0", "actor-5"), new_pair) == ["actor-5"]
+    assert ring.of("actor-0").pair == before
+    assert keys.make(ring.folder, ("actor-0",), new_pair, renew=True) == ["actor-0"]
+    assert ring.of("actor-0").pair != before and ring.of("replay").guest("replay", before.public) is None
+
+
+@posix
+def test_keys_are_made_for_this_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Ring(tmp_path / "keys")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "keys").iterdir()} == {0o600}
+
+
+@posix
+@pytest.mark.parametrize("what", ["folder", "file", "link", "owner"])
+def test_a_secret_that_others_could_read_is_refused_and_the_line_names_the_file(ring: Ring, what: str) -> None:
+    secret = ring.folder / "actor-0.secret"
+    if what == "folder":
+        ring.folder.chmod(0o750)
+    elif what == "file":
+        secret.chmod(0o640)
+    elif what == "link":
+        secret.rename(ring.folder / "elsewhere")
+        secret.symlink_to(ring.folder / "elsewhere")
+    elif os.getuid():
+        pytest.skip("only root can give a file away")
+    else:
+        os.chown(secret, 65534, 65534)
+    with pytest.raises(KeysError, match=r"keys( |/actor-0.secret ).*chmod"):
+        ring.of("actor-0")
+
+
+@pytest.mark.parametrize("text", ["", "public x\nsecret y\n", "public\n", "\udcff"])
+def test_a_damaged_secret_is_refused_without_a_word_of_it(ring: Ring, text: str) -> None:
+    (ring.folder / "actor-0.secret").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(KeysError, match="damaged") as caught:
+        ring.of("actor-0")
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("text", ["replay short\n", "replay\n", "actor-0 " + "x" * 40 + "\n", "\x00"])
+def test_a_damaged_list_is_refused(ring: Ring, text: str) -> None:
+    (ring.folder / "public").write_text(text)
+    with pytest.raises(KeysError):
+        ring.of("replay")
+
+
+def test_what_is_exported_holds_one_secret_and_the_servers_public_keys(ring: Ring, tmp_path: Path) -> None:
+    keys.export(ring.folder, "actor-1", tmp_path / "copy")
+    assert {file.name for file in (tmp_path / "copy").iterdir()} == {"actor-1.secret", "public"}
+    listed = keys.KeyList(tmp_path / "copy" / "public").by_name()
+    assert set(listed) == {"actor-1", "learner", "replay", "supervisor"}
+    assert Keys(tmp_path / "copy", "actor-1").server("weights") == listed["learner"]
+
+
+@pytest.mark.parametrize("door", keys.GUESTS)
+def test_each_door_is_open_to_the_roles_that_belong_there_and_to_no_other(ring: Ring, door: str) -> None:
+    own = ring.of(keys.OWNERS[door])
+    let_in = {name for name in (*keys.ALWAYS, "actor-0") if own.guest(door, ring.of(name).pair.public)}
+    assert (
+        let_in
+        == {
+            "replay": {"actor-0", "learner"},
+            "weights": {"actor-0", "evaluator"},
+            "payload": {"actor-0", "evaluator"},
+            "supervisor": {"actor-0", "replay", "learner", "evaluator", "operator"},
+        }[door]
+    )
+    assert own.guest(door, new_pair().public) is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_who_belongs_there_is_heard_by_name_and_vouched_for_in_no_other(ring: Ring, host: str) -> None:
+    try:
+        server = ring.server(address=f"tcp://{host}:*")
+    except OSError as error:
+        pytest.skip(str(error))
+    clients = {name: ring.client(server, name) for name in ("actor-0", "actor-1", "learner")}
+    for name, client in clients.items():
+        client.send(Hold(), [b"part"])
+        arrival = server.receive(5)
+        assert arrival is not None and arrival[1] == Hold() and arrival[2] == [b"part"]
+        assert not server.vouch(arrival[0], keys.role_of(name), name)
+        assert server.impostors == 0
+        assert name in server.vouch(arrival[0], "actor", "actor-7") and server.impostors == 1
+        assert server.vouch(arrival[0], "operator")
+        server.impostors = 0
+        assert server.send(arrival[0], Hold()) and client.receive(5) is not None
+        client.close()
+    server.close()
+
+
+def test_a_process_of_several_learners_speaks_with_the_learners_key(ring: Ring) -> None:
+    server = ring.server()
+    client = ring.client(server, "learner-1")
+    client.send(Hold())
+    arrival = server.receive(5)
+    assert arrival is not None and not server.vouch(arrival[0], "learner", "learner-1")
+    client.close()
+    server.close()
+
+
+def test_a_listener_with_a_key_hears_the_learner(ring: Ring) -> None:
+    announcer = Announcer("tcp://127.0.0.1:*", ring.of("learner"), "weights")
+    listener = Listener(announcer.address, ring.of("evaluator"), "weights")
+
+    def heard() -> bool:
+        announcer.announce(Announce(1, 2, 10, "s"))
+        return listener.newest() is not None
+
+    wait_until(heard, 10, "the announcement")
+    listener.close()
+    announcer.close()
+
+
+def test_a_key_added_to_the_list_is_let_in_without_a_restart_and_its_owner_is_told_meanwhile(
+    ring: Ring, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "HANDSHAKE_MS", 300)  # what a client waits before it tries again
+    other = Ring(tmp_path / "other", actors=10)
+    (other.folder / "public").write_bytes((ring.folder / "public").read_bytes())
+    server = ring.server()
+    late = Client(server.address, keys=other.of("actor-9"), door="replay")
+    late.send(Hold())
+
+    def refused_twice() -> bool:
+        server.receive()
+        late.receive()
+        return server.handshakes_failed >= 2
+
+    wait_until(refused_twice, 10, "refusals")
+    with (ring.folder / "public").open("a") as file:
+        file.write(f"actor-9 {other.of('actor-9').pair.public}\n")
+    arrival = server.receive(10)
+    assert arrival is not None and not server.vouch(arrival[0], "actor", "actor-9")
+    late.close()
+    server.close()
+    assert "no connection to replay at tcp://127.0.0.1:" in capfd.readouterr().out
+
+
+def test_the_gate_goes_with_the_last_server_and_comes_with_the_next(ring: Ring) -> None:
+    for _ in range(20):  # libzmq gives an address back when it pleases, unless it is asked to
+        ring.server().close()
+    first, second = ring.server(), ring.server("supervisor")
+    first.close()
+    client = ring.client(second, "operator", "supervisor")
+    client.send(Hold())
+    assert second.receive(5) is not None
+    second.close()
+    third = ring.server()
+    assert GATE.alarms == 0
+    third.close()
+    client.close()
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:*", "tcp://[::]:*", "tcp://10.0.0.5:*", "tcp://eth0:*", "tcp://*:*"])
+def test_an_address_that_others_reach_is_never_bound_without_keys(address: str) -> None:
+    with pytest.raises(KeysError, match="headrace keys"):
+        Server(address)
+    with pytest.raises(KeysError, match="headrace keys"):
+        Announcer(address)
+
+
+def make_run(tmp_path: Path, **deploy: str) -> RunDir:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.create()
+    table = "\n".join(f'{key} = "{value}"' for key, value in deploy.items())
+    run_dir.config.write_text(f"[deploy]\n{table}\n")
+    return run_dir
+
+
+def test_a_run_bound_to_an_address_keeps_its_ports_across_restart_and_resume(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, bind="127.0.0.1")
+    assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"
+    server = Server(run_dir.bind_address("replay"))
+    run_dir.write_endpoint("replay", server.address)
+    assert run_dir.bind_address("replay") == server.address == run_dir.endpoint("replay")
+    run_dir.remove_sockets()
+    assert run_dir.endpoint("replay") is None
+    assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"  # somebody has the port now
+    server.close()
+    wait_until(lambda: run_dir.bind_address("replay") == server.address, 5, "the port free again")
+
+
+@pytest.mark.parametrize(
+    ("bind", "advertise", "bound", "told"),
+    [
+        ("0.0.0.0", "trainer", "tcp://0.0.0.0:4567", "tcp://trainer:4567"),
+        ("::", "fd00::5", "tcp://[::]:4567", "tcp://[fd00::5]:4567"),
+        ("::1", "", "tcp://[::1]:4567", "tcp://[::1]:4567"),
+        ("10.0.0.5", "gate.example", "tcp://10.0.0.5:4567", "tcp://gate.example:4567"),
+    ],
+)
+def test_clients_are_told_an_address_that_they_can_connect_to(
+    tmp_path: Path, bind: str, advertise: str, bound: str, told: str
+) -> None:
+    run_dir = make_run(tmp_path, bind=bind, advertise=advertise)
+    run_dir.write_endpoint("replay", bound)
+    assert run_dir.endpoint("replay") == told and run_dir.bind_address("replay") == bound
+
+
+def test_a_wildcard_is_told_by_the_hosts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "trainer")
+    run_dir = make_run(tmp_path, bind="0.0.0.0")
+    run_dir.write_endpoint("replay", "tcp://0.0.0.0:4567")
+    assert run_dir.endpoint("replay") == "tcp://trainer:4567"
+
+
+def test_keys_are_used_where_a_run_has_them_and_listens_on_tcp(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, bind="127.0.0.1")
+    assert run_dir.keys("actor-0") is None
+    Ring(run_dir.key_folder)
+    assert run_dir.keys("actor-0") is not None
+    with pytest.raises(KeysError, match="actor-9.secret"):
+        run_dir.keys("actor-9")
+    assert make_run(tmp_path).keys("actor-9") is None
