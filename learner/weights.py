@@ -16,7 +16,19 @@ import numpy as np
 from torch import Tensor, nn
 
 from learner.checkpoint import CheckpointError, load_into, pack, unpack
-from transport.channel import FRAME_BYTES, REQUEST_BYTES, Announcer, Client, Listener, Server, Shared, cut, shared, wait
+from transport.channel import (
+    FRAME_BYTES,
+    REQUEST_BYTES,
+    Announcer,
+    Client,
+    Listener,
+    Server,
+    Shared,
+    cut,
+    piece_bytes,
+    shared,
+    wait,
+)
 from transport.keys import Keys
 from transport.lifetime import say
 from transport.messages import Announce, FetchWeights, Weights
@@ -118,10 +130,10 @@ class WeightFollower:
     def __init__(self, announce_address: str, serve_address: str, module: nn.Module, keys: Keys | None = None) -> None:
         """Connects in the background and asks for whatever is newest."""
         self._listener = Listener(announce_address, keys, "weights")
-        self._client = Client(serve_address, FRAME_BYTES, keys=keys, door="payload")
         self._module = module
         own = module.state_dict().values()
         self._most_bytes = sum(value.numel() * value.element_size() + HEADER_BYTES_PER_TENSOR for value in own) + FRAME_BYTES
+        self._client = Client(serve_address, piece_bytes(self._most_bytes), keys=keys, door="payload")
         self._incarnation = -1
         self.version = -1  # of the weights in the module; -1 before the first
         self.newest = -1  # the highest version announced

@@ -35,6 +35,8 @@ class Writer:
     credit_bytes: int = 0  # as far as the writer has been told
     granted_bytes: int = 0  # credit that it may still act upon: a smaller one takes a while to reach it
     reduced_at: float = math.inf  # when its credit became smaller than what is granted
+    heard: float = 0.0  # when anything last came from it
+    told: float = -math.inf  # when its silence was last told
     deaf: bool = False  # something of it was lost or dropped: nothing more is taken until it has greeted
 
     def grant(self, credit_bytes: int) -> None:

@@ -22,6 +22,7 @@ from transport.messages import (
     Goodbye,
     Greet,
     Insert,
+    Present,
     PriorityUpdate,
     Refused,
     Sample,
@@ -34,6 +35,7 @@ from transport.messages import (
 from transport.slab import Slab
 
 SILENCE_SECONDS = 2.0  # replay answers, or says that it holds, several times in this long; more means trouble
+PRESENT_SECONDS = 1.0  # without anything to send: replay is told that this process is there
 ABSENCE_SECONDS = 3.0  # without a word of any kind: a person should know
 GOODBYE_SECONDS = 0.5
 MESSAGES_PER_POLL = 256  # a server that talks without end must not keep a process from its own work
@@ -74,6 +76,7 @@ class ExperienceWriter:
         self._welcomed = False  # while a greeting is unanswered nothing is sent, or it might arrive before what was lost
         self._heard = self._last_word = time.monotonic()
         self._absent = False
+        self._spoke = 0.0  # when something was last sent
         self._greeted = 0.0
         self.absences = 0  # times that there was no word from replay for long
         self.raw_bytes = 0
@@ -142,6 +145,8 @@ class ExperienceWriter:
                 raise ReplayRefused(message.reason)
         self._send()
         now = time.monotonic()
+        if self._welcomed and now - self._spoke > PRESENT_SECONDS and self._client.send(Present()):
+            self._spoke = now
         silent = now - self._heard > SILENCE_SECONDS
         if (not self._welcomed or (silent and self._unacknowledged)) and now - self._greeted > SILENCE_SECONDS:
             self._greet()
@@ -191,6 +196,7 @@ class ExperienceWriter:
             if not self._client.send(entry.message, entry.parts):
                 return
             self._next_to_send = sequence + 1
+            self._spoke = time.monotonic()
             self._sent_below = max(self._sent_below, self._next_to_send)
 
     def _acknowledge(self, next_sequence: int) -> None:

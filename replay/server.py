@@ -18,7 +18,7 @@ from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
 from transport.guard import Guard
 from transport.keys import Keys
-from transport.messages import Goodbye, Insert, PriorityUpdate, Refused, SampleRequest, SamplerHello, WriterHello
+from transport.messages import Goodbye, Insert, Present, PriorityUpdate, Refused, SampleRequest, SamplerHello, WriterHello
 from transport.metrics import Metrics, Record
 
 HOLD_SECONDS = 0.5  # how often those who wait for the limiter are told that they do
@@ -148,6 +148,8 @@ class ReplayServer:
             if self._is_itself(peer, "learner", message.name):
                 self._serving.on_hello(peer, message)
                 self._writers.share_credit_soon()
+        elif isinstance(message, Present):
+            self._writers.on_present(peer)
         elif isinstance(message, Goodbye):
             self._writers.on_goodbye(peer)
         else:

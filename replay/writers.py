@@ -16,6 +16,8 @@ from transport.messages import MOST_ACTORS, Ack, Credit, Greet, Hold, Insert, Re
 from transport.metrics import Metrics
 
 CREDIT_SECONDS = 0.5  # how often writers are told their credit, which finds out who is gone and tells them that replay is there
+SILENCE_SECONDS = 4.0  # of an actor, which says each second that it is there
+TELL_AGAIN_SECONDS = 60.0  # of the same actor: a simulator's steps may all be so long
 MOST_LIVES = 4 * MOST_ACTORS  # of actors, that are remembered
 GREETING = 0.2  # of an offence: one greeting in a while is none
 LEAST_CREDIT_CHUNKS = 32  # in judging what arrives out of order
@@ -56,6 +58,7 @@ class Writers:
             writer.peer, writer.connection = peer, self._connections
             self._peers[peer] = writer
         writer.deaf = False
+        writer.heard = time.monotonic()
         self._here[hello.name] = writer
         self._share_out()
         self.share_credit_soon()  # the shares of the others are smaller now
@@ -99,6 +102,15 @@ class Writers:
             self._forgotten |= writer.received != writer.first
             del self._lives[writer.name, writer.incarnation]
 
+    def on_present(self, peer: bytes) -> None:
+        """An actor has nothing to send."""
+        writer = self._peers.get(peer)
+        if writer is None:
+            self._server.offence(peer, "no greeting", ODDITY)
+            self._server.send(peer, Greet())
+        else:
+            writer.heard = time.monotonic()
+
     def on_goodbye(self, peer: bytes) -> None:
         """An actor has no more to send."""
         writer = self._peers.get(peer)
@@ -122,6 +134,8 @@ class Writers:
     def on_insert(self, peer: bytes, message: Insert, parts: list[bytes]) -> None:
         """A chunk has arrived: queued when it is the next of its writer."""
         writer = self._peers.get(peer)
+        if writer is not None:
+            writer.heard = time.monotonic()
         if writer is None:
             self._server.offence(peer, "chunks, but no greeting", ODDITY)
             self._server.send(peer, Greet())
@@ -186,10 +200,20 @@ class Writers:
         for writer in list(self._here.values()):
             if not self._tell_credit(writer, self._source.credit_bytes(writer)):
                 self._leave(writer)
-                self._metrics.count("lost_writers")
-                say(f"{writer.name} cannot be reached any more; whatever it has not been told is stored it will send again")
+                say(f"{writer.name} cannot be reached any more; what it has not been told is stored it will send again")
                 self.share_credit_soon()  # once more, with fewer
         self._share_out()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Tells of who is silent. It stays: its simulator may take so long, or the line to it be broken for now."""
+        now = time.monotonic()
+        silent = [writer for writer in self._here.values() if now - writer.heard > SILENCE_SECONDS]
+        self._metrics.gauge("silent_writers", len(silent))
+        for writer in silent:
+            if writer.told < writer.heard and now - writer.told > TELL_AGAIN_SECONDS:
+                writer.told = now
+                say(f"nothing has come from {writer.name} for {now - writer.heard:.0f} s")
 
     def _share_out(self) -> None:
         """Divides credit among who is here, and says how much may wait in all: that, twice, for it may have been divided anew."""

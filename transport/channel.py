@@ -62,10 +62,15 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return zmq.Context.instance()
 
 
+def piece_bytes(payload_bytes: int) -> int:
+    """What `cut` cuts a payload of that size into, at most: the frame limit, or more where there would be too many pieces."""
+    return max(FRAME_BYTES, payload_bytes // (MAX_PARTS // 2))
+
+
 def cut(payload: bytes | memoryview) -> list[memoryview]:
-    """Cuts a payload into parts of the frame limit, or larger ones where there would be too many."""
+    """Cuts a payload into parts."""
     view = memoryview(payload).cast("B")
-    size = max(FRAME_BYTES, len(view) // (MAX_PARTS // 2))
+    size = piece_bytes(len(view))
     return [view[start : start + size] for start in range(0, len(view), size)]
 
 

@@ -108,6 +108,10 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
     """An actor has no more to send: its credit is free for the others. No raw parts."""
 
 
+class Present(Message, frozen=True, tag="present"):
+    """An actor has had nothing to send for a while and is there. No raw parts."""
+
+
 class Refused(Message, frozen=True, tag="refused"):
     """The server will never serve this peer; the reason is for a person. No raw parts."""
 
@@ -251,7 +255,7 @@ class Stopping(Message, frozen=True, tag="stopping"):
 
 
 AnyMessage = (
-    WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Credit | Goodbye | Refused
+    WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Credit | Goodbye | Present | Refused
     | SamplerHello | SamplerWelcome | SampleRequest | Sample | PriorityUpdate
     | Announce | FetchWeights | Weights
     | Progress | Assignment | Scale | Scaling | Stop | Stopping

@@ -124,7 +124,7 @@ def test_a_silent_partition_is_reported_and_healed(row: Row, tmp_path: Path, cap
         def both_told() -> bool:
             nonlocal printed
             printed += capsys.readouterr().out
-            for end, line in (("replay", "cannot be reached any more"), ("actors", "no word from replay")):
+            for end, line in (("replay", "nothing has come from"), ("actors", "no word from replay")):
                 if not told[end] and len(re.findall(line, printed)) >= ACTORS:
                     told[end] = time.monotonic() - began
             return all(told.values())

@@ -380,6 +380,37 @@ def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
     assert link.metrics.value("rejected") == 1 and server.table.inserted_items == 4
 
 
+def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
+    link: Link, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("replay.writers.SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr("replay.client.ABSENCE_SECONDS", 0.6)
+    monkeypatch.setattr("replay.client.PRESENT_SECONDS", 0.1)
+    server, writer = link.serve(), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    begun = time.monotonic()
+    link.until(lambda: time.monotonic() - begun > 1.2, writer)
+    assert capsys.readouterr().out == "" and not writer.absences
+    link.until(lambda: link.metrics._gauges["silent_writers"] == 1)  # the server turns, the writer does not
+    assert re.fullmatch(r"nothing has come from actor-0 for [01] s\n", capsys.readouterr().out)
+    link.until(lambda: not link.metrics._gauges["silent_writers"], writer)
+    link.server = None
+    link.until(lambda: writer.absences == 1, writer)
+    link.server = server
+    link.until(lambda: not writer._absent, writer)
+    said = capsys.readouterr().out
+    assert "no word from replay for 0.6 s: 0 chunks are held" in said and "replay answers again" in said
+
+
+def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replay.client.PRESENT_SECONDS", 0.1)
+    link.serve()
+    writer = link.writer()
+    link.until(lambda: writer.has_credit, writer)
+    server = link.serve()
+    link.until(lambda: server._writers._here, writer)
+
+
 def test_who_said_goodbye_leaves_the_credit_to_the_others(link: Link) -> None:
     server = link.serve(FREE)
     stays, leaves = link.writer("actor-0"), link.writer("actor-1")
