@@ -216,8 +216,8 @@ class Protocol(RuleBasedStateMachine):
 
 TestProtocol = Protocol.TestCase
 TestProtocol.settings = settings(
-    max_examples=600 if LONG else 12,
-    stateful_step_count=60 if LONG else 30,
+    max_examples=600 if LONG else 40,
+    stateful_step_count=60 if LONG else 50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
