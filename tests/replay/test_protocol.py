@@ -150,6 +150,16 @@ class Protocol(RuleBasedStateMachine):
         if which < len(queue):
             queue.insert(which, queue[which])
 
+    @precondition(lambda self: self.wire.up)
+    @rule()
+    def double_the_newest(self) -> None:
+        self.wire.up.append(self.wire.up[-1])
+
+    @precondition(lambda self: self.wire.up)
+    @rule()
+    def lose_the_oldest(self) -> None:
+        self.wire.up.popleft()
+
     @rule()
     def reconnect(self) -> None:
         self.wire.reconnect()
