@@ -55,9 +55,10 @@ class ReplayServer:
         else:
             self.source = Items(spec, config, seed, metrics, folder, going_on, lent)
         self._metrics = metrics
-        part_bytes = max(chunk_wire_bytes(spec), 1 << 20)
+        chunk_bytes = chunk_wire_bytes(spec)
+        part_bytes = max(chunk_bytes, 1 << 20)
         receive_queue = min(max(config.receive_bytes // part_bytes, LEAST_QUEUE), QUEUE_MESSAGES)
-        self._server = Server(address, part_bytes, receive_queue=receive_queue, keys=keys, door="replay")
+        self._server = Server(address, part_bytes, receive_queue=receive_queue, keys=keys, door="replay", most_bytes=chunk_bytes)
         self.address = self._server.address
         self._writers = Writers(spec, self.source, self._server, metrics, incarnation)
         self._serving = Serving(spec, self.source, self._server, metrics, incarnation, lent)

@@ -44,9 +44,11 @@ HEARTBEATS = {
 }
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
 BOUND = (zmq.ROUTER, zmq.XPUB)
+UNREADABLE_SECONDS = 0.005  # that one call may spend on messages that nobody reads
 UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
 SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
 WILDCARDS = ("0.0.0.0:", "[::]:")
+REQUEST_PARTS = 64  # of a message to a server, beside those that a chunk is cut into
 REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
 Parts = list[bytes]
@@ -117,12 +119,15 @@ class Channel:
 
     def _receive_readable(self, timeout_seconds: float, envelope: int) -> tuple[Parts, Any, Parts] | None:
         """The next well-formed message as (its first `envelope` parts, message, raw parts). Others are counted and dropped."""
-        deadline = time.monotonic() + timeout_seconds
+        began = time.monotonic()
+        deadline = began + timeout_seconds
         for _ in range(UNREADABLE_PER_CALL):
             parts = self._receive_parts(max(deadline - time.monotonic(), 0.0) if timeout_seconds else 0.0)
             if parts is None:
                 return None
             if not parts:  # of somebody in quarantine
+                if time.monotonic() > began + timeout_seconds + UNREADABLE_SECONDS:
+                    return None
                 continue
             try:
                 if not envelope < len(parts) <= MAX_PARTS:
@@ -130,7 +135,7 @@ class Channel:
                 return parts[:envelope], unpack(parts[envelope]), parts[envelope + 1 :]
             except MalformedMessage as error:
                 self._on_malformed(parts[:envelope], str(error))
-        return None
+        return None  # enough for now: what can be read comes with the next call
 
     def _on_malformed(self, envelope: Parts, reason: str) -> None:
         self.malformed += 1
@@ -242,10 +247,12 @@ class Server(Bound):
         receive_queue: int = QUEUE_MESSAGES,
         keys: Keys | None = None,
         door: str = "",
+        most_bytes: int = 0,
     ) -> None:
         """Binds as `Bound` does, with at most `receive_queue` unread messages per peer; `door`: the name of this socket, which
-        decides whose keys may connect."""
+        decides whose keys may connect. An honest message has at most `most_bytes` in parts of the frame limit."""
         self.conduct = Conduct()
+        self._most_parts = min(REQUEST_PARTS + most_bytes // FRAME_BYTES, MAX_PARTS)
         self.quarantined = 0  # peers so far
         self.unread = 0  # messages of theirs
         self.impostors = 0  # messages in another's name, or for others to send
@@ -287,26 +294,38 @@ class Server(Bound):
         super()._on_malformed(envelope, reason)
         if envelope:
             self.offence(envelope[0], "no message of this protocol")
+            self.conduct.write_off(envelope[0])
 
     def _take_parts(self) -> Parts:
-        """Empty for a message of somebody in quarantine, whose parts are not even copied.
+        """Empty for a message of somebody in quarantine.
 
         Notes whose key a connection has, once for each: every message carries the gate's word along.
         """
         if self._keys is None and not self.conduct.anyone:
-            return super()._take_parts()
-        frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
-        peer = frames[0].bytes
+            return self._few(super()._take_parts())
+        first = self.socket.recv(zmq.DONTWAIT, copy=False)
+        parts = [first.bytes, *self.socket.recv_multipart(zmq.DONTWAIT)]  # a message arrives whole
+        peer = parts[0]
         if self.conduct.quarantined(peer):
             self.unread += 1
-            if self.conduct.told(frames[0].bytes):
-                _hang_up(int(frames[0].get(zmq.SRCFD)))
+            if self.conduct.told(peer):
+                _hang_up(int(first.get(zmq.SRCFD)))
             return []
         if self._keys and peer not in self._names:
             if len(self._names) >= MOST_NAMES:
                 del self._names[next(iter(self._names))]  # the oldest; asked for again should it still be there
-            self._names[peer] = str(frames[-1].get("User-Id"))
-        return [frame.bytes for frame in frames]
+            self._names[peer] = str(first.get("User-Id"))
+        return self._few(parts)
+
+    def _few(self, parts: Parts) -> Parts:
+        """The parts; none where there are so many that to read them was an attack. Its sender is not even told."""
+        if len(parts) <= self._most_parts:
+            return parts
+        self.malformed += 1
+        if self.conduct.quarantine(parts[0], told=True):
+            self.quarantined += 1
+            self._expelled.append(parts[0])
+        return []
 
     def shed(self) -> int:
         """Closes every connection; returns how many. Honest peers come back at once, and send again what was lost.

@@ -6,6 +6,7 @@ served for ever, one that sends nothing else is put in quarantine within a fract
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -14,7 +15,7 @@ from typing import Any
 MOST_OFFENCES = 20.0  # on the account: one more, and its holder is in quarantine
 FORGIVEN_PER_SECOND = 2.0
 ODDITY = 0.01  # of an offence: what an honest peer may do as often as its credit allows, after a connection broke
-TELLING_SECONDS = 0.2
+TELLING_SECONDS = 0.05
 MOST_SENDERS = 4096  # accounts kept, and senders in quarantine: the oldest are forgotten
 
 
@@ -38,16 +39,21 @@ class Conduct:
         _forget_oldest(self._accounts)
         return False
 
-    def quarantine(self, sender: Hashable) -> bool:
-        """From now on nothing of this sender is read. False when it was so before."""
+    def quarantine(self, sender: Hashable, told: bool = False) -> bool:
+        """From now on nothing of this sender is read; `told`: nor need it hear why. False when it was so before."""
         new = sender not in self._quarantined
-        self._quarantined.setdefault(sender, self._clock())
+        self._quarantined.setdefault(sender, -math.inf if told else self._clock())
         _forget_oldest(self._quarantined)
         return new
 
     def quarantined(self, sender: Hashable) -> bool:
         """Whether this sender is in quarantine."""
         return sender in self._quarantined
+
+    def write_off(self, sender: Hashable) -> None:
+        """One in quarantine that does not speak the protocol need not hear why."""
+        if sender in self._quarantined:
+            self._quarantined[sender] = -math.inf
 
     def told(self, sender: Hashable) -> bool:
         """Whether somebody in quarantine has been there for long enough to have heard of it."""

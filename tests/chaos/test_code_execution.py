@@ -74,7 +74,7 @@ def loaders(folder: Path) -> list[Callable[[bytes], object]]:
     run = RunDir(folder)
     run.create()
     return [
-        written("state.npz", read_state),
+        written("state.npz", lambda path: read_state(path, SPEC.chunk_length)),
         written("log/0000000000000000.segment", lambda path: scan(path.parent, SPEC)),
         written("checkpoints/epoch-0000000001.safetensors", lambda path: Checkpoints(path.parent, 3).newest(lambda line: None)),
         written("latest.safetensors", checkpoint.read),

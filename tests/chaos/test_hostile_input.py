@@ -167,9 +167,9 @@ def test_who_sends_nonsense_is_put_in_quarantine_and_nobody_else_suffers(row: Ro
         honest.leave()
         record = siege.stop()
         lost, doubled = siege.stored()
-    figures = {name: int(record.get(name, 0)) for name in ("malformed", "rejected", "overdrawn", "unread")}
+    figures = {name: int(record.get(name, 0)) for name in ("malformed", "rejected", "overdrawn", "unread", "gaps", "unheard")}
     row.measured(kind, quarantined=int(record["quarantined"]), **told, **figures)
-    row.measured(quiet=quiet, under=under, lost=lost, doubled=doubled)
+    row.measured(quiet=quiet, under=under, lost=lost, doubled=doubled, processor=record.get("processor_fraction"))
     assert alive and record["quarantined"] >= 1 and 0 < told["within_seconds"] < 2
     assert under > 0.9 * quiet and lost == doubled == 0
 

@@ -145,32 +145,35 @@ def test_who_does_not_read_slows_nobody(row: Row, tmp_path: Path, stack: ExitSta
 
         wait_until(follows, 30, "it follows")
 
-    def publish_for(seconds: float) -> list[float]:
+    memory = {"usual": 0, "stopped": 0}  # at most
+    process = psutil.Process()
+
+    def publish_for(seconds: float, phase: str) -> list[float]:
         learner.seconds, end = [], time.monotonic() + seconds
         while time.monotonic() < end:
             learner.due = 0.0
             learner.turn()
+            memory[phase] = max(memory[phase], process.memory_info().rss)
             time.sleep(0.002)
         return learner.seconds
 
     until_it_follows()
-    publish_for(1)
-    changes, before, grown = [], psutil.Process().memory_info().rss, 0
+    publish_for(1, "usual")
+    changes = []
     for _ in range(3):
         usual, stopped = [], []
         for _ in range(2):
-            usual += publish_for(seconds / 12)
+            usual += publish_for(seconds / 20, "usual")
             follower.send_signal(signal.SIGSTOP)
-            stopped += publish_for(seconds / 6)
-            grown = max(grown, psutil.Process().memory_info().rss - before)
+            stopped += publish_for(seconds / 20, "stopped")
             follower.send_signal(signal.SIGCONT)
         changes.append(float(np.percentile(stopped, 99) / np.percentile(usual, 99)) - 1)
     follower.send_signal(signal.SIGSTOP)
     published = learner.version
-    publish_for(seconds)
+    publish_for(seconds, "stopped")
     missed = learner.version - published
     last = newest()
-    grown = max(grown, psutil.Process().memory_info().rss - before)
+    grown = memory["stopped"] - memory["usual"]
     follower.send_signal(signal.SIGCONT)
     until_it_follows()
     versions = [int(version) for version in adopted.read_text().split()]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgpack
 import msgspec
 
-from tests.chaos.raw import Raw
+from tests.chaos.raw import Raw, message
 from tests.chaos.siege import SPEC
 from transport.messages import PROTOCOL, Insert, SampleRequest, WriterHello, pack
 
@@ -51,7 +51,7 @@ def insolent(kind: str, life: int) -> Iterator[tuple[bytes, ...]]:
 def main() -> int:
     address, kind, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     began, sent, connections, within_seconds = time.monotonic(), 0, 0, 0.0
-    nonsense = broken(9)
+    nonsense = itertools.cycle([message(parts) for parts in itertools.islice(broken(9), 70)])  # made once: it need not cost much
     raw: Raw | None = None
     while (now := time.monotonic() - began) < seconds:
         if sent > now * MESSAGES_PER_SECOND:
@@ -62,8 +62,8 @@ def main() -> int:
             if raw is None:
                 raw = Raw(address)
                 connections += 1
-                messages = nonsense if kind == "broken" else insolent(kind, connections)
-            raw.send(*next(messages))
+                messages = nonsense if kind == "broken" else map(message, insolent(kind, connections))
+            raw.socket.sendall(next(messages))
         except OSError:
             within_seconds = within_seconds or time.monotonic() - began
             if raw is not None:

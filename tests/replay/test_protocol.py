@@ -95,7 +95,7 @@ class Protocol(RuleBasedStateMachine):
         self.begins = [0]  # the first chunk of each life of the writer
         self.server: ReplayServer | None = None
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        self.patches = [
+        self.patches: list[Any] = [
             patch("replay.client.Client", lambda address: Ends(self.wire, server=False)),
             patch("replay.client.time", clock),
             patch("replay.writers.time", clock),
@@ -149,6 +149,16 @@ class Protocol(RuleBasedStateMachine):
         queue = self.wire.up if up else self.wire.down
         if which < len(queue):
             queue.insert(which, queue[which])
+
+    @precondition(lambda self: self.wire.up)
+    @rule()
+    def double_the_newest(self) -> None:
+        self.wire.up.append(self.wire.up[-1])
+
+    @precondition(lambda self: self.wire.up)
+    @rule()
+    def lose_the_oldest(self) -> None:
+        self.wire.up.popleft()
 
     @rule()
     def reconnect(self) -> None:
@@ -216,8 +226,8 @@ class Protocol(RuleBasedStateMachine):
 
 TestProtocol = Protocol.TestCase
 TestProtocol.settings = settings(
-    max_examples=600 if LONG else 12,
-    stateful_step_count=60 if LONG else 30,
+    max_examples=600 if LONG else 40,
+    stateful_step_count=60 if LONG else 50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
