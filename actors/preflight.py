@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import msgspec
 
@@ -49,7 +50,15 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
     phase: str = "import"
     spec: ExperienceSpec | None = None
+    slowest_seconds: float = 0.0
     error: str = ""
+
+
+class Tried(NamedTuple):
+    """What the pre-flight has found: the spec, and the time of the slowest reset or step, the first reset included."""
+
+    spec: ExperienceSpec
+    slowest_seconds: float
 
 
 def preflight(
@@ -60,8 +69,8 @@ def preflight(
     command: Sequence[str] = COMMAND,
     environment: Mapping[str, str] | None = None,
     hindsight: int = 0,
-) -> ExperienceSpec:
-    """Makes, resets and steps the environment in a child, and gives the spec of its experience.
+) -> Tried:
+    """Makes, resets and steps the environment in a child, and gives the spec of its experience and how slow it is.
 
     `hindsight` goals go with each row where the environment has goals, and rewards that can be computed of them.
     `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
@@ -78,7 +87,7 @@ def preflight(
         if lines[-1].error:
             raise EnvError(lines[-1].error)
         if lines[-1].spec is not None:
-            return lines[-1].spec
+            return Tried(lines[-1].spec, lines[-1].slowest_seconds)
         if status is None:
             limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
             raise EnvError(f"{config.id}: {phase} did not return within {limit}")
@@ -153,7 +162,8 @@ def _child(order: _Order) -> None:
             _write(report, _Line(name))
 
         try:
-            _write(report, _Line("done", spec=_try(order, enter)))
+            tried = _try(order, enter)
+            _write(report, _Line("done", tried.spec, tried.slowest_seconds))
         except EnvError as error:
             _write(report, _Line(phase, error=str(error)))
         except Exception as error:  # whatever an environment raises is its user's to read, in one line
@@ -162,7 +172,7 @@ def _child(order: _Order) -> None:
             _write(report, _Line(phase, error=f"{order.config.id}{where}: {type(error).__name__}: {message}"))
 
 
-def _try(order: _Order, enter: Any) -> ExperienceSpec:
+def _try(order: _Order, enter: Any) -> Tried:
     """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
     from actors.envs.checks import check_observation, check_reward
     from actors.envs.make import make_env
@@ -174,13 +184,23 @@ def _try(order: _Order, enter: Any) -> ExperienceSpec:
     spec = experience_spec(env, order.config, order.n_step, order.codec, order.remembered, order.hindsight)
     earned: list[tuple[Any, float]] = []  # where hindsight needs it: the observation after each step, and the step's reward
     env.action_space.seed(0)
+    slowest = 0.0
+
+    def timed(call: Callable[[], Any]) -> Any:
+        nonlocal slowest
+        began = time.monotonic()
+        result = call()
+        slowest = max(slowest, time.monotonic() - began)
+        return result
+
     try:
         enter("reset")
-        check_observation("reset", env.observation_space, spec.fields, _reset(env, 0))
+        check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, 0)))
         enter("step")
         enough = time.monotonic() + order.config.preflight_seconds * STEP_SHARE
         for number in range(STEPS):
-            outcome: Any = env.step(_some_action(env, spec, number))
+            action = _some_action(env, spec, number)
+            outcome: Any = timed(partial(env.step, action))
             if not (isinstance(outcome, tuple) and len(outcome) == 5):
                 size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
                 old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
@@ -193,7 +213,7 @@ def _try(order: _Order, enter: Any) -> ExperienceSpec:
                 earned.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
                 enter("reset")
-                check_observation("reset", env.observation_space, spec.fields, _reset(env, None))
+                check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, None)))
                 enter("step")
             if time.monotonic() > enough:
                 break  # slow, but it works
@@ -204,7 +224,7 @@ def _try(order: _Order, enter: Any) -> ExperienceSpec:
         raise EnvError(f"{name}: {error}") from error
     enter("close")
     env.close()
-    return spec
+    return Tried(spec, slowest)
 
 
 def _check_goal_rewards(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> None:

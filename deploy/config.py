@@ -57,8 +57,12 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1
     hang_seconds: Annotated[
         float,
-        Meta(gt=0, description="an actor at work that is silent for so long is replaced; longer where steps take longer"),
-    ] = 3.5
+        Meta(
+            ge=0,
+            description="an actor at work that is silent for so long is replaced; longer where steps take longer; "
+            "0: 3.5, or four times what the slowest reset or step took in the check before launch",
+        ),
+    ] = 0.0
     stall_seconds: Annotated[
         float,
         Meta(gt=0, description="the same for learner, replay and evaluator, and an actor until its first step is done"),

@@ -18,7 +18,7 @@ import msgspec
 import psutil
 
 from actors.envs.make import EnvError, pinned
-from actors.preflight import preflight
+from actors.preflight import Tried, preflight
 from deploy import access, runs
 from deploy.config import (
     ConfigError,
@@ -33,6 +33,7 @@ from deploy.config import (
     validate,
     write_config,
 )
+from deploy.liveness import settled_hang_seconds
 from deploy.process import check_actor_python, child_environment, python_command
 from deploy.service import own_cores, read_steps
 from deploy.status import Document, algorithm_name
@@ -143,10 +144,10 @@ def prepare(request: Request) -> Launch:
         config = resolve(stack)
     os.environ.update(child_environment())  # for the device probe
     with _device_probe(config.learner) as probe:
-        spec = _check_environment(config)
+        spec, slowest_seconds = _check_environment(config)
         device = _probed(probe)
     on_gpu = device["device"] != "cpu"
-    config = fit_rollouts(settle_threads(resolve(stack, on_gpu), spec, on_gpu), spec)
+    config = fit_rollouts(settle_threads(settle_patience(resolve(stack, on_gpu), slowest_seconds), spec, on_gpu), spec)
     _check_spec(run, config, spec, stopped)
     shortages = find_shortages(config, spec, run)
     if shortages:
@@ -154,6 +155,15 @@ def prepare(request: Request) -> Launch:
     if little := find_little_disk(config, spec, run):
         print(little, flush=True)
     return Launch(run, config, spec, stopped, request.fresh)
+
+
+def settle_patience(config: RunConfig, slowest_seconds: float) -> RunConfig:
+    """Makes a number of deploy.hang_seconds 0."""
+    deploy = config.deploy
+    if deploy.hang_seconds:
+        return config
+    settled = settled_hang_seconds(slowest_seconds)
+    return msgspec.structs.replace(config, deploy=msgspec.structs.replace(deploy, hang_seconds=settled))
 
 
 def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> RunConfig:
@@ -234,19 +244,19 @@ def _check_precision(config: RunConfig) -> None:
         raise ConfigError(f"--actors.precision: {said[-1]}")
 
 
-def _check_environment(config: RunConfig) -> ExperienceSpec:
+def _check_environment(config: RunConfig) -> Tried:
     print(f"checking {config.env.id} … ", end="", flush=True)
     began, python = time.monotonic(), config.deploy.actor_python
     try:
         command, environment = python_command("actors.preflight", python=python), child_environment(python)
         algorithm, codec = config.algorithm, config.replay.codec
         hindsight = algorithm.hindsight if isinstance(algorithm, SacConfig) else 0
-        spec = preflight(config.env, algorithm.n_step, codec, algorithm.remembered, command, environment, hindsight)
+        tried = preflight(config.env, algorithm.n_step, codec, algorithm.remembered, command, environment, hindsight)
     except BaseException:
         print("failed", flush=True)
         raise
-    print(f"ok: {describe_spec(spec)}, {time.monotonic() - began:.1f} s", flush=True)
-    return spec
+    print(f"ok: {describe_spec(tried.spec)}, {time.monotonic() - began:.1f} s", flush=True)
+    return tried
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 Every main loop sends word some times a second (transport/lifetime.py). A process hangs that has sent none for
 
-- `deploy.hang_seconds`, if it is an actor at work;
+- `deploy.hang_seconds`, if it is an actor at work; settled at launch: 3.5, or four times the slowest reset or step that the
+  pre-flight saw (an actor beats after each of its environments);
 - `deploy.stall_seconds`, if it is anyone else (a learner's first update on a GPU, a checkpoint on a slow disk), or an actor
   that has not sent a second word since it was ready (a simulator's first step may be slow);
 - twice the longest silence that a process of its role has broken by itself in this run, where that is more: what is slow is
@@ -17,8 +18,15 @@ from __future__ import annotations
 
 from deploy.config import DeployConfig
 
+LEAST_HANG_SECONDS = 3.5
+SLOWER = 4.0  # than the slowest call in the pre-flight, which sees few, may another be
 HELD_UP_SECONDS = 0.5  # between two turns of the supervisor, which takes ten a second
 MARGIN = 2.0  # of the longest silence that was none of death
+
+
+def settled_hang_seconds(slowest_seconds: float) -> float:
+    """deploy.hang_seconds of a run whose slowest reset or step in the pre-flight took so long."""
+    return round(max(LEAST_HANG_SECONDS, SLOWER * slowest_seconds), 1)
 
 
 class Patience:
@@ -32,7 +40,8 @@ class Patience:
 
     def limit_seconds(self, role: str, settled: bool) -> float:
         """How long one of `role` may be silent; `settled` once it has been at work for more than a word."""
-        least = self._config.hang_seconds if role == "actor" and settled else self._config.stall_seconds
+        hang_seconds = self._config.hang_seconds or LEAST_HANG_SECONDS
+        least = hang_seconds if role == "actor" and settled else self._config.stall_seconds
         return max(least, MARGIN * self._longest.get(role, 0.0))
 
     def broken(self, role: str, silent_seconds: float) -> None:

@@ -236,9 +236,9 @@ def test_only_environments_with_goals_have_hindsight() -> None:
 
 def test_the_preflight_gives_hindsight_to_an_environment_whose_rewards_can_be_told() -> None:
     config = EnvConfig(id=f"{TOYS}:Plane")
-    spec = preflight(config, 1, "none", hindsight=4)
+    spec = preflight(config, 1, "none", hindsight=4).spec
     assert spec == experience_spec(make_env(config), config, 1, "none", hindsight=4) and spec.hindsight == 4
-    assert preflight(EnvConfig(id=f"{TOYS}:PlanePushed"), 1, "none").hindsight == 0
+    assert preflight(EnvConfig(id=f"{TOYS}:PlanePushed"), 1, "none").spec.hindsight == 0
 
 
 @pytest.mark.parametrize(

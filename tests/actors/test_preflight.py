@@ -21,7 +21,13 @@ TOYS = "tests.actors.toy_envs"
 @pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Rover", f"{TOYS}:Chatty"])
 def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> None:
     config = EnvConfig(id=name)
-    assert preflight(config, 3, "lz4", ("log_prob",)) == experience_spec(make_env(config), config, 3, "lz4", ("log_prob",))
+    tried = preflight(config, 3, "lz4", ("log_prob",))
+    assert tried.spec == experience_spec(make_env(config), config, 3, "lz4", ("log_prob",))
+    assert 0 < tried.slowest_seconds < config.preflight_seconds
+
+
+def test_the_slowest_reset_or_step_is_told() -> None:
+    assert preflight(EnvConfig(id=f"{TOYS}:SlowReset"), 1, "none").slowest_seconds >= 0.3
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ class Camera(gymnasium.Env):
         return np.full((40, 48, 3), (self.base, self.episode % 256, self.now), np.uint8)
 
 
+class SlowReset(Camera):
+    """Takes its time before each episode."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        time.sleep(0.3)
+        return super().reset(seed=seed)
+
+
 class Rover(gymnasium.Env):
     """Nested Dict observations and continuous actions; says terminated and truncated at once at its tenth step."""
 

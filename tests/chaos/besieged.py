@@ -14,7 +14,7 @@ def main() -> int:
     if descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, descriptors), descriptors))
     if scheme == "tcp":
-        RunDir.bind_address = lambda run, role: "tcp://127.0.0.1:*"  # type: ignore[method-assign]
+        RunDir.bind_address = lambda run, role: "tcp://127.0.0.1:*"  # type: ignore[method-assign,assignment]
     return replay.main()
 
 

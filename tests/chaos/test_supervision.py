@@ -109,9 +109,9 @@ def test_no_server_of_a_simulator_survives_its_actor(row: Row, tmp_path: Path) -
             run.tell()
             os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
-            run.until(lambda name=name, pid=pid: run.process(name)["pid"] not in (None, pid), "it is replaced")
             run.until(lambda servers=servers: all(map(gone, servers)), "its server has gone", 10)
             slowest = max(slowest, time.monotonic() - began)
+            run.until(lambda name=name, pid=pid: run.process(name)["pid"] not in (None, pid), "it is replaced")
             survived += sum(not gone(server) for server in servers)
             assert run.host is not None
             zombies = [each for each in psutil.Process(run.host.pid).children() if each.status() == psutil.STATUS_ZOMBIE]

@@ -10,6 +10,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError
+from actors.preflight import Tried
 from deploy import cli, launch, options, runs
 from deploy.config import ConfigError, RunConfig, Tree, layers, load_run_config, resolve
 from deploy.process import child_environment
@@ -42,7 +43,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: SPEC)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: Tried(SPEC, 0.1))
     monkeypatch.setattr(launch, "_device_probe", lambda *asked: open(os.devnull))
     monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
     monkeypatch.setattr(cli.service, "Service", Service)
@@ -151,7 +152,7 @@ def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixtu
 
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: continuous)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: Tried(continuous, 0.1))
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
     assert status == 2 and "--algo dqn picks one of n actions" in error and "--algo sac or ppo" in error and not Service.made
 
@@ -217,7 +218,7 @@ def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
 
 def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "own_cores", lambda: list(range(9)))
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: IMAGES)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: Tried(IMAGES, 0.1))
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]
     assert load_run_config(run.config).learner.threads == config.learner.threads == 5
@@ -287,7 +288,7 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--algorithm.hidden", "7")
     assert status == 2 and "algorithm.hidden (128, now 7)" in error and "--fresh" in error
     other = ExperienceSpec(SPEC.fields, Categorical(3), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: other)
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: Tried(other, 0.1))
     status, error = refused(capsys, "up", "--env", "CartPole-v1")
     assert status == 2 and "recorded other experience" in error and "--fresh" in error
 

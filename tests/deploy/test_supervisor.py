@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.config import DeployConfig, RunConfig
+from deploy.liveness import settled_hang_seconds
 from deploy.process import Exit
 from deploy.supervisor import Slot, Supervisor
 from deploy.topology import STOP_ORDER, Plan, topology
@@ -203,6 +204,11 @@ def test_a_long_start_makes_up_for_nothing() -> None:
         world.die("actor-0", 1, "boom")
         world.run(30)
     assert world.slot("actor-0").state == "failed" and world.slot("actor-0").restarts == 1
+
+
+def test_actors_of_a_slow_simulator_may_be_silent_for_longer() -> None:
+    assert settled_hang_seconds(0.01) == 3.5
+    assert settled_hang_seconds(2.0) == 8
 
 
 @pytest.mark.parametrize("name", ["replay", "learner"])

@@ -150,6 +150,16 @@ class Protocol(RuleBasedStateMachine):
         if which < len(queue):
             queue.insert(which, queue[which])
 
+    @precondition(lambda self: self.wire.up)
+    @rule()
+    def double_the_newest(self) -> None:
+        self.wire.up.append(self.wire.up[-1])
+
+    @precondition(lambda self: self.wire.up)
+    @rule()
+    def lose_the_oldest(self) -> None:
+        self.wire.up.popleft()
+
     @rule()
     def reconnect(self) -> None:
         self.wire.reconnect()
@@ -216,8 +226,8 @@ class Protocol(RuleBasedStateMachine):
 
 TestProtocol = Protocol.TestCase
 TestProtocol.settings = settings(
-    max_examples=600 if LONG else 12,
-    stateful_step_count=60 if LONG else 30,
+    max_examples=600 if LONG else 40,
+    stateful_step_count=60 if LONG else 50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
