@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.storage import batch_layout, rollout_layout
-from transport.channel import FRAME_BYTES, Client, cut
+from transport.channel import FRAME_BYTES, Client, Part, cut, shared
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.keys import Keys
@@ -50,7 +50,7 @@ class ReplayRefused(RuntimeError):
 class _Unacknowledged:
     sequence: int
     message: Insert
-    parts: Sequence[bytes | memoryview]
+    parts: Sequence[Part]
     steps: int
 
 
@@ -103,10 +103,10 @@ class ExperienceWriter:
     def insert(self, chunk: Chunk) -> None:
         """Packs and sends a chunk."""
         parts = pack_chunk(self._spec, chunk)
-        travelling: Sequence[bytes | memoryview] = parts
+        travelling: Sequence[Part] = parts
         sizes: tuple[int, ...] = ()
-        if max(map(len, parts)) > FRAME_BYTES:
-            travelling, sizes = cut(b"".join(parts)), tuple(map(len, parts))
+        if max(map(len, parts)) > FRAME_BYTES:  # and held once, here and in libzmq's queue
+            travelling, sizes = shared(cut(b"".join(parts))), tuple(map(len, parts))
         message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts), sizes)
         if not self._unacknowledged:
             self._heard = time.monotonic()  # silence counts from here
