@@ -7,6 +7,7 @@ import pytest
 pytest_plugins = ("tests.chaos.report",)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run side by side, those that start processes of their own and wait for them run one after the other."""
     for item in items:
