@@ -74,6 +74,9 @@ class Ends:
     def offence(self, peer: bytes, reason: str, weight: float = 1.0) -> None:
         self.offences += weight >= 1
 
+    def vouch(self, peer: bytes, role: str, name: str) -> str:
+        return ""
+
     def expelled(self) -> Sequence[bytes]:
         return []
 
@@ -96,7 +99,7 @@ class Protocol(RuleBasedStateMachine):
         self.server: ReplayServer | None = None
         clock = SimpleNamespace(monotonic=lambda: self.now)
         self.patches: list[Any] = [
-            patch("replay.client.Client", lambda address: Ends(self.wire, server=False)),
+            patch("replay.client.Client", lambda address, **more: Ends(self.wire, server=False)),
             patch("replay.client.time", clock),
             patch("replay.writers.time", clock),
             patch("replay.arrivals.time", clock),
