@@ -86,4 +86,4 @@ lint: environment
 	@$(PYTHON) -m mypy
 
 test: lint
-	@$(PYTHON) -m pytest -m "not slow" --numprocesses 2 --dist loadgroup $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow" --numprocesses 2 $(ARGS)

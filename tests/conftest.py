@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest_plugins = ("tests.chaos.report",)
+ONE_BY_ONE = ("tests/flow/", "tests/chaos/", "tests/benchmarks/")  # start processes and wait for them, so that time counts
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side, those that start processes of their own and wait for them run one after the other."""
-    for item in items:
-        if item.get_closest_marker("flow") or item.get_closest_marker("chaos"):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run side by side: those of these folders one after the other, in one worker; all others file by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "one by one" if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
+
+    return Scheduling(config, log)
