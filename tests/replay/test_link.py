@@ -66,7 +66,8 @@ def test_sizes_that_are_not_those_of_the_parts_cost_the_chunk(link: Link) -> Non
     held = writer._unacknowledged[0]
     link.until(lambda: writer.outstanding == 0, writer)
     peer = next(iter(server._writers._peers))
-    server._writers.on_insert(peer, msgspec.structs.replace(held.message, sequence=1, sizes=(1, 2)), list(map(bytes, held.parts)))
+    wrong = msgspec.structs.replace(held.message, sequence=1, sizes=(1, 2))
+    server._writers.on_insert(peer, wrong, [b"".join(held.parts)])  # type: ignore[arg-type]
     link.until(lambda: link.metrics.value("rejected") == 1, writer)
     assert server.table.inserted_items == 4
 
