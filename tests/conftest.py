@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+from tests.chaos.rows import length
 
 pytest_plugins = ("tests.chaos.report",)
 ONE_BY_ONE = ("tests/flow/", "tests/chaos/", "tests/benchmarks/")  # start processes and wait for them, so that time counts
+
+# `make test` is to say the same of the same code each time; longer rehearsals look for what nobody has thought of.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("searching", deadline=None)
+settings.load_profile("steady" if length() == "short" else "searching")
 
 
 @pytest.hookimpl(optionalhook=True)

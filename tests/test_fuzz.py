@@ -74,6 +74,7 @@ def mutated(draw: Callable[..., Any], whole: bytes) -> bytes:
 def example(kind: type[Message]) -> Message:
     """A valid message of a type."""
     values: dict[str, Any] = {"state": "ready", "record": {"steps": 1.0}, "shared": True, "rollouts": False, "drain_seconds": 1.0}
+    values["sizes"] = (1, 2)
     fields = msgspec.structs.fields(kind)
     texts = {"name", "spec_digest", "reason", "sha256", "slab"}
     return kind(**{field.name: values.get(field.name, "text" if field.name in texts else 1) for field in fields})

@@ -260,5 +260,5 @@ def read_spec(text: bytes) -> ExperienceSpec:
     """Reads a spec from JSON. Raises SpecError with the reason."""
     try:
         return msgspec.json.decode(text, type=ExperienceSpec)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError included
         raise SpecError(f"not a spec: {error}") from error
