@@ -62,7 +62,7 @@ def flip(path: Path, place: int = -9) -> None:
 
 @pytest.mark.row("R17", "kill -9 while a checkpoint is written; a damaged one", "always the newest valid one, with a warning")
 def test_whatever_happens_to_the_newest_checkpoint_the_newest_sound_one_is_loaded(row: Row, tmp_path: Path) -> None:
-    seen = saving(tmp_path / "killed", row.times(15, 200))
+    seen = saving(tmp_path / "killed", row.times(6, 200))
     row.measured(**seen)
     assert seen["lost"] == seen["wrong"] == seen["complaints"] == 0
     assert seen["kills"] < 100 or (seen["inside a file"] and seen["not in the manifest"]), "no kill was in the middle"

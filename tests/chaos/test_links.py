@@ -110,7 +110,7 @@ def test_a_full_queue_is_not_taken_for_death(row: Row, tmp_path: Path, monkeypat
     "60 s: both ends report <= 5 s; growth of actors <= their window; flow <= 5 s after; lost = doubled = 0",
 )
 def test_a_silent_partition_is_reported_and_healed(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seconds = row.times(6, 60)
+    seconds = row.times(0, 60)
     with Served(tmp_path, LARGE, capacity=100_000, state_seconds=3600.0) as served:  # memory of this process is the server's, too
         proxy = served.proxy()
         served.add(proxy.address, ACTORS)
