@@ -94,8 +94,9 @@ class Channel:
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,
             zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
-        } | (KEEPALIVE if kind in BOUND else HEARTBEATS)
-        if address.startswith("tcp://"):
+        }
+        if address.startswith("tcp://"):  # over ipc the system tells at once that the other process is gone
+            options |= KEEPALIVE if kind in BOUND else HEARTBEATS
             options |= {
                 # Only where it is meant: with it a name that has both kinds of address is looked for as IPv6 alone.
                 zmq.IPV6: int("[" in address),
