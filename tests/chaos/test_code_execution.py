@@ -25,7 +25,7 @@ from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import SPEC, Siege
 from tests.flow.fleet import wait_until
-from transport.channel import Server
+from transport.channel import FRAME_BYTES, Server
 from transport.experience import SpecError, read_spec
 from transport.messages import Weights, pack
 from transport.run_dir import RunDir
@@ -143,7 +143,7 @@ def test_a_learner_with_pickles_for_weights_is_not_followed(tmp_path: Path) -> N
     hostile = payloads(canary)
     for payload in hostile:
         server.send(arrival[0], Weights(1, 1, "x"), [payload])
-    server.send(arrival[0], Weights(1, 1, "x"), [bytes(1 << 20)] * 20)
+    server.send(arrival[0], Weights(1, 1, "x"), [bytes(FRAME_BYTES)] * 20)
     wait_until(lambda: (follower.poll(), follower.rejected == len(hostile) + 1)[1], 5, "all are rejected")
     assert follower.version == -1 and not canary.exists()
     follower.close()
