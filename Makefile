@@ -85,5 +85,9 @@ lint: environment
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m mypy
 
+# Those that start processes and wait for them come one by one, and last; the others share two cores.
+PROCESSES = tests/flow tests/chaos tests/benchmarks
+
 test: lint
-	@$(PYTHON) -m pytest -m "not slow" --numprocesses 2 $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow" --numprocesses 2 $(foreach folder,$(PROCESSES),--ignore $(folder)) $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow" $(PROCESSES) $(ARGS)

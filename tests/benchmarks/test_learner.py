@@ -35,7 +35,7 @@ SMALL = About("cpu", None, ["float32", "bfloat16"], compiles=True, graphs=False)
 TINY = ["--device", "cpu", "--rounds", "1", "--seconds", "1", "--short-seconds", "0.5", "--threads", "1"]
 
 
-@pytest.mark.flow
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_tiny_run_ends_with_sound_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from benchmarks.pipeline import ENV, Measured, cases
 TINY = ["--update-ms", "1", "--batch-size", "32", "--envs-per-actor", "4", "--seconds", "1", "--runs", "1"]
 
 
-@pytest.mark.flow
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_tiny_run_ends_with_sound_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ CASES = [
         "--algo sac --env.backend kinematic --replay.min-size 300 --learner.batch-size 32 --replay.samples-per-insert-low 8",
         ("learner",),
         id="sac-with-hindsight",
+        marks=pytest.mark.slow,
     ),
 ]
 
