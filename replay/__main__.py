@@ -12,6 +12,7 @@ from replay.config import ReplayConfig
 from replay.journal import RestoreStopped
 from replay.server import ReplayServer
 from transport.experience import SpecError, read_spec
+from transport.guard import Guard
 from transport.lifetime import Lifetime, say
 from transport.metrics import Record
 from transport.run_dir import RunDir
@@ -75,9 +76,11 @@ def main() -> int:
     run_dir.write_endpoint("replay", server.address)
     say(server.source.summary)
     life.measure = server.measure
+    guard = Guard(server.channel, server.source.memory_bytes)
     life.ready()
     while not life.stopping:
         server.turn(IDLE_SECONDS)
+        guard.turn()
         life.beat()
     server.close()
     life.close()

@@ -16,7 +16,6 @@ from replay.writers import Writers
 from transport.channel import QUEUE_MESSAGES, Server, wait
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
-from transport.guard import Guard
 from transport.keys import Keys
 from transport.messages import Goodbye, Insert, Present, PriorityUpdate, Refused, SampleRequest, SamplerHello, WriterHello
 from transport.metrics import Metrics, Record
@@ -62,9 +61,13 @@ class ReplayServer:
         self.address = self._server.address
         self._writers = Writers(spec, self.source, self._server, metrics, incarnation)
         self._serving = Serving(spec, self.source, self._server, metrics, incarnation, lent)
-        self._guard = Guard(self._server, self.source.memory_bytes)
         self._next_hold = 0.0
         metrics.begin_at(dict.fromkeys(COUNTERS, 0.0) | self.source.counters)
+
+    @property
+    def channel(self) -> Server:
+        """Its socket, for whoever watches over the process."""
+        return self._server
 
     @property
     def table(self) -> Table:
@@ -95,7 +98,6 @@ class ReplayServer:
             for peer in self._server.expelled():
                 self._writers.quarantine(peer)
                 self._serving.quarantine(peer)
-            self._guard.turn()
             self.source.turn(self._counters)
 
     def close(self) -> None:
