@@ -47,7 +47,10 @@ def test_every_process_prints_its_throughput_within_a_minute(world: World) -> No
         left = begun + 60 - time.monotonic()
         world.until(lambda pattern=pattern: re.search(pattern, terminal.read_text()), f"{name}'s throughput line", left)
     lines = terminal.read_text().splitlines()
-    assert all(re.match(r"\S+ +\| |bottleneck: |run mine |checking |learner on ", line) for line in lines), lines
+    assert all(
+        re.match(r"\S+ +\| |bottleneck: |run mine |checking |learner on |warning: this run belongs to root", line)
+        for line in lines
+    ), lines
 
 
 def test_new_weights_reach_every_actor(world: World) -> None:
@@ -67,7 +70,7 @@ def test_status_has_the_keys_that_others_rely_on(world: World) -> None:
     own = {"name", "role", "pid", "state", "restarts", "last_exit", "steps_per_second", "rss_bytes", "cpu_percent"}
     assert all(own <= process.keys() for process in found["processes"])
     figures = {"items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "samples_per_insert"}
-    assert found["replay"].keys() == figures
+    assert figures <= found["replay"].keys()
     figures = {"epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction"}
     assert found["learner"].keys() == figures
     assert {"policy_version", "episodes", "success_rate", "return_mean"} <= found["evaluation"].keys()
