@@ -38,13 +38,18 @@ class Stored:
     evicted: Writers = field(default_factory=dict)  # actor -> (incarnation, first sequence that was not evicted)
 
 
-def read_log(folder: Path, spec: ExperienceSpec) -> Stored:
-    """Everything in a run's segment log; replay must not be running. Every item is checked as fleet.Checker does."""
-    stored = Stored()
+def read_evicted(folder: Path) -> Writers:
+    """Of a log: actor -> (incarnation, the first sequence that was not evicted), as its oldest segment says."""
     if files := segments(folder):
         with open(files[0], "rb") as file:
             if (record := _read_header(file, 0)) is not None:
-                stored.evicted = dict(getattr(record[0], "writers", {}))
+                return dict(getattr(record[0], "writers", {}))
+    return {}
+
+
+def read_log(folder: Path, spec: ExperienceSpec) -> Stored:
+    """Everything in a run's segment log; replay must not be running. Every item is checked as fleet.Checker does."""
+    stored = Stored(evicted=read_evicted(folder))
     entries = scan(folder, spec).entries
     for first in range(0, len(entries), CHUNKS_AT_ONCE):
         _read_chunks(entries[first : first + CHUNKS_AT_ONCE], spec, stored)

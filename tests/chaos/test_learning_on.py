@@ -14,7 +14,7 @@ import pytest
 
 from replay.segments import read_chunk, scan
 from tests.chaos.balance import names, names_of
-from tests.chaos.checker import Stored, judge
+from tests.chaos.checker import Stored, judge, read_evicted
 from tests.chaos.history import HISTORY_VARIABLE, read_histories
 from tests.chaos.rows import Row
 from tests.flow.world import World
@@ -84,7 +84,7 @@ def struck(world: World, kills: int, seed: int) -> tuple[Counter[str], int]:
 
 def read_stored(folder: Path, spec: ExperienceSpec) -> Stored:
     """What the segment log holds, by the names of this simulator."""
-    stored = Stored()
+    stored = Stored(evicted=read_evicted(folder))
     for entry in scan(folder, spec).entries:
         header = entry.header
         try:
