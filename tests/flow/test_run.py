@@ -62,6 +62,7 @@ def test_new_weights_reach_every_actor(world: World) -> None:
 def test_status_has_the_keys_that_others_rely_on(world: World) -> None:
     world.up()
     world.until(lambda: (world.status["learner"]["updates"] or 0) > 0, "a learner's record")
+    world.until(lambda: (world.status["replay"]["items"] or 0) > 0, "replay's record of the items that it has")
     asked = world.command("status", "--json")
     assert asked.returncode == 0 and asked.stderr == ""
     found = json.loads(asked.stdout)
