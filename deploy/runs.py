@@ -10,19 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from deploy.config import ConfigError, nearest
+from transport.file_lock import try_lock, unlock
 from transport.run_dir import RunDir
-
-if os.name == "posix":
-    import fcntl
-else:
-    import msvcrt
 
 RUNS = Path("runs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-LOCK_OFFSET = 1 << 30  # Windows locks bytes, and nobody else may read those: take one beyond the text
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05  # a probe by `status` holds the lock for a moment
 
 
@@ -89,7 +84,7 @@ def locked(run: RunDir) -> Iterator[None]:
     run.path.mkdir(parents=True, exist_ok=True)
     with open(run.lock, "a+b") as file:
         for attempt in range(LOCK_TRIES):
-            if _try_lock(file):
+            if try_lock(file):
                 break
             if attempt == LOCK_TRIES - 1:
                 raise AlreadyUp(run, supervisor_pid(run))
@@ -101,16 +96,16 @@ def locked(run: RunDir) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
-            _unlock(file)
+            unlock(file)
 
 
 def is_up(run: RunDir) -> bool:
     """Whether a supervisor holds the run: the kernel's word, not a file's."""
     try:
         with open(run.lock, "r+b") as file:
-            if not _try_lock(file):
+            if not try_lock(file):
                 return True
-            _unlock(file)
+            unlock(file)
     except OSError:
         pass
     return False
@@ -122,26 +117,6 @@ def supervisor_pid(run: RunDir) -> int | None:
         return int(run.lock.read_text())
     except (OSError, ValueError):
         return None
-
-
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        if os.name == "posix":
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
-            file.seek(LOCK_OFFSET)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    except OSError:
-        return False
-    return True
-
-
-def _unlock(file: IO[bytes]) -> None:
-    if os.name == "posix":
-        fcntl.flock(file, fcntl.LOCK_UN)
-    else:
-        file.seek(LOCK_OFFSET)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined]
 
 
 def read_status(run: RunDir) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ file that the manifest does not know, never one that it describes wrongly; such 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -17,12 +18,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from transport.file_lock import try_lock
 from transport.run_dir import replacing
-
-if os.name == "posix":
-    import fcntl
-else:
-    import msvcrt
 
 MANIFEST = "manifest.json"
 LOCK = ".manifest.lock"
@@ -96,15 +93,8 @@ def _alone(folder: Path) -> Iterator[None]:
     """Keeps other processes out; the kernel lets them in again however this one ends. Raises OSError when it takes too long."""
     with open(folder / LOCK, "ab") as file:
         deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                if os.name == "posix":
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                else:
-                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-                break
-            except OSError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(LOCK_PAUSE_SECONDS)
+        while not try_lock(file):
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+            time.sleep(LOCK_PAUSE_SECONDS)
         yield
