@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import psutil
 OUT_OF_MEMORY = "out of memory"  # how the reason for such a death begins
 LOOK_SECONDS = 1.0
 RECENT_SECONDS = 10.0  # between the kernel's choice and the end of a large process that is to be seen
-LINUX = sys.platform.startswith("linux")
 VMSTAT = Path("/proc/vmstat")
 COUNTERS = {2: "memory.events", 1: "memory.oom_control"}  # of a group, by the version
 
@@ -103,11 +102,6 @@ def resident_bytes(pids: Iterable[int]) -> int:
     """Memory that processes hold, what they share counted once for each; those that have gone hold none."""
     total = 0
     for pid in pids:
-        try:
-            if LINUX:
-                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            else:
-                total += psutil.Process(pid).memory_info().rss
-        except (OSError, psutil.Error, IndexError):
-            pass
+        with suppress(psutil.Error):
+            total += psutil.Process(pid).memory_info().rss
     return total

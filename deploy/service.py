@@ -165,10 +165,9 @@ class Service:
             if isinstance(message, Progress):
                 if self._control.vouch(peer, role_of(message.name), message.name):
                     continue
-                if self._has_keys and not self.supervisor.knows(message):  # an actor on another machine
-                    continue
                 if not self.supervisor.knows(message):
-                    self._control.offence(peer, "progress of nobody who belongs to this run", STALE)
+                    if not self._has_keys:  # else it may be an actor on another machine
+                        self._control.offence(peer, "progress of nobody who belongs to this run", STALE)
                     continue
                 message = structs.replace(message, record=finite(message.record))
                 self._peers[message.name] = peer

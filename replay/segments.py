@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
+from transport.messages import Count, Incarnation
 
 MAGIC = b"\x89HRseg1\n"
 NUMBERS = struct.Struct("<II")  # header bytes, body bytes
@@ -34,11 +35,9 @@ MOST_PARTS = 4096
 MOST_KEYS = 1 << 40  # of chunks; items' keys, up to 65,536 times as many, stay within int64
 
 # A sound checksum says that these bytes were written so, not who wrote them: numbers are held to what they may be.
-Count = Annotated[int, Meta(ge=0, le=2**62)]
 Size = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 ChunkKey = Annotated[int, Meta(ge=0, lt=MOST_KEYS)]
 Name = Annotated[str, Meta(max_length=64)]
-Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Writers = dict[Name, tuple[Incarnation, Count]]  # actor -> (incarnation, the sequence that comes next)
 
 
