@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rows import LENGTH_VARIABLE, REPORT_VARIABLE
+from tests.chaos.rows import HOURS_VARIABLE, LENGTH_VARIABLE, REPORT_VARIABLE
 
 
 def main() -> int:
@@ -19,9 +19,12 @@ def main() -> int:
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument("--short", action="store_true", help="what make test does, under two minutes")
     lengths.add_argument("--full", action="store_true", help="every count and duration as the rows ask for them: hours")
+    parser.add_argument("--hours", type=float, metavar="H", help="rehearse R27, the soak, as well, for so long; --full: 6")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there as well")
     parsed = parser.parse_args()
     os.environ[LENGTH_VARIABLE] = "short" if parsed.short else "full" if parsed.full else "whole"
+    if parsed.hours:
+        os.environ[HOURS_VARIABLE] = str(parsed.hours)
     if parsed.json:
         os.environ[REPORT_VARIABLE] = str(parsed.json.resolve())
     return int(pytest.main(["-q", "-m", "chaos", str(Path(__file__).parent)], plugins=[Chosen(parsed.rows)]))

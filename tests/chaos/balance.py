@@ -6,6 +6,7 @@ the sixteen bytes that it acts on.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from tests.chaos import history
 from tests.chaos.simulator import actor_name
 from transport.experience import Chunk, ExperienceSpec
 
+STEP_SECONDS = 0.004
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
@@ -50,8 +52,21 @@ class Recorded(gymnasium.Wrapper):
         return self._seen, float(reward), terminated, truncated, info
 
 
+class Slow(gymnasium.Wrapper):
+    """Sleeps in each step, so that hours of it can be written down."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """After the sleep."""
+        time.sleep(STEP_SECONDS)
+        return self.env.step(action)
+
+
 def cart_pole() -> gymnasium.Env:
     return Recorded(gymnasium.make("CartPole-v1"))
+
+
+def slow_cart_pole() -> gymnasium.Env:
+    return Recorded(Slow(gymnasium.make("CartPole-v1")))
 
 
 if actor_name():

@@ -11,6 +11,7 @@ import pytest
 
 Length = Literal["short", "whole", "full"]
 LENGTH_VARIABLE = "HEADRACE_CHAOS"
+HOURS_VARIABLE = "HEADRACE_CHAOS_HOURS"
 REPORT_VARIABLE = "HEADRACE_CHAOS_REPORT"  # a file that the table is written into, as JSON
 
 
@@ -19,6 +20,11 @@ def length() -> Length:
     found = os.environ.get(LENGTH_VARIABLE, "short")
     assert found in ("short", "whole", "full"), f"{LENGTH_VARIABLE} must be short, whole or full, not {found!r}"
     return found  # type: ignore[return-value]
+
+
+def hours(usual: float) -> float:
+    """How long a soak lasts; 0 unless somebody has asked for one, by its hours or by the full length."""
+    return float(os.environ.get(HOURS_VARIABLE, usual if length() == "full" else 0))
 
 
 @dataclass
