@@ -13,7 +13,7 @@ from replay.journal import RestoreStopped
 from replay.server import ReplayServer
 from transport.experience import SpecError, read_spec
 from transport.guard import Guard
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime, say, share_heap
 from transport.metrics import Record
 from transport.run_dir import RunDir
 
@@ -49,6 +49,7 @@ def describe(record: Record) -> str:
 
 def main() -> int:
     """Set up, then one loop."""
+    share_heap()
     run_dir = RunDir(Path(sys.argv[1]))
     document = tomllib.loads(run_dir.config.read_text())
     config = msgspec.convert(document["replay"], ReplayConfig)

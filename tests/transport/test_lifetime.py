@@ -18,7 +18,7 @@ import pytest
 from tests.flow.fleet import ROOT, wait_until
 from transport import lifetime
 from transport.channel import Server
-from transport.lifetime import PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation
+from transport.lifetime import PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
 from transport.messages import Progress, Stop
 from transport.run_dir import RunDir
 
@@ -245,9 +245,11 @@ def test_a_child_whose_supervisor_is_another_process_by_now_ends_at_once(
 def test_keeping_memory_is_harmless_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifetime.sys, "platform", "win32")
     keep_memory()
+    share_heap()
     monkeypatch.setattr(lifetime.sys, "platform", "linux")
     monkeypatch.setattr(lifetime.ctypes, "CDLL", lambda name: object())  # a libc without mallopt
     keep_memory()
+    share_heap()
 
 
 def test_no_two_lives_are_alike() -> None:
