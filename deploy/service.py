@@ -30,6 +30,7 @@ from deploy.tensorboard import Board, tags
 from deploy.topology import Plan, topology
 from transport.channel import Server
 from transport.gate import GATE
+from transport.guard import Guard
 from transport.keys import OPERATOR, KeysError, role_of
 from transport.messages import DRAIN_SECONDS, MAX_HEADER_BYTES, Progress, Refused, Scale, Scaling, Stop, Stopping, printable
 from transport.metrics import finite
@@ -105,9 +106,11 @@ class Service:
         cores_busy()  # the first call only sets the mark
         GATE.say, print_line = self.say, GATE.say
         self._strays.adopt()
+        guard = Guard([self._control.address], resident_bytes([os.getpid()]), self.say)
         try:
             while not self.supervisor.finished:
                 self._turn()
+                guard.turn()
             self._write_status()
             self._chart()
             self._say_goodbye()

@@ -29,6 +29,7 @@ from transport.channel import (
     shared,
     wait,
 )
+from transport.guard import Guard
 from transport.keys import Keys
 from transport.lifetime import say
 from transport.messages import Announce, FetchWeights, Weights
@@ -84,8 +85,10 @@ class WeightPublisher:
         packed: Packed | None = None
         sent: dict[bytes, float] = {}  # when each reader was last sent this version
         looked_at, announced, next_announce = -1, -1, 0.0
+        guard = Guard(self.addresses)
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
+            guard.turn()
             self._announcer.admit()
             given = self._given
             if given is not None and given[0] != looked_at:

@@ -77,7 +77,7 @@ def main() -> int:
     run_dir.write_endpoint("replay", server.address)
     say(server.source.summary)
     life.measure = server.measure
-    guard = Guard(server.channel, server.source.memory_bytes)
+    guard = Guard([server.address], server.source.memory_bytes)
     life.ready()
     while not life.stopping:
         server.turn(IDLE_SECONDS)

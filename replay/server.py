@@ -65,11 +65,6 @@ class ReplayServer:
         metrics.begin_at(dict.fromkeys(COUNTERS, 0.0) | self.source.counters)
 
     @property
-    def channel(self) -> Server:
-        """Its socket, for whoever watches over the process."""
-        return self._server
-
-    @property
     def table(self) -> Table:
         """Where items lie; rollouts have none."""
         assert isinstance(self.source, Items)

@@ -10,20 +10,18 @@ server lets nobody in but those whom the gate (transport/gate.py) finds on its l
 from __future__ import annotations
 
 import itertools
-import os
-import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import zmq
 
 from transport.conduct import Conduct
+from transport.connections import hang_up
 from transport.gate import GATE, LOOK_SECONDS, Handshakes
 from transport.keys import Keys, KeysError, key_name, role_of
 from transport.messages import MAX_HEADER_BYTES, MAX_PARTS, MalformedMessage, Message, Refused, pack, unpack
-from transport.run_dir import in_url, is_loopback
+from transport.run_dir import is_loopback
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 FRAME_BYTES = 64 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces even at 40 kB/s
@@ -47,7 +45,6 @@ BOUND = (zmq.ROUTER, zmq.XPUB)
 UNREADABLE_SECONDS = 0.005  # that one call may spend on messages that nobody reads
 UNREADABLE_PER_CALL = 256  # messages; a flood of nonsense must not keep a process from its other work
 SUBSCRIBE_TO_ALL = b"\x01"  # as a listener's wish arrives: 1, and the first bytes of what it would hear
-WILDCARDS = ("0.0.0.0:", "[::]:")
 REQUEST_PARTS = 64  # of a message to a server, beside those that a chunk is cut into
 REQUEST_BYTES = 4096  # of a part sent to who only answers questions; a handshake with keys fits
 
@@ -315,7 +312,7 @@ class Server(Bound):
         if self.conduct.quarantined(peer):
             self.unread += 1
             if self.conduct.told(peer):
-                _hang_up(int(first.get(zmq.SRCFD)))
+                hang_up(int(first.get(zmq.SRCFD)))
             return []
         if self._keys and peer not in self._names:
             if len(self._names) >= MOST_NAMES:
@@ -332,14 +329,6 @@ class Server(Bound):
             self.quarantined += 1
             self._expelled.append(parts[0])
         return []
-
-    def shed(self) -> int:
-        """Closes every connection; returns how many. Honest peers come back at once, and send again what was lost.
-
-        For when a resource runs out and nobody can say who takes it: a message that never ends, for example, is kept by libzmq
-        and shown to nobody. Linux only; elsewhere does nothing.
-        """
-        return sum(_hang_up(descriptor) for descriptor in _connections(self.address))
 
     def receive(self, timeout_seconds: float = 0) -> tuple[bytes, Any, Parts] | None:
         """The next well-formed message as (peer, message, raw parts), or None. Malformed ones are counted and dropped."""
@@ -411,35 +400,6 @@ class Listener(Channel):
 def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
     """Parts that go to many peers and are held in memory once."""
     return [Shared(part, copy=False) for part in parts]
-
-
-def _connections(address: str) -> Iterator[int]:
-    """The descriptors of this process that are connections to an address it has bound."""
-    try:
-        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
-        return
-    bound = address.partition("://")[2]
-    for descriptor in descriptors:
-        with suppress(OSError, ValueError), socket.socket(fileno=os.dup(descriptor)) as found:
-            name = found.getsockname()
-            here = f"{in_url(name[0])}:{name[1]}" if isinstance(name, tuple) else name
-            listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if not listening and (here == bound or (bound.startswith(WILDCARDS) and here.endswith(bound[bound.rindex(":") :]))):
-                yield descriptor
-
-
-def _hang_up(descriptor: int) -> bool:
-    """Ends the connection behind a descriptor, which libzmq then notices as if the peer had gone; False when there is none.
-
-    Should the descriptor have been closed and taken by another connection meanwhile, that one's peer connects again.
-    """
-    try:
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
-            connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return False
-    return True
 
 
 def wait(channels: Iterable[Channel], timeout_seconds: float) -> None:

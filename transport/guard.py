@@ -6,29 +6,31 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 
-from transport.channel import Server
+from transport.connections import MOST_DESCRIPTORS, close_connections
 from transport.lifetime import release_memory, say
 
 LOOK_SECONDS = 0.05
-RELEASE_SECONDS = 2.0
+RELEASE_SECONDS = 0.2
 MARGIN_BYTES = 256 << 20
 DESCRIPTORS_SHARE = 0.5  # of the limit: once more are taken all connections are closed
 
 
 class Guard:
-    """Closes all connections of a server when the process runs out of memory or descriptors: only strangers lose by that.
+    """Closes all connections to a process when it runs out of memory or descriptors: only strangers lose by that.
 
     Honest peers are back within two seconds and lose nothing, since they keep what is not acknowledged.
     """
 
-    def __init__(self, server: Server, memory_bytes: int) -> None:
-        """`memory_bytes`: what the process takes at most when everything is full. Linux only; elsewhere does nothing."""
-        self._server, self._memory_bytes = server, memory_bytes + MARGIN_BYTES
+    def __init__(self, addresses: Sequence[str], memory_bytes: float = math.inf, tell: Callable[[str], None] = say) -> None:
+        """`addresses`: those that the process has bound; `memory_bytes`: what it takes at most when everything is full.
+        Linux only; elsewhere does nothing."""
+        self._addresses, self._memory_bytes, self._tell = addresses, memory_bytes + MARGIN_BYTES, tell
         self._descriptors = raise_descriptor_limit()
+        self._ceiling = self._memory_bytes  # higher while what was taken is still to be given back
         self._next_look = 0.0
         self._release_at = math.inf
-        self.shed = 0  # connections closed so far
 
     def turn(self) -> None:
         """At descriptors always, at memory when it is time."""
@@ -40,30 +42,32 @@ class Guard:
             return
         self._next_look = now + LOOK_SECONDS
         if now >= self._release_at:  # what the connections held has been freed by now, but is kept for later
-            self._release_at = math.inf
+            self._release_at, self._ceiling = math.inf, self._memory_bytes
             release_memory()
-        elif self._release_at == math.inf and resident_bytes() > self._memory_bytes:
-            self._release_at = now + RELEASE_SECONDS
-            self._close_all(f"more than {self._memory_bytes:,} bytes of memory were taken")
+        elif (taken := resident_bytes()) > self._ceiling:
+            self._release_at, self._ceiling = min(self._release_at, now + RELEASE_SECONDS), taken + MARGIN_BYTES
+            self._close_all(f"more than {self._memory_bytes:,.0f} bytes of memory were taken")
 
     def _close_all(self, why: str) -> None:
-        closed = self._server.shed()
-        self.shed += closed
-        say(f"{why}: closed all {closed:,} connections; those that belong here come back")
+        closed = sum(map(close_connections, self._addresses))
+        self._tell(f"{why}: closed all {closed:,} connections; those that belong here come back")
 
 
 def raise_descriptor_limit() -> int:
-    """Lets this process have as many descriptors as the system allows; returns how many."""
+    """Lets this process have as many descriptors as the system allows; returns how many. Not beyond MOST_DESCRIPTORS, since its
+    children inherit the limit, and some programs count up to it."""
     if sys.platform == "win32":
-        return 1 << 20
+        return MOST_DESCRIPTORS
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # macOS says "unlimited" and means less
-        return soft
-    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else min(limit, MOST_DESCRIPTORS) for limit in limits)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, limits[1]))
+        except (OSError, ValueError):  # macOS says "unlimited" and means less
+            return soft
+    return hard
 
 
 def lowest_free_descriptor() -> int:
@@ -77,6 +81,9 @@ def lowest_free_descriptor() -> int:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Memory that this process holds; 0 where no descriptor is left to ask with."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

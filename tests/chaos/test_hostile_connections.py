@@ -16,11 +16,13 @@ from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import Siege, percentile
 from tests.flow.fleet import wait_until
+from tests.flow.world import World
 from transport.guard import raise_descriptor_limit
 from transport.messages import FetchWeights, pack
 
 pytestmark = pytest.mark.chaos
 MIB = 1 << 20
+DESCRIPTORS = 1024
 
 
 @pytest.mark.row("S10", "more connections than descriptors", "no abort; served again <=10 s after they close (tcp and ipc)")
@@ -57,6 +59,46 @@ def test_more_connections_than_descriptors(row: Row, tmp_path: Path, scheme: str
     else:
         assert survived, log[-300:]
     assert again <= 10 and lost == doubled == 0
+
+
+@pytest.mark.row("S10", "more connections than descriptors, at each port of a run", "no process ends; steps and updates go on")
+@pytest.mark.skipif(os.name != "posix", reason="ulimit")
+def test_no_process_of_a_run_ends_by_connections_without_end(row: Row, tmp_path: Path) -> None:
+    row.times(0, 1)
+    world = World(tmp_path, "CartPole-v1", "--deploy.bind 127.0.0.1 --algo dqn --replay.min-size 500 --actors 1".split())
+    world.prefix = ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"]
+
+    def go_on() -> None:
+        """Two records more of replay and the learner: the first may be about the time before."""
+        for _ in range(2):
+            steps, updates = world.status["steps"], world.status["learner"]["updates"] or 0
+            world.until(lambda steps=steps: world.status["steps"] > steps, "steps", 20)  # type: ignore[misc]
+            world.until(lambda updates=updates: (world.status["learner"]["updates"] or 0) > updates, "updates", 20)  # type: ignore[misc]
+
+    try:
+        world.up()
+        go_on()
+        pids, slowest = world.pids(), 0.0
+        for role in ("supervisor", "replay", "weights", "payload"):
+            address = world.run_dir.endpoint(role)
+            assert address is not None
+            opened: list[Raw] = []
+            for _ in range(DESCRIPTORS + 100):
+                with suppress(OSError):
+                    opened.append(Raw(address, shake=False))
+            time.sleep(1)
+            for raw in opened:
+                raw.close()
+            began = time.monotonic()
+            go_on()
+            slowest = max(slowest, time.monotonic() - began)
+        assert world.pids() == pids
+        assert world.stop() == 0
+    finally:
+        world.close()
+    closed = (tmp_path / "terminal").read_text().count("closed all")
+    row.measured("records come every five seconds", descriptors=DESCRIPTORS, two_records_later_s=slowest, closed=closed)
+    assert closed >= 4 and slowest <= 15
 
 
 @pytest.mark.row("S11", "500 half-open handshakes", "real actors connect within 5 s")

@@ -15,17 +15,19 @@ import cramjam
 import msgpack
 import msgspec
 import numpy as np
+import psutil
 import pytest
 import zstandard
 from msgspec import structs
 
+from tests.chaos.crew import crew
 from tests.chaos.raw import MORE, Raw, frame, message
 from tests.chaos.rows import Row
 from tests.chaos.siege import CONFIG, Siege
 from tests.chaos.villain import hello
 from tests.flow.fleet import ROOT, wait_until
 from transport.compression import CorruptChunk, decompress
-from transport.messages import Hold, MalformedMessage, pack, unpack
+from transport.messages import MAX_HEADER_BYTES, Hold, MalformedMessage, pack, unpack
 
 pytestmark = pytest.mark.chaos
 MIB = 1 << 20
@@ -86,6 +88,33 @@ def test_a_message_without_end_does_not_take_more_memory_than_replay_may_have(ro
     row.measured(note, dropped=dropped, **figures)
     assert dropped and lost == doubled == 0
     assert most - before < 700 * MIB and "closed all" in siege.log
+
+
+@pytest.mark.row("S6", "messages whose parts never end, to the supervisor", "bounded, given back; the run goes on")
+def test_messages_without_end_do_not_take_the_supervisor_down(row: Row, tmp_path: Path) -> None:
+    seconds = row.times(0, 12)
+    pieces, sent, most = frame(bytes(MAX_HEADER_BYTES), MORE) * 16, 0, 0
+    with crew(tmp_path, actors=2, bind="127.0.0.1") as run:
+        assert run.host is not None
+        supervisor, pids = psutil.Process(run.host.pid), [run.pid(name) for name in ("replay", "actor-0", "actor-1")]
+        address, before = run.run_dir.endpoint("supervisor"), supervisor.memory_info().rss
+        assert address is not None
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with suppress(OSError):
+                raw = Raw(address)
+                while time.monotonic() < end:
+                    raw.socket.sendall(pieces)
+                    sent += len(pieces)
+                    most = max(most, supervisor.memory_info().rss)
+            raw.close()
+        run.until(lambda: supervisor.memory_info().rss < before + 64 * MIB, "the memory is given back", 15)
+        closed, steps = len(run.lines("closed all")), run.status["steps"]
+        run.until(lambda: run.status["steps"] > steps, "steps", 15)
+        assert [run.pid(name) for name in ("replay", "actor-0", "actor-1")] == pids
+        run.down()
+    row.measured(seconds=seconds, sent_mib=sent / MIB, growth_mib=(most - before) / MIB, closed=closed)
+    assert closed and most - before < 400 * MIB
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ class World:
         self.supervisor: subprocess.Popen[bytes] | None = None
         self.shared_memory = shared_memory()
         self.environment = child_environment()
+        self.prefix: list[str] = []  # a command that starts `headrace up`, if not this process itself
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`headrace …`, until it ends."""
@@ -53,8 +54,9 @@ class World:
         """`headrace up`, unless it is up."""
         if self.supervisor is not None:
             return
-        command = python_command("deploy.cli", "up", "--env", self.env, "--actors", "2", "--run", "mine", *self.settings)
+        up = python_command("deploy.cli", "up", "--env", self.env, "--actors", "2", "--run", "mine", *self.settings)
         with (self.folder / "terminal").open("ab") as terminal:
+            command = [*self.prefix, *up]
             self.supervisor = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=terminal, stderr=terminal)
 
     def up(self) -> None:
