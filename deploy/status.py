@@ -42,19 +42,25 @@ class Gauge:
 
     def __init__(self) -> None:
         """Knows no process yet."""
+        self._before: dict[int, psutil.Process] = {}
         self._known: dict[int, psutil.Process] = {}
+
+    def turn(self) -> None:
+        """Begins another round of readings; who was not read in the last one is forgotten."""
+        self._before, self._known = self._known, {}
 
     def read(self, pid: int, members: bool = False) -> tuple[int | None, float | None]:
         """(resident bytes, percent of one core since the last call), of its children as well where those are `members` that do
         its work; None for what cannot be read."""
         try:
-            process = self._known.setdefault(pid, psutil.Process(pid))
-            children = process.children() if members else []
-            read = [process, *(self._known.setdefault(child.pid, child) for child in children)]
-            return sum(each.memory_info().rss for each in read), sum(each.cpu_percent() for each in read)
+            process = self._before.get(pid) or psutil.Process(pid)
+            children = [self._before.get(child.pid, child) for child in process.children()] if members else []
+            read = [process, *children]
+            found = sum(each.memory_info().rss for each in read), sum(each.cpu_percent() for each in read)
         except psutil.Error:
-            self._known.pop(pid, None)
             return None, None
+        self._known |= {each.pid: each for each in read}
+        return found
 
 
 def figures(record: Record, names: tuple[str, ...]) -> dict[str, float | int | None]:
@@ -84,6 +90,7 @@ def document(
 ) -> Document:
     """Everything about the run now; a key without a figure holds None. `evaluation` is the newest there has been."""
     records = {slot.name: slot.record for slot in supervisor.slots}
+    gauge.turn()
     return {
         "run": run.name,
         "state": run_state(supervisor),

@@ -38,7 +38,7 @@ class Guard:
             return
         if lowest_free_descriptor() > self._descriptors * DESCRIPTORS_SHARE:
             self._close_all("half of all file descriptors were taken")  # in a tenth of a second so many may come
-        if (now := time.monotonic()) < self._next_look:
+        if (now := time.monotonic()) < self._next_look or self._memory_bytes == math.inf:
             return
         self._next_look = now + LOOK_SECONDS
         if now >= self._release_at:  # what the connections held has been freed by now, but is kept for later

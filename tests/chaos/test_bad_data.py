@@ -110,7 +110,7 @@ def spoil(chunk: Chunk, name: str, bad: float) -> Chunk:
 @pytest.mark.row("R24", "an actor sends NaN and infinity, 1% of its chunks; a learner as priorities", "0 reach a batch; counted")
 def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_path: Path) -> None:
     chunks = stream_chunks(SENDING, {9: "terminated", 20: "truncated"}, 400)
-    sent, injected, unknown, drawn, not_finite, priorities = row.times(400, 10_000), 0, 0, 0, 0, 0
+    sent, injected, unknown, drawn, not_finite, priorities = row.times(400, 1_500), 0, 0, 0, 0, 0  # of more it is in quarantine
     generator = np.random.default_rng(0)
     with Link(tmp_path, SENDING, FREE) as link:
         server, writer, sampler = link.serve(), link.writer(), link.sampler(batch_size=32)

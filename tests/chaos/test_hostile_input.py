@@ -114,7 +114,7 @@ def test_messages_without_end_do_not_take_the_supervisor_down(row: Row, tmp_path
         assert [run.pid(name) for name in ("replay", "actor-0", "actor-1")] == pids
         run.down()
     row.measured(seconds=seconds, sent_mib=sent / MIB, growth_mib=(most - before) / MIB, closed=closed)
-    assert closed and most - before < 400 * MIB
+    assert closed and most - before < 700 * MIB  # 256, and what comes within a turn: as for replay
 
 
 @pytest.fixture

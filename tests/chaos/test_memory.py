@@ -7,14 +7,15 @@ import random
 import re
 import time
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from replay.client import ExperienceWriter
-from tests.chaos.links import ReplayProcess
+from replay.client import ExperienceWriter, Sampler
+from tests.chaos.links import Feeders, ReplayProcess
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
 from tests.flow.fleet import wait_until
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.chaos
 ACTORS = 8
 SPARE_BYTES = 64 << 20
 MOST_BYTES = 8 << 20
+MIB = 1 << 20
+BATCH_SIZE, SLOTS = 64, 2
 
 
 def noise(spec: ExperienceSpec) -> Chunk:
@@ -83,6 +86,63 @@ def test_replay_takes_no_more_memory_than_it_says(row: Row, tmp_path: Path) -> N
     )
     assert steps > config.capacity
     assert most <= allowed
+
+
+@pytest.mark.row(
+    "R10",
+    "the learner works at a tenth of its speed",
+    "10 min: replay's memory does not grow, samples per insert in the band",
+)
+def test_a_slow_learner_holds_the_actors_back(row: Row, tmp_path: Path) -> None:
+    seconds = row.times(0, 60, 600)
+    spec = counting_spec()
+    config = counting_replay(capacity=5_000, min_size=64, samples_per_insert_low=2.0, samples_per_insert_high=4.0)
+    with Feeders(tmp_path, spec) as feeders, ReplayProcess(tmp_path, spec, config) as replay:
+        feeders.log = replay.run_dir.segments
+        replay.start()
+        feeders.until(lambda: replay.bound, "replay bound", 30)
+        feeders.add(replay.address, ACTORS)
+        feeders.until(lambda: sum(feeders.acknowledged) > config.capacity, "a full table", 30)  # nobody is held without a learner
+        with closing(Sampler(replay.address, "learner", new_incarnation(), spec, BATCH_SIZE, SLOTS)) as sampler:
+
+            def learn(seconds: float, pause_seconds: float) -> tuple[int, int, list[int]]:
+                """Items drawn and steps acknowledged in so long, and replay's memory, twice a second."""
+                held: list[int] = []
+                drawn, before, next_draw = 0, sum(feeders.acknowledged), 0.0
+                end = time.monotonic() + seconds
+                while (now := time.monotonic()) < end:
+                    feeders.turn()
+                    if now >= next_draw and (batch := sampler.next(0)) is not None:
+                        sampler.answer(batch, np.ones(BATCH_SIZE, np.float32))
+                        drawn, next_draw = drawn + BATCH_SIZE, now + pause_seconds
+                    if len(held) < (now - end + seconds) * 2:
+                        held.append(process.memory_info().rss)
+                return drawn, sum(feeders.acknowledged) - before, held
+
+            process = psutil.Process(replay.pid)
+            learn(2, 0)  # until both hold each other within the band
+            quickly, _, _ = learn(seconds / 3, 0)
+            drawn, inserted, held = learn(seconds, 10 * BATCH_SIZE * seconds / 3 / quickly)
+            window = sum(feeder.writer.outstanding for feeder in feeders.feeders) * spec.chunk_length
+        feeders.drain()
+        replay.kill()
+        verdict = feeders.verdict()
+    half = len(held) // 2
+    growth = max(held[half:]) - max(held[:half])
+    row.measured(
+        verdict.text,
+        seconds=seconds,
+        drawn_per_second=drawn / seconds,
+        drawn_per_second_before=quickly / seconds * 3,
+        samples_per_insert=drawn / inserted,
+        second_half_grew_bytes=growth,
+        **verdict.figures,
+    )
+    slack = SLOTS * BATCH_SIZE
+    assert config.samples_per_insert_low * (inserted - window) - slack <= drawn
+    assert drawn <= config.samples_per_insert_high * (inserted + window) + slack
+    assert drawn / seconds < quickly / seconds * 3 / 5
+    assert growth <= MIB and verdict.sound
 
 
 @pytest.mark.row(
