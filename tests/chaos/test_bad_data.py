@@ -110,18 +110,20 @@ def spoil(chunk: Chunk, name: str, bad: float) -> Chunk:
 @pytest.mark.row("R24", "an actor sends NaN and infinity, 1% of its chunks; a learner as priorities", "0 reach a batch; counted")
 def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_path: Path) -> None:
     chunks = stream_chunks(SENDING, {9: "terminated", 20: "truncated"}, 400)
-    sent, injected, unknown, drawn, not_finite, priorities = row.times(400, 1_500), 0, 0, 0, 0, 0  # of more it is in quarantine
+    sent, injected, unknown, drawn, not_finite, priorities = row.times(400, 10_000), 0, 0, 0, 0, 0
     generator = np.random.default_rng(0)
     with Link(tmp_path, SENDING, FREE) as link:
-        server, writer, sampler = link.serve(), link.writer(), link.sampler(batch_size=32)
+        server, sampler = link.serve(), link.sampler(batch_size=32)
+        writers = [link.writer(f"actor-{index}") for index in range(10)]  # each with fewer bad chunks than put it in quarantine
         for number in range(sent):
+            writer = writers[number % 10]
             chunk, bad = chunks[number % (len(chunks) - 1)], BAD[number % 3]
             if generator.random() < 0.01 or number in (50, 60, 70):
                 if number % 4 == 0:
                     chunk, unknown = spoil(chunk, INITIAL_PRIORITY, bad), unknown + 1  # counts as unknown: the chunk is good
                 else:
                     chunk, injected = spoil(chunk, "position" if number % 2 else "reward", bad), injected + 1
-            link.until(lambda: writer.has_credit, writer)
+            link.until(lambda writer=writer: writer.has_credit, *writers)  # type: ignore[misc]
             writer.insert(chunk)
             batch = sampler.next(0)
             if batch is not None:
@@ -133,7 +135,7 @@ def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_pa
                 told[0] = bad
                 priorities += 1
                 sampler.answer(batch, told)
-        link.until(lambda: not writer.outstanding, writer)
+        link.until(lambda: not any(writer.outstanding for writer in writers), *writers)
         value = link.metrics.value
         link.until(lambda: value("unfit_priorities") >= priorities - 1)
         server.table.check_invariants()
