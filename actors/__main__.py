@@ -15,7 +15,7 @@ from actors.actor import Actor, ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import EnvError
 from learner.config import AlgorithmConfig
-from learner.devices import DeviceError
+from learner.devices.capabilities import DeviceError
 from replay.client import ReplayRefused
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say

@@ -13,12 +13,12 @@ from actors.chunker import Chunker
 from actors.completion import completion
 from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
-from actors.exploration import epsilon_ladder
 from actors.stack import Stack
-from learner.acting import QPolicy
+from learner.algorithms.acting import QPolicy
+from learner.algorithms.exploration import epsilon_ladder
+from learner.algorithms.policies import acting_policy, build_policy
 from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
-from learner.policies import acting_policy, build_policy
-from learner.weights import WeightFollower
+from learner.weights.distribution import WeightFollower
 from replay.client import ExperienceWriter
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime, say

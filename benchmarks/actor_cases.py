@@ -19,8 +19,8 @@ from actors.envs.simulators import Simulators
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from benchmarks.phases import Stopwatch, instrument
-from learner.acting import QPolicy
-from learner.networks import build_network
+from learner.algorithms.acting import QPolicy
+from learner.networks.q_network import build_network
 from transport.experience import Categorical, ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir

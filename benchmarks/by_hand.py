@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.workloads import Setting
-from learner import devices
+from learner.devices import capabilities as devices
 
 Tensors = dict[str, Tensor]
 

@@ -25,8 +25,8 @@ import torch
 from benchmarks.operations import Operation, Outcome, by_name, compare, per_update, waiter
 from benchmarks.report import Report
 from benchmarks.resident import recorded
-from learner import devices
-from learner.devices import DeviceError, capabilities
+from learner.devices import capabilities as devices
+from learner.devices.capabilities import DeviceError, capabilities
 
 CASES = ("matrices", "memory", "operations")
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.envs.make import make_env
-from actors.envs.mario import SKIP, MarioEnv
+from actors.envs.mario.env import SKIP, MarioEnv
 from benchmarks.report import Report
 
 BACKENDS = ("nes_py", "retro")

@@ -34,10 +34,10 @@ from actors.envs.spec import experience_spec
 from benchmarks import actor_cases
 from benchmarks.processes import end, rate, records, start, wait_until
 from benchmarks.report import Report
-from deploy import options
-from deploy.config import ConfigError, RunConfig, Tree, layers, merge, resolve
-from learner.networks import build_network
-from learner.weights import WeightPublisher
+from deploy.config import options
+from deploy.config.run import ConfigError, RunConfig, Tree, layers, merge, resolve
+from learner.networks.q_network import build_network
+from learner.weights.distribution import WeightPublisher
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 

@@ -36,18 +36,18 @@ from actors.stack import Stack
 from benchmarks.processes import ONE_THREAD
 from benchmarks.recording import load_frames
 from benchmarks.report import Report
-from deploy.config import RunConfig, Tree, layers, resolve
-from deploy.process import child_environment, python_command
-from learner.acting import Policy, QPolicy
-from learner.actor_critic import ActorCritic
-from learner.checkpoint import CheckpointError
-from learner.devices import DeviceError
-from learner.export import load
-from learner.forward import Forward
-from learner.networks import QNetwork, Torso
-from learner.policies import acting_policy, build_policy
-from learner.quantised import check
-from learner.soft_networks import SoftPolicy
+from deploy.config.run import RunConfig, Tree, layers, resolve
+from deploy.supervision.process import child_environment, python_command
+from learner.algorithms.acting import Policy, QPolicy
+from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.ppo.networks import ActorCritic
+from learner.algorithms.sac.networks import SoftPolicy
+from learner.devices.capabilities import DeviceError
+from learner.inference.forward import Forward
+from learner.inference.int8 import check
+from learner.networks.q_network import QNetwork, Torso
+from learner.weights.checkpoint import CheckpointError
+from learner.weights.export import load
 from transport.experience import Categorical, Columns, ExperienceSpec, Field, bounded
 
 ROWS = (1, 8, 16)

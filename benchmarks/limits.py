@@ -14,7 +14,7 @@ import numpy as np
 
 from actors.envs.make import make_env
 from actors.envs.vector import VectorEnv
-from deploy.config import RunConfig, load_run_config
+from deploy.config.run import RunConfig, load_run_config
 from transport.experience import Categorical, ExperienceSpec, read_spec
 from transport.lifetime import keep_memory
 from transport.run_dir import RunDir
@@ -76,12 +76,12 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
     """Updates per second on one batch that is there."""
     import torch  # in no process but this one
 
-    from learner import devices
-    from learner.algorithms.dqn import Dqn
-    from learner.batches import to_device
-    from learner.optim import Optimiser
+    from learner.algorithms.dqn.update import Dqn
+    from learner.devices import capabilities as devices
+    from learner.feed import to_device
+    from learner.updates.optimiser import Optimiser
     from replay.client import SampledBatch
-    from replay.storage import batch_layout
+    from replay.table.storage import batch_layout
 
     device = devices.resolve(config.learner.device)
     devices.set_up(device, config.learner.threads)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 
-from actors.envs.mario import MarioEnv
+from actors.envs.mario.env import MarioEnv
 from actors.envs.wrappers import MAX_NOOPS
 from benchmarks.recording import FRAMES, Recording, load_frames
 from transport.compression import compress

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from deploy.process import child_environment, python_command
+from deploy.supervision.process import child_environment, python_command
 
 INDENT = " " * 28
 WIDTH = 150
@@ -119,7 +119,7 @@ def machine() -> dict[str, Any]:
 def accelerator() -> str | None:
     """The name of the accelerator that a learner would choose; None where that is the CPU. A child asks: it takes torch."""
     done = subprocess.run(
-        python_command("learner.probe", "auto", "auto", "1"), capture_output=True, text=True, env=child_environment()
+        python_command("learner.devices.probe", "auto", "auto", "1"), capture_output=True, text=True, env=child_environment()
     )
     try:
         found = json.loads(done.stdout.splitlines()[-1])

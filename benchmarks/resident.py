@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from benchmarks.operations import Operation, Recorder
-from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
-from learner.algorithms.ppo import Ppo
-from learner.batches import to_device
+from learner.algorithms.ppo.rollouts import to_rollout
+from learner.algorithms.ppo.update import Ppo
 from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig, SacConfig
-from learner.devices import capabilities
-from learner.optim import Optimiser
-from learner.rollouts import to_rollout
+from learner.devices.capabilities import capabilities
+from learner.feed import to_device
+from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
-from replay.storage import batch_layout, rollout_layout
+from replay.table.storage import batch_layout, rollout_layout
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field
 
 CPU = torch.device("cpu")

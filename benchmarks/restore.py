@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.report import Report
 from benchmarks.wire import CAPACITY, Wire, make_recording, make_spec
-from replay.table import Table
+from replay.table.table import Table
 
 SAMPLE_SECONDS = 5.0
 

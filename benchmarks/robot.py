@@ -37,7 +37,7 @@ from benchmarks.robot_runs import (
     settings_of,
     train,
 )
-from deploy.config import RunConfig, Tree, layers, merge, resolve
+from deploy.config.run import RunConfig, Tree, layers, merge, resolve
 
 PEER = "stable_baselines3"
 CASES = ("rate", "time")

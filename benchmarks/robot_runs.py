@@ -16,14 +16,14 @@ import tomli_w
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from actors.evaluate import SEED_OFFSET
+from actors.evaluation.evaluate import SEED_OFFSET
 from benchmarks.peers import saved_mlp
 from benchmarks.peers.run import Peer
 from benchmarks.processes import records
-from deploy.config import RunConfig, Tree, load_run_config
-from deploy.process import child_environment, python_command
-from learner.checkpoint import load_into, read
-from learner.policies import acting_policy, build_policy
+from deploy.config.run import RunConfig, Tree, load_run_config
+from deploy.supervision.process import child_environment, python_command
+from learner.algorithms.policies import acting_policy, build_policy
+from learner.weights.checkpoint import load_into, read
 from transport.experience import ExperienceSpec, bounded
 from transport.run_dir import RunDir
 
@@ -75,7 +75,7 @@ class HeadraceTraining:
         self.begun = time.time()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                python_command("deploy.cli", "up", *rest), stdout=log, stderr=log, cwd=folder, env=child_environment()
+                python_command("deploy.cli.main", "up", *rest), stdout=log, stderr=log, cwd=folder, env=child_environment()
             )
 
     def files(self) -> list[Path]:

@@ -18,11 +18,11 @@ from torch import Tensor
 from learner.__main__ import read_settings
 from learner.algorithms.base import Algorithm, Batch
 from learner.config import LearnerConfig
-from learner.networks import build_network
-from learner.optim import Optimiser
+from learner.loop import WAIT_SECONDS, Learner, LearnerSettings
+from learner.networks.q_network import build_network
 from learner.throughput_line import describe
-from learner.train import WAIT_SECONDS, Learner, LearnerSettings
-from learner.weights import WeightPublisher
+from learner.updates.optimiser import Optimiser
+from learner.weights.distribution import WeightPublisher
 from replay.client import Sampler
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir

@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.report import Report
 from benchmarks.robot_runs import HeadraceTraining
-from deploy import options
-from deploy.config import ConfigError, Tree, layers, merge, resolve
-from deploy.process import child_environment, python_command
+from deploy.config import options
+from deploy.config.run import ConfigError, Tree, layers, merge, resolve
+from deploy.supervision.process import child_environment, python_command
 
 BACKENDS = ("pybullet", "kinematic")
 PATIENCE_SECONDS = 120.0  # beyond its time that a run has until it has ended
@@ -34,7 +34,7 @@ Told = dict[str, Any]
 def evaluate(training: HeadraceTraining, backend: str, tolerance: float, episodes: int) -> Told:
     """What `headrace eval --json` says of the newest weights. Raises ConfigError where it fails."""
     rest = ("bench", "--episodes", str(episodes), "--json", "--env.backend", backend, "--env.tolerance", f"{tolerance:g}")
-    command = python_command("deploy.cli", "eval", *rest)
+    command = python_command("deploy.cli.main", "eval", *rest)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=training.folder, env=child_environment())
     if done.returncode:
         raise ConfigError("the evaluation failed: see above")

@@ -18,8 +18,8 @@ import torch
 from benchmarks.kernels import Profile
 from benchmarks.workloads import warm_up_updates
 from learner.__main__ import read_settings
+from learner.loop import Learner
 from learner.throughput_line import describe
-from learner.train import Learner
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 

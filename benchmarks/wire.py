@@ -17,14 +17,14 @@ import tomli_w
 
 from benchmarks.recording import Recording, load_frames, vectors
 from benchmarks.replay_roles import READY_SECONDS, SLOTS, Task, save_circle
-from deploy.process import child_environment
-from replay.capacity import overhead_bytes, slot_bytes
+from deploy.supervision.process import child_environment
 from replay.config import ReplayConfig
-from replay.storage import batch_layout
-from transport import keys
+from replay.table.capacity import overhead_bytes, slot_bytes
+from replay.table.storage import batch_layout
 from transport.experience import INITIAL_PRIORITY, Categorical, ExperienceSpec, Field
-from transport.gate import new_pair
 from transport.run_dir import RunDir
+from transport.sockets import keys
+from transport.sockets.authenticator import new_pair
 
 CAPACITY = 65_536
 BATCH = 512

@@ -11,13 +11,13 @@ from typing import Any
 from unittest.mock import patch
 
 import replay.__main__
-import replay.arrivals
 import replay.client
-import replay.server
-import replay.writers
-import transport.channel
+import replay.server.arrivals
+import replay.server.server
+import replay.server.writers
+import transport.sockets.channel
 from replay.client import ExperienceWriter
-from replay.writers import Writers
+from replay.server.writers import Writers
 
 PARTS = ("checksums", "acks")
 QUEUE = 16  # messages: what waits in sockets is counted as written
@@ -27,12 +27,12 @@ NOT_A_WHILE_SECONDS = 0.0005  # between two looks whether a socket takes more: n
 def leave_out(parts: tuple[str, ...]) -> None:
     """For the rest of this process's life."""
     if "checksums" in parts:
-        for module in (replay.client, replay.arrivals):
+        for module in (replay.client, replay.server.arrivals):
             _put(module, "crc32", lambda parts: 0)
     if "acks" in parts:
-        for module in (transport.channel, replay.server):
+        for module in (transport.sockets.channel, replay.server.server):
             _put(module, "QUEUE_MESSAGES", QUEUE)
-        _put(replay.server, "MESSAGES_PER_TURN", 8)  # no more than a turn takes in: the queue waits with who fills it
+        _put(replay.server.server, "MESSAGES_PER_TURN", 8)  # no more than a turn takes in: the queue waits with who fills it
         send = ExperienceWriter._send
 
         def send_and_forget(writer: ExperienceWriter) -> None:

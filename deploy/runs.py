@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.config import ConfigError, nearest
+from deploy.config.run import ConfigError, nearest
 from transport.file_lock import try_lock, unlock
 from transport.run_dir import RunDir
 

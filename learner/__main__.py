@@ -12,13 +12,13 @@ from typing import NoReturn
 
 import msgspec
 
-from learner.compiling import still_at_work
 from learner.config import AlgorithmConfig, LearnerConfig, PpoConfig
-from learner.group import GroupBroken, join, place, process_name
-from learner.ranks import BROKEN_STATUS, launch, resolve_each
-from learner.rollback import Diverged
+from learner.loop import Learner, LearnerSettings
+from learner.parallel.group import GroupBroken, join, place, process_name
+from learner.parallel.ranks import BROKEN_STATUS, launch, resolve_each
 from learner.throughput_line import describe
-from learner.train import Learner, LearnerSettings
+from learner.updates.compile import still_at_work
+from learner.weights.rollback import Diverged
 from replay.client import ReplayRefused
 from replay.config import ReplayConfig
 from transport.experience import read_spec

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from replay.config import ReplayConfig
-from replay.journal import RestoreStopped
-from replay.server import ReplayServer
+from replay.log.journal import RestoreStopped
+from replay.server.server import ReplayServer
 from transport.experience import SpecError, read_spec
-from transport.guard import Guard
 from transport.lifetime import Lifetime, say, share_heap
 from transport.metrics import Record
 from transport.run_dir import RunDir
+from transport.sockets.limits import Guard
 
 IDLE_SECONDS = 0.1
 TROUBLES = ("damaged_chunks", "missing_chunks", "unfit_priorities")  # shown where there are any

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.storage import batch_layout, rollout_layout
-from transport.channel import FRAME_BYTES, Client, Part, cut, shared
+from replay.table.storage import batch_layout, rollout_layout
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
-from transport.keys import Keys
 from transport.lifetime import say
 from transport.messages import (
     PROTOCOL,
@@ -33,6 +31,8 @@ from transport.messages import (
     WriterWelcome,
 )
 from transport.slab import Slab
+from transport.sockets.channel import FRAME_BYTES, Client, Part, cut, shared
+from transport.sockets.keys import Keys
 
 SILENCE_SECONDS = 2.0  # replay answers, or says that it holds, several times in this long; more means trouble
 PRESENT_SECONDS = 1.0  # without anything to send: replay is told that this process is there

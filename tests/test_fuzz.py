@@ -20,16 +20,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from deploy import options, runs
-from deploy.cli import build_parser
-from deploy.config import ConfigError, RunConfig, load_run_config, write_config
-from learner import checkpoint
-from learner.checkpoint import CheckpointError
+from deploy import runs
+from deploy.cli.main import build_parser
+from deploy.config import options
+from deploy.config.run import ConfigError, RunConfig, load_run_config, write_config
+from learner.weights import checkpoint
+from learner.weights.checkpoint import CheckpointError
 from replay.config import ReplayConfig
-from replay.segments import ChunkHeader, LogRefused, SegmentStart, pack_record, read_chunk, scan
-from replay.state import DamagedState, read_state, write_state
-from replay.storage import batch_layout
-from replay.table import RejectedChunk, Table, check_values
+from replay.log.segments import ChunkHeader, LogRefused, SegmentStart, pack_record, read_chunk, scan
+from replay.log.state import DamagedState, read_state, write_state
+from replay.table.storage import batch_layout
+from replay.table.table import RejectedChunk, Table, check_values
 from tests.replay.examples import make_spec, stream_chunks
 from transport import messages
 from transport.compression import CorruptChunk, crc32, pack_chunk, unpack_chunk

@@ -16,25 +16,30 @@ BESIDE = ("tests", "benchmarks")
 
 # Where a library may be imported: a folder ends in a slash. Tests and benchmarks may import what they like.
 OWNERS = {
-    "zmq": ("transport/channel.py", "transport/gate.py"),
+    "zmq": ("transport/sockets/channel.py", "transport/sockets/authenticator.py"),
     "cramjam": ("transport/compression.py",),
     "zstandard": ("transport/compression.py",),
     "torch": ("learner/", "actors/", "deploy/"),
     "gymnasium": ("actors/",),
     "cv2": ("actors/",),
-    "nes_py": ("actors/envs/console.py",),
-    "gym_super_mario_bros": ("actors/envs/console.py",),
-    "gym": ("actors/envs/console.py",),
-    "stable_retro": ("actors/envs/retro_console.py",),
+    "nes_py": ("actors/envs/mario/console.py",),
+    "gym_super_mario_bros": ("actors/envs/mario/console.py",),
+    "gym": ("actors/envs/mario/console.py",),
+    "stable_retro": ("actors/envs/mario/retro_console.py",),
     "ale_py": ("actors/envs/atari.py",),
     "pybullet": ("actors/envs/robot/bullet.py",),
-    "tensorboard": ("deploy/tensorboard.py",),
-    "imageio_ffmpeg": ("actors/demo.py",),
+    "tensorboard": ("deploy/reporting/tensorboard.py",),
+    "imageio_ffmpeg": ("actors/evaluation/demo.py",),
     "ray": ("deploy/ray_cluster.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
 LAZY = {"ale_py", "nes_py", "gym_super_mario_bros", "gym", "stable_retro", "pybullet", "ray", "tensorboard", "imageio_ffmpeg"}
-TORCHLESS = ("deploy.cli", "deploy.service", "deploy.supervisor", "replay.__main__")  # torch costs a process 200 MB and seconds
+TORCHLESS = (
+    "deploy.cli.main",
+    "deploy.supervision.service",
+    "deploy.supervision.supervisor",
+    "replay.__main__",
+)  # torch costs a process 200 MB and seconds
 UNSAFE_MODULES = {
     "pickle", "_pickle", "pickletools", "copyreg", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle",
     "msgpack_numpy", "yaml", "xmlrpc",
@@ -47,9 +52,10 @@ UNSAFE_OPTIONS = {"ext_hook", "object_hook", "object_pairs_hook", "dec_hook"}  #
 HOSTILE = ("tests/chaos/test_code_execution.py", "tests/chaos/test_hostile_files.py", "tests/learner/test_redirect.py")
 # What reads what others have written checks it by raising, not by assert, which `python -O` leaves out.
 DECODERS = (
-    "transport/messages.py", "transport/channel.py", "transport/compression.py", "transport/experience.py", "transport/slab.py",
-    "transport/conduct.py", "transport/run_dir.py", "replay/arrivals.py", "replay/segments.py", "replay/state.py",
-    "replay/serving.py", "replay/writers.py", "learner/checkpoint.py", "learner/weights.py", "deploy/config.py", "deploy/runs.py",
+    "transport/messages.py", "transport/sockets/channel.py", "transport/compression.py", "transport/experience.py",
+    "transport/slab.py", "transport/sockets/quarantine.py", "transport/run_dir.py", "replay/server/arrivals.py",
+    "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
+    "learner/weights/checkpoint.py", "learner/weights/distribution.py", "deploy/config/run.py", "deploy/runs.py",
 )  # fmt: skip
 
 
@@ -168,7 +174,7 @@ def import_graph(sources: dict[str, str], at_run_time: bool = False) -> dict[str
 
 
 def module_name(path: str) -> str:
-    """replay/table.py -> replay.table; replay/__init__.py -> replay."""
+    """replay/table/table.py -> replay.table; replay/__init__.py -> replay."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -221,21 +227,21 @@ def test_the_root_is_no_package() -> None:
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (layer_faults, "transport/a.py", "import replay.table"),
+        (layer_faults, "transport/a.py", "import replay.table.table"),
         (layer_faults, "replay/a.py", "def f():\n    from learner import devices"),
-        (layer_faults, "actors/a.py", "import importlib\nimportlib.import_module('deploy.config')"),
+        (layer_faults, "actors/a.py", "import importlib\nimportlib.import_module('deploy.config.run')"),
         (layer_faults, "learner/a.py", "if TYPE_CHECKING:\n    from actors.actor import Actor"),
         (layer_faults, "deploy/a.py", "from tests import oracle"),
         (layer_faults, "replay/a.py", "from . import table"),
         (layer_faults, "tests/replay/a.py", "from ..transport import b"),
         (owner_faults, "transport/metrics.py", "import zmq.asyncio"),
-        (owner_faults, "replay/segment_log.py", "from cramjam import lz4"),
-        (owner_faults, "replay/table.py", "import torch.nn as nn"),
-        (owner_faults, "deploy/cli.py", "def f():\n    import gymnasium"),
-        (owner_faults, "learner/networks.py", "import cv2"),
+        (owner_faults, "replay/log/segment_log.py", "from cramjam import lz4"),
+        (owner_faults, "replay/table/table.py", "import torch.nn as nn"),
+        (owner_faults, "deploy/cli/main.py", "def f():\n    import gymnasium"),
+        (owner_faults, "learner/networks/q_network.py", "import cv2"),
         (owner_faults, "actors/envs/make.py", "def f():\n    import nes_py"),
-        (owner_faults, "actors/envs/console.py", "from nes_py import NESEnv"),
-        (owner_faults, "deploy/supervisor.py", "import ray"),
+        (owner_faults, "actors/envs/mario/console.py", "from nes_py import NESEnv"),
+        (owner_faults, "deploy/supervision/supervisor.py", "import ray"),
         (unsafe_faults, "transport/a.py", "import pickle"),
         (unsafe_faults, "tests/a.py", "from marshal import loads"),
         (unsafe_faults, "actors/a.py", "__import__('cloudpickle')"),
@@ -264,13 +270,13 @@ def test_a_breach_is_found(rule, path: str, source: str) -> None:  # type: ignor
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (layer_faults, "actors/a.py", "from replay.client import Client\nimport learner.weights"),
-        (owner_faults, "transport/channel.py", "import zmq"),
-        (owner_faults, "actors/envs/console.py", "def f():\n    from nes_py import NESEnv"),
+        (layer_faults, "actors/a.py", "from replay.client import Client\nimport learner.weights.distribution"),
+        (owner_faults, "transport/sockets/channel.py", "import zmq"),
+        (owner_faults, "actors/envs/mario/console.py", "def f():\n    from nes_py import NESEnv"),
         (owner_faults, "tests/transport/a.py", "import zmq"),
         (unsafe_faults, "learner/a.py", "network.eval()\ntorch.load(path, weights_only=True)"),
         (unsafe_faults, "replay/a.py", "np.load(path, allow_pickle=False)"),
-        (unsafe_faults, "replay/table.py", "assert self.size == 3"),
+        (unsafe_faults, "replay/table/table.py", "assert self.size == 3"),
         (unsafe_faults, "deploy/a.py", "subprocess.run(['a'], shell=False)"),
         (package_faults, "replay/__init__.py", '"""Replay."""'),
     ],
@@ -291,10 +297,10 @@ def test_a_cycle_is_found_through_packages_and_functions() -> None:
 
 def test_torch_is_found_behind_other_modules_but_not_inside_functions() -> None:
     sources = {
-        "deploy/cli.py": "from learner import devices",
-        "learner/devices.py": "import torch.nn",
+        "deploy/cli/main.py": "from learner import devices",
+        "learner/devices/capabilities.py": "import torch.nn",
         "deploy/lazy.py": "def f():\n    import torch",
     }
     graph = import_graph(sources, at_run_time=True)
-    assert "torch" in reached(graph, "deploy.cli")
+    assert "torch" in reached(graph, "deploy.cli.main")
     assert "torch" not in reached(graph, "deploy.lazy")

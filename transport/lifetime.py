@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from transport.channel import Client
-from transport.keys import KeysError
 from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
 from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Record, Shares
 from transport.run_dir import RunDir
+from transport.sockets.channel import Client
+from transport.sockets.keys import KeysError
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 0.5

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from transport.keys import Keys
+from transport.sockets.keys import Keys
 
 MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes; a role's name follows
 

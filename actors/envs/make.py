@@ -73,13 +73,13 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env
     name, _, rest = config.id.partition(":")
     _refuse_foreign_options(config, name)
     if name == "mario":
-        from actors.envs.mario import MarioEnv
+        from actors.envs.mario.env import MarioEnv
 
         return MarioEnv(rest, config.actions, config.skip, config.max_episode_steps, config.backend)
     if name in ("robot", *ROBOTS):
         return _robot(config, ROBOTS.get(name, rest), render_mode)
     if name == "snake":
-        from actors.envs.snake import SnakeEnv, parse_rules
+        from actors.envs.snake.env import SnakeEnv, parse_rules
 
         return SnakeEnv(parse_rules(rest), config.max_episode_steps)
     try:

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from learner.dense import Known
-from learner.returns import n_step_return
+from learner.algorithms.arithmetic.returns import n_step_return
+from learner.updates.dense import Known
 from transport.experience import Transition
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.ppo import Ppo
-from learner.algorithms.sac import Sac
+from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.sac.update import Sac
 from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
 from transport.experience import ExperienceSpec
 

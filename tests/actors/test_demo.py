@@ -13,12 +13,12 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
-from actors.demo import Film, main
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from learner import checkpoint
+from actors.evaluation.demo import Film, main
 from learner.config import DqnConfig
-from learner.networks import build_network
+from learner.networks.q_network import build_network
+from learner.weights import checkpoint
 from transport.run_dir import RunDir
 
 

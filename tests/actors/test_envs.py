@@ -12,7 +12,7 @@ from actors.config import EnvConfig
 from actors.envs.make import EnvError, known_envs, make_env
 from actors.envs.spec import experience_spec, to_env_action
 from actors.envs.vector import VectorEnv, VectorStep
-from actors.picture import draw
+from actors.evaluation.picture import draw
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"

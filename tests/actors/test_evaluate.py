@@ -15,17 +15,17 @@ import tomli_w
 import torch
 from gymnasium import spaces
 
-from actors import evaluate
 from actors.actor import ActorSettings
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
-from actors.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
-from learner import checkpoint
-from learner.acting import QPolicy
+from actors.evaluation import evaluate
+from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
+from learner.algorithms.acting import QPolicy
 from learner.config import DqnConfig
-from learner.networks import QNetwork, build_network
+from learner.networks.q_network import QNetwork, build_network
+from learner.weights import checkpoint
 from transport.run_dir import RunDir
 
 ALGORITHM = DqnConfig(hidden=4, dueling=False, n_step=1)

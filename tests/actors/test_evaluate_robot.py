@@ -10,10 +10,10 @@ import pytest
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from actors.evaluate import main
-from deploy.config import layers, resolve, write_config
-from learner import checkpoint
-from learner.policies import build_policy
+from actors.evaluation.evaluate import main
+from deploy.config.run import layers, resolve, write_config
+from learner.algorithms.policies import build_policy
+from learner.weights import checkpoint
 from transport.run_dir import RunDir
 
 

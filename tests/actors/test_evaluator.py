@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from actors.config import ActorsConfig, EnvConfig
-from actors.evaluator import Best, Throttle, describe
-from learner import checkpoint
+from actors.evaluation.evaluator import Best, Throttle, describe
+from learner.weights import checkpoint
 from replay.config import ReplayConfig
 from tests.flow.fleet import Fleet, wait_until
 
@@ -82,7 +82,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 def test_it_follows_the_weights_reports_each_round_and_keeps_the_best(fleet: Fleet) -> None:
     document = fleet.run_dir.config.read_text()
     fleet.run_dir.config.write_text(document + "[evaluator]\nepisodes = 5\ncore_share = 0.2\n")
-    fleet.start("evaluator", "actors.evaluator", str(fleet.run_dir.path))
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
     wait_until(lambda: fleet.run_dir.metrics("evaluator").exists(), 60, "started")
     process = psutil.Process(fleet.processes["evaluator"].pid)
     assert fleet.log("evaluator") == ""  # version 0 is not worth a word

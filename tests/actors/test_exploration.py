@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actors.exploration import epsilon_ladder
+from learner.algorithms.exploration import epsilon_ladder
 
 
 def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:

@@ -14,13 +14,13 @@ from actors.chunker import Chunker
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
+from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.hindsight import GoalReward, Hindsight, rows_of_future
-from actors.preflight import preflight
 from replay.config import ReplayConfig
-from replay.storage import batch_layout
-from replay.table import Table
+from replay.table.storage import batch_layout
+from replay.table.table import Table
 from tests.actors.toy_envs import Plane
 from transport.experience import Chunk, Columns, Continuous, ExperienceSpec, Field
 

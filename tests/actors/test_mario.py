@@ -18,7 +18,7 @@ from actors.envs.make import EnvError, make_env
 from actors.envs.wrappers import FrameShrinker, noop_frames
 
 if TYPE_CHECKING:
-    from actors.envs.mario import MarioEnv
+    from actors.envs.mario.env import MarioEnv
 
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
 
@@ -93,7 +93,7 @@ def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 @needs_mario
 @pytest.mark.parametrize("version", ["7.0.1", "10.0.0"])
 def test_a_generation_that_is_not_known_is_refused_and_never_mended(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from actors.envs import console
+    from actors.envs.mario import console
 
     monkeypatch.setattr(metadata, "version", lambda name: version)
     monkeypatch.setattr(console, "mend_rom_header", lambda rom: pytest.fail("mended"))
@@ -102,7 +102,7 @@ def test_a_generation_that_is_not_known_is_refused_and_never_mended(version: str
 
 
 def test_the_sizes_in_a_cartridge_header_do_not_overflow() -> None:
-    from actors.envs.console import mend_rom_header
+    from actors.envs.mario.console import mend_rom_header
 
     class Rom:
         header = np.array([0, 0, 0, 0, 64, 40], np.uint8)
@@ -122,7 +122,7 @@ def test_making_it_prints_nothing() -> None:
 @needs_mario
 @pytest.mark.parametrize(("name", "size"), [("right", 5), ("", 7), ("simple", 7), ("complex", 12)])
 def test_the_action_sets_never_pause_the_game(name: str, size: int) -> None:
-    from actors.envs.console import BUTTONS
+    from actors.envs.mario.console import BUTTONS
 
     env = make_env(EnvConfig(id="mario", actions=name))
     assert env.action_space.n == size  # type: ignore[attr-defined]
@@ -251,7 +251,7 @@ def test_a_pipe_to_a_bonus_room_and_back_pays_no_more_than_the_cap() -> None:
 
 @needs_mario
 def test_left_of_the_start_x_is_below_zero_and_not_65535(env: MarioEnv) -> None:
-    from actors.envs.mario import X_PAGE, X_PIXEL
+    from actors.envs.mario.env import X_PAGE, X_PIXEL
 
     env.reset()
     env.console.ram[X_PAGE], env.console.ram[X_PIXEL] = 255, 250
@@ -260,7 +260,7 @@ def test_left_of_the_start_x_is_below_zero_and_not_65535(env: MarioEnv) -> None:
 
 @needs_mario
 def test_falling_out_of_a_cloud_area_is_no_death(env: MarioEnv) -> None:
-    from actors.envs.mario import CLOUD_AREA, Y_PAGE
+    from actors.envs.mario.env import CLOUD_AREA, Y_PAGE
 
     env.reset()
     env.console.ram[Y_PAGE] = 2
@@ -271,7 +271,7 @@ def test_falling_out_of_a_cloud_area_is_no_death(env: MarioEnv) -> None:
 
 @needs_mario
 def test_a_warp_to_another_level_is_a_success(env: MarioEnv) -> None:
-    from actors.envs.mario import WORLD
+    from actors.envs.mario.env import WORLD
 
     env.reset()
     env.console.ram[WORLD] = 3

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs import backend, mario, retro_console
-from actors.envs.console import Console
 from actors.envs.make import EnvError, make_env
-from actors.envs.mario import MarioEnv
+from actors.envs.mario import backend, retro_console
+from actors.envs.mario import env as mario
+from actors.envs.mario.console import Console
+from actors.envs.mario.env import MarioEnv
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from tests.actors.test_mario import DOWN, ONTO_THE_PIPE, TO_THE_FLAG
@@ -209,7 +210,7 @@ def test_making_it_on_retro_prints_nothing_and_ends_in_order() -> None:
 @needs_mario
 @needs_retro
 def test_a_process_whose_emulator_is_taken_is_told_so_in_one_line() -> None:
-    taken = "import stable_retro; from actors.envs.console import cartridge; held = stable_retro.RetroEmulator(cartridge())"
+    taken = "import stable_retro; from actors.envs.mario.console import cartridge; held = stable_retro.RetroEmulator(cartridge())"
     status, _, error = in_a_process(f"{taken}; {MAKE}")
     assert status == 1 and "EnvError: mario on retro: " in error.splitlines()[-1]
 

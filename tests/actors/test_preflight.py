@@ -12,8 +12,8 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env
+from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
-from actors.preflight import preflight
 
 TOYS = "tests.actors.toy_envs"
 

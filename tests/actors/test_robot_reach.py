@@ -359,7 +359,7 @@ def test_evaluation_uses_held_out_targets() -> None:
 
 
 def test_a_wrapper_sees_every_step() -> None:
-    from actors.demo import Film
+    from actors.evaluation.demo import Film
 
     shown: list[np.ndarray] = []
     config = EnvConfig(id="robot:flat", backend="kinematic", max_episode_steps=3)

@@ -7,7 +7,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env
-from actors.envs.snake import Rules, SnakeBoards, SnakeEnv, parse_rules
+from actors.envs.snake.env import Rules, SnakeBoards, SnakeEnv, parse_rules
 
 AROUND = [(-1, 0), (0, 1), (1, 0), (0, -1)]  # up, right, down, left
 

@@ -12,19 +12,19 @@ from actors.chunker import Chunker
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
+from actors.envs.preflight import _child, _Line, _Order, _read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from actors.preflight import _child, _Line, _Order, _read_report
 from actors.stack import Stack
 from learner.algorithms.base import Batch
-from learner.algorithms.dqn import Dqn
-from learner.batches import to_device
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.optim import Optimiser
+from learner.feed import to_device
+from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
-from replay.storage import batch_layout
-from replay.table import Table, check_values
+from replay.table.storage import batch_layout
+from replay.table.table import Table, check_values
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
 

@@ -13,7 +13,7 @@ import torch
 from benchmarks import device, operations, resident
 from benchmarks.operations import Operation, Outcome, Recorder, compare, difference, fallbacks
 from benchmarks.report import Report
-from learner.devices import capabilities
+from learner.devices.capabilities import capabilities
 
 CPU = torch.device("cpu")
 

@@ -11,11 +11,11 @@ import pytest
 
 from benchmarks import inference
 from benchmarks.processes import ONE_THREAD
-from deploy.config import layers, resolve
-from learner import quantised
-from learner.checkpoint import write
-from learner.devices import DeviceError
-from learner.policies import build_policy
+from deploy.config.run import layers, resolve
+from learner.algorithms.policies import build_policy
+from learner.devices.capabilities import DeviceError
+from learner.inference import int8 as quantised
+from learner.weights.checkpoint import write
 
 CASE = "CartPole-v1, dqn"
 

@@ -20,14 +20,14 @@ from benchmarks.learner_plan import BATCHES, About, batches, compared, variants
 from benchmarks.learner_runs import figures
 from benchmarks.resident import made_up
 from benchmarks.workloads import WORKLOADS, Setting
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.ppo import Ppo
-from learner.batches import to_device
+from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.ppo.rollouts import to_rollout
+from learner.algorithms.ppo.update import Ppo
 from learner.config import DqnConfig, PpoConfig
-from learner.optim import Optimiser
-from learner.rollouts import to_rollout
+from learner.feed import to_device
+from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
-from replay.storage import batch_layout, rollout_layout
+from replay.table.storage import batch_layout, rollout_layout
 
 CPU = torch.device("cpu")
 LARGE = About("cuda", "a GPU", ["bfloat16", "float16", "float32"], compiles=True, graphs=True)

@@ -41,7 +41,7 @@ def test_the_frames_are_as_compressible_as_real_ones_are(frames: Recording) -> N
 
 @needs_mario
 def test_recording_again_gives_the_file_that_is_shipped(frames: Recording, tmp_path: Path) -> None:
-    from actors.envs.mario import MarioEnv
+    from actors.envs.mario.env import MarioEnv
 
     env = MarioEnv(STAGES[0], max_steps=MAX_STEPS)
     save(tmp_path / "again.npz", record([env], 1, seed=0))

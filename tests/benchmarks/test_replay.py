@@ -18,8 +18,8 @@ from benchmarks.replay_roles import Columns, chunks_by_slices, chunks_by_steps, 
 from benchmarks.report import Report, result
 from benchmarks.wire import make_spec
 from replay.config import ReplayConfig
-from replay.storage import batch_layout
-from replay.table import Table
+from replay.table.storage import batch_layout
+from replay.table.table import Table
 
 N_STEP = 3
 

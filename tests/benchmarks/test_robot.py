@@ -19,9 +19,9 @@ from benchmarks import robot, success
 from benchmarks.peers import saved_mlp
 from benchmarks.report import Report
 from benchmarks.robot_runs import Act, HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
-from deploy.config import RunConfig, layers, merge, resolve, write_config
-from learner.checkpoint import write
-from learner.policies import build_policy
+from deploy.config.run import RunConfig, layers, merge, resolve, write_config
+from learner.algorithms.policies import build_policy
+from learner.weights.checkpoint import write
 from transport.run_dir import RunDir
 
 KINEMATIC = {"env": {"backend": "kinematic"}}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from learner import __main__ as learner
-from learner.optim import Optimiser
+from learner.updates.optimiser import Optimiser
 
 
 def main() -> int:

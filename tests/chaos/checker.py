@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from replay.config import ReplayConfig
-from replay.segments import Entry, Writers, _read_header, read_chunk, scan, segments
-from replay.table import Table
+from replay.log.segments import Entry, Writers, _read_header, read_chunk, scan, segments
+from replay.table.table import Table
 from tests.chaos.history import Life, pack_id, read_histories, unpack_id
 from tests.flow.fleet import Checker
 from tests.replay.examples import every_item

@@ -17,17 +17,17 @@ import psutil
 
 from actors.config import ActorsConfig, EnvConfig
 from deploy import runs
-from deploy.config import DeployConfig, RunConfig, write_config
-from deploy.process import child_environment
+from deploy.config.run import DeployConfig, RunConfig, write_config
+from deploy.supervision.process import child_environment
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE, read_life
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command
 from tests.chaos.streams import counting_replay, counting_spec
 from tests.flow.fleet import wait_until
 from tests.flow.world import gone, shared_memory
-from transport.channel import Client
 from transport.messages import Scale, Scaling
 from transport.run_dir import RunDir
+from transport.sockets.channel import Client
 
 PATIENCE_SECONDS = 60
 SPEC = counting_spec()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from learner.weights import WeightFollower
+from learner.weights.distribution import WeightFollower
 from transport.lifetime import die_with_parent
 
 

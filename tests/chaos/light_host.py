@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 from deploy import runs
-from deploy.config import RunConfig, load_run_config
-from deploy.logs import Terminal
-from deploy.service import Service
-from deploy.topology import Plan
+from deploy.config.run import RunConfig, load_run_config
+from deploy.reporting.logs import Terminal
+from deploy.supervision.service import Service
+from deploy.supervision.topology import Plan
 from transport.run_dir import RunDir
 
 

@@ -16,7 +16,7 @@ import msgspec
 import tomli_w
 
 from replay.config import ReplayConfig
-from replay.server import ReplayServer
+from replay.server.server import ReplayServer
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import recording
 from tests.chaos.message_proxy import Chances, MessageProxy

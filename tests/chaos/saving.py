@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.checkpoint import Checkpoints, write_listed
-from learner.manifest import read_manifest
+from learner.weights.checkpoint import Checkpoints, write_listed
+from learner.weights.manifest import read_manifest
 
 SIZE = 100_000  # floats of a checkpoint
 KEPT = 3

@@ -17,8 +17,8 @@ import tomli_w
 
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
-from replay.journal import Journal
-from replay.table import Table
+from replay.log.journal import Journal
+from replay.table.table import Table
 from tests.flow.fleet import ROOT, wait_until
 from tests.replay.examples import every_item, make_spec
 from transport.experience import Chunk

@@ -22,19 +22,19 @@ import torch
 from actors.config import EnvConfig
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from deploy import cli
-from deploy.config import RunConfig
+from deploy.cli import main as cli
+from deploy.config.run import RunConfig
 from learner import __main__ as command
-from learner.acting import Acted
-from learner.algorithms.ppo import Ppo
-from learner.checkpoint import Checkpoints, read
+from learner.algorithms.acting import Acted
+from learner.algorithms.ppo.rollouts import to_rollout
+from learner.algorithms.ppo.update import Ppo
 from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig
-from learner.group import STORE_VARIABLE
-from learner.rollback import Diverged
-from learner.rollouts import to_rollout
-from learner.train import Learner, LearnerSettings
+from learner.loop import Learner, LearnerSettings
+from learner.parallel.group import STORE_VARIABLE
+from learner.weights.checkpoint import Checkpoints, read
+from learner.weights.rollback import Diverged
 from replay.config import ReplayConfig
-from replay.provenance import actors
+from replay.log.provenance import actors
 from tests.chaos import breaking_learner
 from tests.chaos.rows import Row
 from tests.flow.fleet import ROOT, wait_until
@@ -151,7 +151,7 @@ def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_pa
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr("learner.devices.set_up", lambda device, threads: None)
+    monkeypatch.setattr("learner.devices.capabilities.set_up", lambda device, threads: None)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     made = Bench(tmp_path)
     yield made

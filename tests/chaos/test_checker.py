@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.background import Background
-from replay.segment_log import SegmentLog
-from replay.segments import Scan, scan, segments
+from replay.log.background import Background
+from replay.log.segment_log import SegmentLog
+from replay.log.segments import Scan, scan, segments
 from tests.chaos.checker import Stored, judge, read_log
 from tests.chaos.history import Life, Recorder, pack_id, read_histories, read_life, recording
 from tests.chaos.streams import CountingStream, counting_replay, counting_spec

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner.checkpoint import CheckpointError, Checkpoints
-from learner.manifest import MANIFEST, read_manifest
-from replay.segments import Scan, read_chunk, scan_segment, segments
+from learner.weights.checkpoint import CheckpointError, Checkpoints
+from learner.weights.manifest import MANIFEST, read_manifest
+from replay.log.segments import Scan, read_chunk, scan_segment, segments
 from tests.chaos.rows import Row
 from tests.flow.fleet import ROOT
 from tests.flow.world import World

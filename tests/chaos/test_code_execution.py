@@ -15,20 +15,20 @@ import torch
 from torch import nn
 
 from deploy import runs
-from deploy.config import ConfigError, load_run_config
-from learner import checkpoint
-from learner.checkpoint import CheckpointError, Checkpoints
-from learner.weights import WeightFollower, WeightPublisher
-from replay.segments import LogRefused, scan
-from replay.state import DamagedState, read_state
+from deploy.config.run import ConfigError, load_run_config
+from learner.weights import checkpoint
+from learner.weights.checkpoint import CheckpointError, Checkpoints
+from learner.weights.distribution import WeightFollower, WeightPublisher
+from replay.log.segments import LogRefused, scan
+from replay.log.state import DamagedState, read_state
 from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import SPEC, Siege
 from tests.flow.fleet import wait_until
-from transport.channel import FRAME_BYTES, Server
 from transport.experience import SpecError, read_spec
 from transport.messages import Weights, pack
 from transport.run_dir import RunDir
+from transport.sockets.channel import FRAME_BYTES, Server
 
 pytestmark = pytest.mark.chaos
 

@@ -16,19 +16,19 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
-from learner import resume
-from learner.acting import QPolicy
+from learner.algorithms.acting import QPolicy
 from learner.algorithms.make import make_algorithm
-from learner.batches import to_device
-from learner.checkpoint import Checkpoints, load_into, pack
+from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.ppo.rollouts import to_rollout
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
-from learner.optim import Optimiser
-from learner.policies import acting_policy, build_policy
-from learner.rollouts import to_rollout
+from learner.feed import to_device
+from learner.updates.optimiser import Optimiser
+from learner.weights import resume
+from learner.weights.checkpoint import Checkpoints, load_into, pack
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
-from replay.storage import batch_layout, resting_columns, rollout_array, rollout_layout
-from replay.table import Table
+from replay.table.storage import batch_layout, resting_columns, rollout_array, rollout_layout
+from replay.table.table import Table
 from tests.chaos.rows import Row
 from transport.experience import Chunk, ExperienceSpec, bounded
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner.checkpoint import Checkpoints, read
+from learner.weights.checkpoint import Checkpoints, read
 from replay.config import ReplayConfig
-from replay.segments import scan
+from replay.log.segments import scan
 from tests.chaos.rows import Row
 from tests.learner.test_train import CONFIG, Bench
 from tests.replay.link import Link
@@ -57,7 +57,7 @@ PASS_LINE = "training continues; old files load; counted; when there is room aga
 
 @pytest.mark.row("R18", "the disk is full: the segment log", PASS_LINE)
 def test_replay_goes_on_without_its_log_and_takes_it_up_again(row: Row, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replay.segment_log.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("replay.log.segment_log.RETRY_SECONDS", 0.0)
     generator = np.random.default_rng(0)
     columns = {column.name: np.zeros((SPEC.rows(8), *column.shape), column.dtype) for column in SPEC.columns}
     columns["valid"][:] = 1
@@ -94,7 +94,7 @@ def test_replay_goes_on_without_its_log_and_takes_it_up_again(row: Row, disk: Pa
 
 @pytest.mark.row("R18", "the disk is full: checkpoints", PASS_LINE)
 def test_a_learner_goes_on_and_keeps_the_checkpoints_it_has(row: Row, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.devices.set_up", lambda device, threads: None)
+    monkeypatch.setattr("learner.devices.capabilities.set_up", lambda device, threads: None)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     bench = Bench(disk)
     try:

@@ -11,14 +11,14 @@ import psutil
 import pytest
 from torch import nn
 
-from learner.weights import WeightFollower, WeightPublisher
+from learner.weights.distribution import WeightFollower, WeightPublisher
 from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import Siege, percentile
 from tests.flow.fleet import wait_until
 from tests.flow.world import World
-from transport.guard import raise_descriptor_limit
 from transport.messages import FetchWeights, pack
+from transport.sockets.limits import raise_descriptor_limit
 
 pytestmark = pytest.mark.chaos
 MIB = 1 << 20

@@ -16,15 +16,15 @@ import pytest
 import safetensors.numpy
 import torch
 
-from actors.evaluator import Best
-from learner import checkpoint, export, resume
-from learner.algorithms.dqn import Dqn
-from learner.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack
+from actors.evaluation.evaluator import Best
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.manifest import MANIFEST, DamagedManifest, read_manifest
-from learner.optim import Optimiser
-from replay.segments import scan
-from replay.state import DamagedState, read_state
+from learner.updates.optimiser import Optimiser
+from learner.weights import checkpoint, export, resume
+from learner.weights.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack
+from learner.weights.manifest import MANIFEST, DamagedManifest, read_manifest
+from replay.log.segments import scan
+from replay.log.state import DamagedState, read_state
 from tests.chaos.rows import Row
 from tests.replay.examples import make_spec
 

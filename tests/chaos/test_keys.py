@@ -15,18 +15,19 @@ import zmq
 
 from replay.client import ExperienceWriter, ReplayRefused
 from replay.config import ReplayConfig
-from replay.server import ReplayServer
+from replay.server.server import ReplayServer
 from tests.chaos.rows import Row
 from tests.chaos.tap import Tap
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.keys import Ring
-from transport import channel, messages
-from transport.channel import Client, Server
-from transport.gate import GATE, new_pair
+from transport import messages
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Hold
 from transport.metrics import Metrics
+from transport.sockets import channel
+from transport.sockets.authenticator import GATE, new_pair
+from transport.sockets.channel import Client, Server
 
 pytestmark = pytest.mark.chaos
 SILENCE_SECONDS = 0.5  # long enough for a greeting and a message on loopback, a hundred times over

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from replay.segments import read_chunk, scan
+from replay.log.segments import read_chunk, scan
 from tests.chaos.balance import names, names_of
 from tests.chaos.checker import Stored, judge, read_evicted
 from tests.chaos.history import HISTORY_VARIABLE, read_histories

@@ -13,7 +13,7 @@ from tests.chaos.links import Served
 from tests.chaos.message_proxy import Chances
 from tests.chaos.rows import Row, length
 from tests.chaos.streams import counting_spec
-from transport import channel
+from transport.sockets import channel
 
 pytestmark = pytest.mark.chaos
 SPEC = counting_spec()

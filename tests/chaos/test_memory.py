@@ -19,10 +19,10 @@ from tests.chaos.links import Feeders, ReplayProcess
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
 from tests.flow.fleet import wait_until
-from transport.channel import Client, Server
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert
+from transport.sockets.channel import Client, Server
 
 pytestmark = pytest.mark.chaos
 ACTORS = 8

@@ -10,21 +10,21 @@ import msgspec
 import pytest
 from torch import nn
 
-from learner.checkpoint import pack
 from learner.config import DqnConfig
-from learner.networks import build_network
-from learner.weights import WeightFollower, WeightPublisher
+from learner.networks.q_network import build_network
+from learner.weights.checkpoint import pack
+from learner.weights.distribution import WeightFollower, WeightPublisher
 from replay.client import ReplayRefused
 from replay.config import ReplayConfig
 from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.channel import Client
 from transport.experience import ExperienceSpec, Field
 from transport.lifetime import new_incarnation
 from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello
 from transport.messages import pack as packed
+from transport.sockets.channel import Client
 
 pytestmark = pytest.mark.chaos
 SPEC = make_spec(length=8, stack=2, n_step=2)

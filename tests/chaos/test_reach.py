@@ -17,18 +17,21 @@ import msgspec
 import psutil
 import pytest
 
-from deploy import access, cli, floors
-from deploy.config import DeployConfig, RunConfig
-from deploy.process import child_environment, python_command
+from deploy import minimum_versions as floors
+from deploy.cli import access
+from deploy.cli import main as cli
+from deploy.config.run import DeployConfig, RunConfig
+from deploy.supervision.process import child_environment, python_command
 from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until
 from tests.flow.world import World
 from tests.transport.keys import Ring
-from transport import keys, messages
-from transport.channel import Client
-from transport.gate import library
-from transport.keys import KeysError
+from transport import messages
 from transport.run_dir import RunDir
+from transport.sockets import keys
+from transport.sockets.authenticator import library
+from transport.sockets.channel import Client
+from transport.sockets.keys import KeysError
 
 pytestmark = pytest.mark.chaos
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ from tests.chaos.message_proxy import Chances, MessageProxy
 from tests.chaos.proxy import TcpProxy
 from tests.chaos.simulator import FAULTS_VARIABLE, ChaosEnv, command
 from tests.flow.fleet import wait_until
-from transport.channel import Client, Server
 from transport.messages import Ack, Credit
+from transport.sockets.channel import Client, Server
 
 BLOB = bytes(range(256)) * 400  # 102,400 bytes
 

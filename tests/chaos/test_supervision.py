@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.process import python_command
+from deploy.supervision.process import python_command
 from tests.chaos.crew import SPEC, Crew, cmdline, crew
 from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until
@@ -91,7 +91,7 @@ def reaper_of(run: Crew, but: int = 0) -> psutil.Process | None:
     """The process that stands by, if there is one; never the one with the number `but`."""
     assert run.host is not None
     for child in psutil.Process(run.host.pid).children():
-        if "deploy.reaper" in cmdline(child) and child.pid != but:
+        if "deploy.supervision.reaper" in cmdline(child) and child.pid != but:
             return child
     return None
 
@@ -145,7 +145,12 @@ def test_a_second_start_is_refused(row: Row, tmp_path: Path) -> None:
 def run_command(run: Crew, *arguments: str) -> tuple[int, str]:
     """`headrace …` until it ends: its status and what it said."""
     done = subprocess.run(
-        python_command("deploy.cli", *arguments), cwd=run.folder, env=run.environment, capture_output=True, text=True, timeout=60
+        python_command("deploy.cli.main", *arguments),
+        cwd=run.folder,
+        env=run.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return done.returncode, done.stdout + done.stderr
 

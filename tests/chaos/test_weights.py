@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 from actors.config import ActorsConfig, EnvConfig
-from learner.checkpoint import pack
-from learner.weights import WeightFollower, WeightPublisher
+from learner.weights.checkpoint import pack
+from learner.weights.distribution import WeightFollower, WeightPublisher
 from replay.config import ReplayConfig
 from tests.chaos.proxy import TcpProxy
 from tests.chaos.rows import Row
 from tests.flow.fleet import ROOT, Checker, Fleet, check_log, wait_until
-from transport.channel import Announcer, Server, cut
 from transport.messages import Announce, FetchWeights, Weights
+from transport.sockets.channel import Announcer, Server, cut
 
 pytestmark = pytest.mark.chaos
 SIZE = 1000  # of a layer: 4 MB

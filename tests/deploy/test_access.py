@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy import access, cli, runs
-from deploy.config import DeployConfig, RunConfig, write_config
-from transport.keys import Keys, KeysError
+from deploy import runs
+from deploy.cli import access
+from deploy.cli import main as cli
+from deploy.config.run import DeployConfig, RunConfig, write_config
 from transport.run_dir import RunDir
+from transport.sockets.keys import Keys, KeysError
 
 
 @pytest.fixture(autouse=True)

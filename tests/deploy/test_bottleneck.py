@@ -1,4 +1,4 @@
-from deploy.bottleneck import bottleneck
+from deploy.reporting.bottleneck import bottleneck
 
 ACTOR = {"env_step_fraction": 0.95, "act_fraction": 0.03, "wait_credit_fraction": 0.0}
 REPLAY = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.process import child_environment
+from deploy.supervision.process import child_environment
 
 # The supervisor's own command line, only that it gives its verdict sooner.
 UP = "import sys; from deploy import cli, service; service.VERDICT_SECONDS = 14.0; sys.exit(cli.main(['up', *sys.argv[1:]]))"

@@ -10,11 +10,14 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError
-from actors.preflight import Tried
-from deploy import cli, launch, options, runs
-from deploy.config import ConfigError, RunConfig, Tree, layers, load_run_config, resolve
-from deploy.process import child_environment
-from deploy.topology import topology
+from actors.envs.preflight import Tried
+from deploy import runs
+from deploy.cli import launch
+from deploy.cli import main as cli
+from deploy.config import options
+from deploy.config.run import ConfigError, RunConfig, Tree, layers, load_run_config, resolve
+from deploy.supervision.process import child_environment
+from deploy.supervision.topology import topology
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field
 from transport.run_dir import RunDir
 

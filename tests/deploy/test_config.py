@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import config as module
-from deploy.config import (
+from deploy.config import run as module
+from deploy.config.run import (
     FLAGS,
     ConfigError,
     Layer,
@@ -112,8 +112,8 @@ def test_what_was_typed_wins_over_the_gpu_overlay() -> None:
         ("[replai]\ncapacity = 3", ["unknown key replai", "did you mean replay?"]),
         ("replay = 3", ["replay must be a table"]),
         ("seed = {a = 1}", ["seed must not be a table"]),
-        ("[replay]\ncapacity = 'big'", ["replay.capacity: expected int, got str"]),
-        ("[replay]\ncapacity = 0", ["replay.capacity: expected int >= 1, got 0"]),
+        ("[replay]\ncapacity = 'big'", ["replay.table.capacity: expected int, got str"]),
+        ("[replay]\ncapacity = 0", ["replay.table.capacity: expected int >= 1, got 0"]),
         ("[replay]\nselector = 'best'", ["replay.selector:", "'best'"]),
         ("[algorithm]\nname = 'dqm'", ["unknown algorithm 'dqm'", "did you mean dqn?"]),
         ("[learner\nx = 1", ["is not TOML", "line 1"]),

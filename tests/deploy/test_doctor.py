@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from deploy import cli, doctor
+from deploy.cli import doctor
+from deploy.cli import main as cli
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, stdout: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.logs import Log, LogFile, Terminal, show
+from deploy.reporting.logs import Log, LogFile, Terminal, show
 from transport.run_dir import RunDir
 
 

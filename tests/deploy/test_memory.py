@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy import memory, process
-from deploy.memory import KernelsVerdict, oom_counter, oom_kills, resident_bytes
-from deploy.process import Child, Exit, child_environment
+from deploy.supervision import memory, process
+from deploy.supervision.memory import KernelsVerdict, oom_counter, oom_kills, resident_bytes
+from deploy.supervision.process import Child, Exit, child_environment
 from tests.flow.fleet import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy import process
-from deploy.config import ConfigError
-from deploy.process import ROOT, Child, Exit, check_actor_python, child_environment, python_command
+from deploy.config.run import ConfigError
+from deploy.supervision import process
+from deploy.supervision.process import ROOT, Child, Exit, check_actor_python, child_environment, python_command
 
 Made = Callable[[str], Child]
 

@@ -1,4 +1,4 @@
-from deploy.seats import Seats
+from deploy.supervision.assignment import Seats
 from transport.messages import Assignment
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy import cli, runs
-from deploy.config import load_run_config
-from deploy.process import child_environment
+from deploy import runs
+from deploy.cli import main as cli
+from deploy.config.run import load_run_config
+from deploy.supervision.process import child_environment
 from transport.run_dir import RunDir
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals")]

@@ -6,8 +6,8 @@ import io
 
 from rich.console import Console
 
-from deploy import status
-from deploy.config import RunConfig
+from deploy.config.run import RunConfig
+from deploy.reporting import status
 from deploy.runs import run_dir
 
 

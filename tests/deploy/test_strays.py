@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy import reaper
-from deploy.process import Child, child_environment
-from deploy.strays import Strays, children
+from deploy.supervision import reaper
+from deploy.supervision.orphans import Strays, children
+from deploy.supervision.process import Child, child_environment
 from tests.flow.fleet import wait_until
 from tests.flow.world import gone
 
@@ -85,7 +85,7 @@ def test_a_reaper_that_died_is_replaced_and_the_next_one_knows_all(strays: Stray
 
 SUPERVISOR = """
 import subprocess, sys, time
-from deploy.strays import Strays
+from deploy.supervision.orphans import Strays
 strays = Strays()
 strays.adopt()
 quiet = {"env": {}, "stdout": subprocess.PIPE, "text": True}

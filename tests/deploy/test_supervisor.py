@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config import DeployConfig, RunConfig
-from deploy.liveness import settled_hang_seconds
-from deploy.process import Exit
-from deploy.supervisor import Slot, Supervisor
-from deploy.topology import STOP_ORDER, Plan, topology
+from deploy.config.run import DeployConfig, RunConfig
+from deploy.supervision.liveness import settled_hang_seconds
+from deploy.supervision.process import Exit
+from deploy.supervision.supervisor import Slot, Supervisor
+from deploy.supervision.topology import STOP_ORDER, Plan, topology
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 
@@ -502,7 +502,7 @@ def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
 
 
 def test_the_run_goes_on_without_an_evaluator() -> None:
-    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
     world = World(plans=(*PLANS, evaluator), config=DeployConfig(restarts=0))
     world.bring_up()
     world.die("evaluator")
@@ -512,7 +512,7 @@ def test_the_run_goes_on_without_an_evaluator() -> None:
 
 
 def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
-    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
     world = World(plans=(*PLANS, evaluator))
     world.bring_up()
     world.supervisor.stop("enough")
@@ -522,7 +522,7 @@ def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
 
 
 def test_a_deaf_evaluator_takes_no_time_from_those_who_have_something_to_hand_over() -> None:
-    evaluator = Plan("evaluator", "evaluator", "actors.evaluator", (), needs=("learner",), dispensable=True)
+    evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
     world = World(plans=(*PLANS, evaluator), deaf=("evaluator",))
     world.bring_up()
     world.supervisor.stop("enough")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.tensorboard import Board, tags
+from deploy.reporting.tensorboard import Board, tags
 
 ACTOR = {"steps": 50.0, "steps_per_second": 10.0, "episode_return": 3.0, "episode_length": 7.0}
 LEARNER = {

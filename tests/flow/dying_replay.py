@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from replay import __main__ as replay
-from replay.segment_log import SegmentLog
+from replay.log.segment_log import SegmentLog
 
 
 def die() -> None:

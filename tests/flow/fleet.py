@@ -20,13 +20,13 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from learner.config import DqnConfig, LearnerConfig
-from learner.networks import Torso, build_network
-from learner.weights import WeightPublisher
+from learner.networks.q_network import Torso, build_network
+from learner.weights.distribution import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from replay.config import ReplayConfig
-from replay.journal import Journal
-from replay.storage import resting_columns, rollout_array
-from replay.table import Table
+from replay.log.journal import Journal
+from replay.table.storage import resting_columns, rollout_array
+from replay.table.table import Table
 from tests.flow.counting_env import ACTIONS, REWARD_BASE, code, ends_by_termination, episode_length, mix, reward_of
 from tests.replay.examples import every_item
 from transport.experience import Chunk, ExperienceSpec

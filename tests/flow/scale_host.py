@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from deploy import runs
-from deploy.config import RunConfig
-from deploy.logs import Terminal
-from deploy.service import Service
-from deploy.topology import Plan, topology
+from deploy.config.run import RunConfig
+from deploy.reporting.logs import Terminal
+from deploy.supervision.service import Service
+from deploy.supervision.topology import Plan, topology
 from transport.run_dir import RunDir
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.process import child_environment, python_command
+from deploy.supervision.process import child_environment, python_command
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="a shell script"), pytest.mark.timeout(240)]
 
@@ -25,7 +25,7 @@ def test_whatever_makes_an_environment_runs_in_the_interpreter_named_and_nothing
     other.chmod(0o700)
 
     def headrace(*arguments: str) -> str:
-        command, environment = python_command("deploy.cli", *arguments), child_environment()
+        command, environment = python_command("deploy.cli.main", *arguments), child_environment()
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr
         return done.stdout
@@ -34,4 +34,4 @@ def test_whatever_makes_an_environment_runs_in_the_interpreter_named_and_nothing
     headrace("eval", "mine", "--episodes", "1")
     lines = notes.read_text().splitlines()
     started = {words[2] for line in lines if (words := line.split())[:2] == ["-P", "-m"]}
-    assert started == {"actors.preflight", "actors", "actors.evaluator", "actors.evaluate"}
+    assert started == {"actors.envs.preflight", "actors", "actors.evaluation.evaluator", "actors.evaluation.evaluate"}

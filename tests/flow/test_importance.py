@@ -12,12 +12,12 @@ import torch
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from deploy.config import layers, resolve, write_config
-from learner.algorithms.ppo import Ppo
+from deploy.config.run import layers, resolve, write_config
+from learner.algorithms.ppo.rollouts import to_rollout
+from learner.algorithms.ppo.update import Ppo
 from learner.config import PpoConfig
-from learner.optim import Optimiser
-from learner.rollouts import to_rollout
-from learner.weights import WeightPublisher
+from learner.updates.optimiser import Optimiser
+from learner.weights.distribution import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from tests.flow.fleet import Fleet, wait_until
 from transport.experience import ExperienceSpec

@@ -11,8 +11,8 @@ import pytest
 
 from actors.config import ActorsConfig, EnvConfig
 from replay.config import ReplayConfig
-from replay.journal import STATE_FILE
-from replay.state import read_state
+from replay.log.journal import STATE_FILE
+from replay.log.state import read_state
 from tests.flow.counting_env import ACTIONS, ends_by_termination, episode_length, reward_of
 from tests.flow.fleet import Checker, Fleet, check_log, q_value, wait_until
 

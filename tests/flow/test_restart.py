@@ -17,9 +17,9 @@ from learner.config import LearnerConfig
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
 from tests.flow.fleet import Checker, Fleet, check_log, wait_until
-from transport.channel import Listener
 from transport.experience import Chunk
 from transport.lifetime import new_incarnation
+from transport.sockets.channel import Listener
 
 MOMENTS = ("between_log_and_table", "inside_a_record", "between_log_and_table")  # at which replay kills itself
 

@@ -14,8 +14,8 @@ from actors.config import ActorsConfig, EnvConfig
 from deploy import runs
 from replay.config import ReplayConfig
 from tests.flow.fleet import Checker, Fleet, wait_until
-from transport.channel import Client
 from transport.messages import Scale, Scaling
+from transport.sockets.channel import Client
 
 ENVS = 2
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.process import child_environment, python_command
-from learner import checkpoint
+from deploy.supervision.process import child_environment, python_command
+from learner.weights import checkpoint
 from transport.run_dir import RunDir
 
 SETTINGS = """
@@ -25,7 +25,7 @@ SETTINGS = """
 @pytest.mark.parametrize("name", ["LargeRewards", "OneStep", "LongEpisodes", "Mixture", "ManyChoices", "BreaksDown", "Endless"])
 def test_a_run_learns_stops_and_is_evaluated(name: str, tmp_path: Path) -> None:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        typed = python_command("deploy.cli", *arguments)
+        typed = python_command("deploy.cli.main", *arguments)
         return subprocess.run(typed, cwd=tmp_path, env=child_environment(), capture_output=True, text=True, timeout=150)
 
     env_id = f"tests.actors.toy_envs:{name}"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from deploy.process import child_environment, python_command
+from deploy.supervision.process import child_environment, python_command
 from tests.flow.fleet import wait_until
 from transport.experience import ExperienceSpec, read_spec
 from transport.run_dir import RunDir
@@ -47,14 +47,14 @@ class World:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`headrace …`, until it ends."""
-        command = python_command("deploy.cli", *arguments)
+        command = python_command("deploy.cli.main", *arguments)
         return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=90)
 
     def start(self) -> None:
         """`headrace up`, unless it is up."""
         if self.supervisor is not None:
             return
-        up = python_command("deploy.cli", "up", "--env", self.env, "--actors", "2", "--run", "mine", *self.settings)
+        up = python_command("deploy.cli.main", "up", "--env", self.env, "--actors", "2", "--run", "mine", *self.settings)
         with (self.folder / "terminal").open("ab") as terminal:
             command = [*self.prefix, *up]
             self.supervisor = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=terminal, stderr=terminal)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from learner.algorithms.base import Batch
-from learner.dense import Known
+from learner.updates.dense import Known
 from transport.experience import Categorical, ExperienceSpec, Field
 
 CPU = torch.device("cpu")

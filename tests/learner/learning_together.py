@@ -15,17 +15,17 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from learner.acting import Acted
+from learner.algorithms.acting import Acted
 from learner.algorithms.base import Batch
-from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
-from learner.algorithms.ppo import Ppo
-from learner.algorithms.sac import Sac
+from learner.algorithms.ppo.rollouts import to_rollout
+from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.sac.update import Sac
 from learner.config import LOG_PROB, AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
-from learner.dense import Known
-from learner.group import ALONE, Group, GroupBroken, join
-from learner.optim import Optimiser
-from learner.rollouts import to_rollout
+from learner.parallel.group import ALONE, Group, GroupBroken, join
+from learner.updates.dense import Known
+from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, make_batch, make_spec, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_sac import make_batch as make_goal_batch

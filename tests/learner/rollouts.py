@@ -8,7 +8,7 @@ import numpy as np
 
 from actors.chunker import Chunker
 from actors.stack import Stack
-from learner.acting import Acted
+from learner.algorithms.acting import Acted
 from transport.experience import Chunk, Columns, ExperienceSpec
 
 Act = Callable[[Columns], Acted]  # {name: [K, stack, *shape]} -> what is done

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from learner.devices import TABLE
+from learner.devices.capabilities import TABLE
 
 OPERATIONS = ("aten::lerp", "aten::_foreach_", "aten::_fused_", "aten::_pin_memory", "aten::pin_memory", "aten::_amp_")
 READ = "aten::_local_scalar_dense"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from learner.acting import QPolicy
-from learner.checkpoint import load_into
+from learner.algorithms.acting import QPolicy
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
 from learner.config import DqnConfig
-from learner.networks import QNetwork, build_network
-from learner.priorities import BEST_VALUE, TAKEN_VALUE
+from learner.networks.q_network import QNetwork, build_network
+from learner.weights.checkpoint import load_into
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import ExperienceSpec, Field
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from learner.adam import PlainAdam, make_adam
-from learner.devices import TABLE, Capabilities, capabilities
+from learner.devices.capabilities import TABLE, Capabilities, capabilities
+from learner.updates.adam import PlainAdam, make_adam
 from tests.learner.examples import CPU
 
 BARE = Capabilities("bare")

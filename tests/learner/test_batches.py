@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batches import to_device
+from learner.feed import to_device
 from replay.client import SampledBatch
-from replay.storage import batch_layout
+from replay.table.storage import batch_layout
 from tests.learner.examples import CPU, image, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec
 

@@ -8,11 +8,11 @@ import pytest
 import safetensors.numpy
 import torch
 
-from learner import checkpoint
-from learner.checkpoint import CheckpointError, load_into, pack, read, unpack, write, write_listed
 from learner.config import DqnConfig
-from learner.manifest import contradiction, read_manifest
-from learner.networks import QNetwork, build_network
+from learner.networks.q_network import QNetwork, build_network
+from learner.weights import checkpoint
+from learner.weights.checkpoint import CheckpointError, load_into, pack, read, unpack, write, write_listed
+from learner.weights.manifest import contradiction, read_manifest
 from tests.learner.examples import image, make_observation, make_spec, vector
 
 

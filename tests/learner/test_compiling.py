@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from learner import compiling
 from learner.algorithms.base import Batch
-from learner.algorithms.dqn import Dqn
-from learner.compiling import CompileError, cache_in, compile_loss
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.optim import Optimiser
+from learner.updates import compile as compiling
+from learner.updates.compile import CompileError, cache_in, compile_loss
+from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec
 
 SPEC = make_spec(image(shape=(12, 12)), n=4, stack=2, n_step=3)

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from learner import devices, finding
-from learner.devices import DeviceError, capabilities, clear_cache, precision, resolve, set_up
+from learner.devices import capabilities as devices
+from learner.devices import detection as finding
+from learner.devices.capabilities import DeviceError, capabilities, clear_cache, precision, resolve, set_up
 
 CPU = torch.device("cpu")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from learner.algorithms.base import Batch, transition
-from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.optim import Optimiser
+from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, gradients, image, make_batch, make_spec, vector
 
 

@@ -9,11 +9,11 @@ import pytest
 import tomli_w
 import torch
 
-from learner import checkpoint
-from learner.checkpoint import CheckpointError
 from learner.config import DqnConfig
-from learner.export import load, main
-from learner.networks import build_network
+from learner.networks.q_network import build_network
+from learner.weights import checkpoint
+from learner.weights.checkpoint import CheckpointError
+from learner.weights.export import load, main
 from transport.experience import Categorical, ExperienceSpec, Field
 from transport.run_dir import RunDir
 

@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from learner import finding, survey
-from learner.devices import DeviceError, resolve
-from learner.finding import AMD, NVIDIA, ROCM_ON_WINDOWS, directml_advice, directml_obstacles, gpus, missing
+from learner.devices import detection as finding
+from learner.devices import survey
+from learner.devices.capabilities import DeviceError, resolve
+from learner.devices.detection import AMD, NVIDIA, ROCM_ON_WINDOWS, directml_advice, directml_obstacles, gpus, missing
 
 
 class Machine:
@@ -229,7 +230,7 @@ def test_directml_is_surveyed_without_an_import_beside_another_accelerator(
 
 
 def test_a_device_with_nothing_says_so_in_words() -> None:
-    from learner.devices import Capabilities
+    from learner.devices.capabilities import Capabilities
 
     lacks = "pinned memory, copies beside computing, graphs, torch.compile, several processes"
     assert survey.abilities(Capabilities("bare")) == f"plain optimiser; no {lacks}"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig
-from learner.fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory
+from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory
 from tests.learner.examples import CPU, make_batch, make_spec, vector
 
 
@@ -76,9 +76,9 @@ def test_an_error_of_memory_is_told_from_others(error: RuntimeError, is_memory: 
 STARVED = """
 import json, resource, sys
 import psutil, torch
-from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.optim import Optimiser
+from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec
 
 torch.set_num_threads(1)

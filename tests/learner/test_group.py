@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.group import ALONE, STORE_VARIABLE, join, place
+from learner.parallel.group import ALONE, STORE_VARIABLE, join, place
 from tests.flow.fleet import ROOT, wait_until
 from tests.learner import learning_together
 from tests.learner.learning_together import CASES, fixed_noise, learn

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner import manifest
-from learner.manifest import MANIFEST, MOST_BYTES, DamagedManifest, Entry, change, contradiction, read_manifest
+from learner.weights import manifest
+from learner.weights.manifest import MANIFEST, MOST_BYTES, DamagedManifest, Entry, change, contradiction, read_manifest
 
 ENTRY = Entry(hashlib.sha256(b"weights").hexdigest(), 7, 3, 1)
 JSON = st.recursive(

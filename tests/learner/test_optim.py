@@ -7,13 +7,14 @@ from typing import Literal
 import pytest
 import torch
 
-from learner import devices, optim
 from learner.algorithms.base import Batch
-from learner.algorithms.dqn import Dqn
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.dense import Known
-from learner.devices import capabilities
-from learner.optim import Optimiser
+from learner.devices import capabilities as devices
+from learner.devices.capabilities import capabilities
+from learner.updates import optimiser as optim
+from learner.updates.dense import Known
+from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector
 
 SPEC = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from learner.acting import StochasticPolicy
-from learner.algorithms.ppo import Ppo
+from learner.algorithms.acting import StochasticPolicy
+from learner.algorithms.ppo.rollouts import Items, Rollout, to_rollout
+from learner.algorithms.ppo.update import Ppo
 from learner.config import LOG_PROB, LearnerConfig, PpoConfig
-from learner.optim import Optimiser
-from learner.rollouts import Items, Rollout, to_rollout
+from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, image, vector
 from tests.learner.rollouts import observe, play, to_arrays
 from transport.experience import Categorical, Chunk, Columns, Continuous, ExperienceSpec, Field

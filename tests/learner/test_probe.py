@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from learner import finding
-from learner.probe import probe
+from learner.devices import detection as finding
+from learner.devices.probe import probe
 
 
 @pytest.mark.parametrize("maker", ["NVIDIA", "AMD"])
@@ -28,6 +28,6 @@ def test_what_cannot_be_is_an_error_that_names_the_flag() -> None:
 
 
 def test_the_module_prints_one_json_line() -> None:
-    command = [sys.executable, "-m", "learner.probe", "cpu", "auto", "4"]
+    command = [sys.executable, "-m", "learner.devices.probe", "cpu", "auto", "4"]
     child = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert json.loads(child.stdout) == {"device": "cpu", "name": "CPU", "note": "", "processes": 4}

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from benchmarks.recording import load_frames
-from learner import quantised
-from learner.acting import QPolicy, SoftActing, StochasticPolicy
-from learner.checkpoint import load_into
+from learner.algorithms.acting import QPolicy, SoftActing, StochasticPolicy
+from learner.algorithms.policies import acting_policy, build_policy
 from learner.config import LOG_PROB, DqnConfig, PpoConfig, SacConfig
-from learner.devices import DeviceError
-from learner.policies import acting_policy, build_policy
-from learner.quantised import QuantisedTrunk, check
+from learner.devices.capabilities import DeviceError
+from learner.inference import int8 as quantised
+from learner.inference.int8 import QuantisedTrunk, check
+from learner.weights.checkpoint import load_into
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, Field
 

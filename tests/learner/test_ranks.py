@@ -12,10 +12,10 @@ import pytest
 import tomli_w
 import torch
 
-from learner import ranks
 from learner.config import DqnConfig, LearnerConfig
-from learner.devices import Capabilities, DeviceError
-from learner.ranks import BROKEN_STATUS, resolve_each
+from learner.devices.capabilities import Capabilities, DeviceError
+from learner.parallel import ranks
+from learner.parallel.ranks import BROKEN_STATUS, resolve_each
 from tests.flow.fleet import ROOT
 from tests.learner.examples import CPU, make_spec, vector
 from transport.run_dir import RunDir

@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner import optim, recording
 from learner.algorithms.base import Batch
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.sac import Sac
+from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.sac.update import Sac
 from learner.config import DqnConfig, LearnerConfig, SacConfig
-from learner.devices import capabilities
-from learner.optim import Answer, Optimiser
-from learner.recording import RecordError, record
+from learner.devices.capabilities import capabilities
+from learner.updates import graphs as recording
+from learner.updates import optimiser as optim
+from learner.updates.graphs import RecordError, record
+from learner.updates.optimiser import Answer, Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector
 from transport.experience import Continuous, ExperienceSpec
 

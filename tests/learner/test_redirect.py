@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from learner import redirect
-from learner.devices import Capabilities
-from learner.redirect import redirected
+from learner.devices import redirect
+from learner.devices.capabilities import Capabilities
+from learner.devices.redirect import redirected
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -66,7 +66,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def launched(*arguments: object, module: str = "learner.redirect") -> subprocess.CompletedProcess[str]:
+def launched(*arguments: object, module: str = "learner.devices.redirect") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, arguments)] if module else [sys.executable, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)

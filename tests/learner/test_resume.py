@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from learner import resume
-from learner.algorithms.dqn import Dqn
-from learner.checkpoint import CheckpointError, Checkpoints, read
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.manifest import LOCK, MANIFEST, read_manifest
-from learner.optim import Optimiser
+from learner.updates.optimiser import Optimiser
+from learner.weights import resume
+from learner.weights.checkpoint import CheckpointError, Checkpoints, read
+from learner.weights.manifest import LOCK, MANIFEST, read_manifest
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector
 
 SPEC = make_spec(image(shape=(8, 8)), vector(), stack=2, n_step=2)

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from learner import gaussian, resume
+from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.base import Batch, transition
-from learner.algorithms.sac import Sac
-from learner.checkpoint import Checkpoints, load_into
+from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.sac.networks import Critics
+from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig, SacConfig
-from learner.optim import Optimiser
-from learner.policies import acting_policy, build_policy
-from learner.soft_networks import Critics
+from learner.updates.optimiser import Optimiser
+from learner.weights import resume
+from learner.weights.checkpoint import Checkpoints, load_into
 from tests.learner.examples import CPU, gradients, image, make_observation, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec
 

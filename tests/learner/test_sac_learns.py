@@ -13,16 +13,16 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
-from learner.acting import Mode, Policy
-from learner.algorithms.sac import Sac
-from learner.batches import to_device
+from learner.algorithms.acting import Mode, Policy
+from learner.algorithms.policies import acting_policy
+from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig, SacConfig
-from learner.optim import Optimiser
-from learner.policies import acting_policy
+from learner.feed import to_device
+from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
-from replay.storage import batch_layout
-from replay.table import Table
+from replay.table.storage import batch_layout
+from replay.table.table import Table
 from tests.learner.examples import CPU
 from transport.experience import ExperienceSpec
 

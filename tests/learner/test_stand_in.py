@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from learner import __main__ as command
-from learner import checkpoint
-from learner.acting import Acted
-from learner.adam import PlainAdam
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.ppo import Ppo
-from learner.algorithms.sac import Sac
+from learner.algorithms.acting import Acted
+from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.ppo.rollouts import to_rollout
+from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.sac.update import Sac
 from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig, SacConfig
-from learner.devices import DeviceError
-from learner.optim import Optimiser
-from learner.rollouts import to_rollout
+from learner.devices.capabilities import DeviceError
+from learner.updates.adam import PlainAdam
+from learner.updates.optimiser import Optimiser
+from learner.weights import checkpoint
 from tests.learner import test_sac
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector
 from tests.learner.rollouts import play, to_arrays

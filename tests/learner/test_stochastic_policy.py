@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from learner import devices
-from learner.acting import QPolicy, StochasticPolicy
-from learner.actor_critic import ActorCritic, build_actor_critic
-from learner.checkpoint import load_into
+from learner.algorithms.acting import QPolicy, StochasticPolicy
+from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.ppo.networks import ActorCritic, build_actor_critic
 from learner.config import LOG_PROB, DqnConfig, PpoConfig
-from learner.policies import acting_policy, build_policy
+from learner.devices import capabilities as devices
+from learner.weights.checkpoint import load_into
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, Field
 

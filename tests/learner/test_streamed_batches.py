@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batches import AHEAD, StreamedBatches, device_views, make_batches, to_device
+from learner.feed import AHEAD, StreamedBatches, device_views, make_batches, to_device
 from replay.client import SampledBatch
-from replay.storage import batch_layout
+from replay.table.storage import batch_layout
 from tests.learner.examples import CPU, image, make_spec, vector
 from transport.metrics import Metrics
 

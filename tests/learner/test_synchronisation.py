@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from learner.algorithms.base import Batch
-from learner.algorithms.dqn import Dqn
-from learner.algorithms.sac import Sac
+from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.sac.update import Sac
 from learner.config import DqnConfig, LearnerConfig, SacConfig
-from learner.optim import Optimiser
+from learner.updates.optimiser import Optimiser
 from tests.learner import test_sac
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector
 

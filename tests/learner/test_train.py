@@ -16,19 +16,19 @@ import tomli_w
 import torch
 
 from learner import __main__ as command
-from learner import checkpoint
 from learner.algorithms.base import Algorithm, Batch
-from learner.algorithms.dqn import Dqn
-from learner.checkpoint import CheckpointError
+from learner.algorithms.dqn.update import Dqn
 from learner.config import DqnConfig, LearnerConfig
-from learner.group import Group
-from learner.manifest import LOCK, MANIFEST
-from learner.networks import build_network
+from learner.loop import Learner, LearnerSettings
+from learner.networks.q_network import build_network
+from learner.parallel.group import Group
 from learner.throughput_line import describe
-from learner.train import Learner, LearnerSettings
-from learner.weights import WeightFollower
+from learner.weights import checkpoint
+from learner.weights.checkpoint import CheckpointError
+from learner.weights.distribution import WeightFollower
+from learner.weights.manifest import LOCK, MANIFEST
 from replay.config import ReplayConfig
-from replay.server import ReplayServer
+from replay.server.server import ReplayServer
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.lifetime import Lifetime, new_incarnation
@@ -100,7 +100,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     # What a process sets for itself must not be set for the tests: threads, signal handlers, the allocator.
-    monkeypatch.setattr("learner.devices.set_up", lambda device, threads: None)
+    monkeypatch.setattr("learner.devices.capabilities.set_up", lambda device, threads: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     made = Bench(tmp_path)
     yield made

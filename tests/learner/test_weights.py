@@ -13,11 +13,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from learner.checkpoint import pack
-from learner.weights import WeightFollower, WeightPublisher
+from learner.weights.checkpoint import pack
+from learner.weights.distribution import WeightFollower, WeightPublisher
 from tests.flow.fleet import wait_until
-from transport.channel import Announcer, Client, Listener, Server, cut
 from transport.messages import Announce, FetchWeights, Weights
+from transport.sockets.channel import Announcer, Client, Listener, Server, cut
 
 
 def make_module(value: float, size: int = 3) -> nn.Module:

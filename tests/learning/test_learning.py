@@ -25,7 +25,7 @@ CASES = [
 
 
 def headrace(folder: Path, *arguments: str, seconds: float) -> str:
-    command = [sys.executable, "-m", "deploy.cli", *arguments]
+    command = [sys.executable, "-m", "deploy.cli.main", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stderr + done.stdout[-2_000:]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from actors.chunker import Chunker
-from replay.storage import batch_layout
-from replay.table import Table
+from replay.table.storage import batch_layout
+from replay.table.table import Table
 from transport.experience import Categorical, Chunk, ExperienceSpec, Field
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from replay.client import ExperienceWriter, Sampler
 from replay.config import ReplayConfig
-from replay.server import ReplayServer
+from replay.server.server import ReplayServer
 from tests.flow.fleet import wait_until
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation

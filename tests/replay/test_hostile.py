@@ -13,11 +13,10 @@ from msgspec import structs
 from replay.__main__ import describe
 from replay.client import MOST_CREDIT_BYTES, ExperienceWriter, ReplayRefused, Sampler
 from replay.config import ReplayConfig
-from replay.writers import MOST_LIVES
+from replay.server.writers import MOST_LIVES
 from tests.flow.fleet import wait_until
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.channel import Client, Server
 from transport.compression import crc32, pack_chunk
 from transport.messages import (
     PROTOCOL,
@@ -35,6 +34,7 @@ from transport.messages import (
     WriterHello,
     WriterWelcome,
 )
+from transport.sockets.channel import Client, Server
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
 CHUNKS = stream_chunks(SPEC, {}, 400)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from replay.limiter import Limiter
+from replay.table.limiter import Limiter
 
 LOW, HIGH, SLACK, MIN = 2.0, 4.0, 100, 50
 

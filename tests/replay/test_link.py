@@ -16,10 +16,10 @@ from replay.client import SILENCE_SECONDS, ReplayRefused, Sampler
 from replay.config import ReplayConfig
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.channel import FRAME_BYTES
 from transport.experience import Categorical, Chunk, ExperienceSpec, Field
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert
+from transport.sockets.channel import FRAME_BYTES
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
 CHUNKS = stream_chunks(SPEC, {}, 400)
@@ -384,7 +384,7 @@ def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
 def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
     link: Link, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("replay.writers.SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr("replay.server.writers.SILENCE_SECONDS", 0.6)
     monkeypatch.setattr("replay.client.ABSENCE_SECONDS", 0.6)
     monkeypatch.setattr("replay.client.PRESENT_SECONDS", 0.1)
     server, writer = link.serve(), link.writer()

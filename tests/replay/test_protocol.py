@@ -19,11 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from replay.client import SILENCE_SECONDS, ExperienceWriter
 from replay.config import ReplayConfig
-from replay.server import ReplayServer
+from replay.server.server import ReplayServer
 from tests.replay.examples import every_item, make_spec, stream_chunks
-from transport.conduct import Conduct
 from transport.messages import pack, unpack
 from transport.metrics import Metrics
+from transport.sockets.quarantine import Conduct
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
 CHUNKS = stream_chunks(SPEC, {}, 400)
@@ -101,11 +101,11 @@ class Protocol(RuleBasedStateMachine):
         self.patches: list[Any] = [
             patch("replay.client.Client", lambda address, **more: Ends(self.wire, server=False)),
             patch("replay.client.time", clock),
-            patch("replay.writers.time", clock),
-            patch("replay.arrivals.time", clock),
-            patch("replay.server.Server", lambda *a, **k: Ends(self.wire, server=True)),
-            patch("replay.server.wait", lambda channels, seconds: None),
-            patch("replay.journal.say", lambda line: None),
+            patch("replay.server.writers.time", clock),
+            patch("replay.server.arrivals.time", clock),
+            patch("replay.server.server.Server", lambda *a, **k: Ends(self.wire, server=True)),
+            patch("replay.server.server.wait", lambda channels, seconds: None),
+            patch("replay.log.journal.say", lambda line: None),
         ]
         for each in self.patches:
             each.start()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from replay.config import ReplayConfig
-from replay.journal import Journal
-from replay.provenance import NotThere, actors, purge, trace
-from replay.segments import segments
-from replay.table import Table
+from replay.log.journal import Journal
+from replay.log.provenance import NotThere, actors, purge, trace
+from replay.log.segments import segments
+from replay.table.table import Table
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
 from transport.messages import Insert

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from replay.config import ReplayConfig
-from replay.journal import STATE_FILE, Journal, RestoreStopped
-from replay.segments import segments
-from replay.storage import batch_layout
-from replay.table import Table
+from replay.log.journal import STATE_FILE, Journal, RestoreStopped
+from replay.log.segments import segments
+from replay.table.storage import batch_layout
+from replay.table.table import Table
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk

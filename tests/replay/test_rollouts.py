@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from replay.__main__ import describe
-from replay.arrivals import Writer
 from replay.client import ExperienceWriter, ReplayRefused, SampledBatch, Sampler
 from replay.config import ReplayConfig
-from replay.rollouts import Rollouts
-from replay.storage import resting_columns, rollout_array
+from replay.server.arrivals import Writer
+from replay.server.rollout_queue import Rollouts
+from replay.table.storage import resting_columns, rollout_array
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
 from transport.experience import Categorical, Chunk, ExperienceSpec, Field

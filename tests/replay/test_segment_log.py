@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import segment_log
-from replay.background import Background
-from replay.segment_log import SegmentLog
-from replay.segments import CHECKSUM, MAGIC, NUMBERS, ChunkHeader, LogRefused, Scan, pack_record, read_chunk, scan, segments
+from replay.log import segment_log
+from replay.log.background import Background
+from replay.log.segment_log import SegmentLog
+from replay.log.segments import CHECKSUM, MAGIC, NUMBERS, ChunkHeader, LogRefused, Scan, pack_record, read_chunk, scan, segments
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import CorruptChunk, crc32, pack_chunk
 from transport.experience import ExperienceSpec

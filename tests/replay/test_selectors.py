@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.selectors import Prioritised, make_selector
+from replay.table.selectors import Prioritised, make_selector
 
 
 def unknown(count: int) -> np.ndarray:

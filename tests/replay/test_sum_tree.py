@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.sum_tree import SumTree
+from replay.table.sum_tree import SumTree
 
 
 @pytest.mark.parametrize("roots", [1, 16, 4096])

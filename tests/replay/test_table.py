@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from replay.capacity import overhead_bytes
 from replay.config import ReplayConfig
-from replay.storage import batch_layout, steps_to_boundary
-from replay.table import RejectedChunk, Table, check_values
+from replay.table.capacity import overhead_bytes
+from replay.table.storage import batch_layout, steps_to_boundary
+from replay.table.table import RejectedChunk, Table, check_values
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from transport.experience import INITIAL_PRIORITY, Chunk, Continuous, ExperienceSpec, Field
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transport import keys
-from transport.channel import Client, Server
-from transport.gate import new_pair
-from transport.keys import Keys
+from transport.sockets import keys
+from transport.sockets.authenticator import new_pair
+from transport.sockets.channel import Client, Server
+from transport.sockets.keys import Keys
 
 
 class Ring:

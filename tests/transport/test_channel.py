@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.flow.fleet import wait_until
 from transport import messages
-from transport.channel import FRAME_BYTES, Announcer, Client, Listener, Server, cut
 from transport.messages import Ack, Announce, Hold, Insert, MalformedMessage, Progress, pack, unpack
+from transport.sockets.channel import FRAME_BYTES, Announcer, Client, Listener, Server, cut
 
 MESSAGES = [
     Insert(3, 1, 64, 12345),

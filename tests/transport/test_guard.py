@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from transport import connections, guard
-from transport.connections import close_connections
-from transport.guard import MARGIN_BYTES, Guard, raise_descriptor_limit, resident_bytes
+from transport.sockets import connections
+from transport.sockets import limits as guard
+from transport.sockets.connections import close_connections
+from transport.sockets.limits import MARGIN_BYTES, Guard, raise_descriptor_limit, resident_bytes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard works on Linux alone")
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.flow.fleet import wait_until
 from tests.transport.keys import Ring
-from transport import channel, keys
-from transport.channel import Announcer, Client, Listener, Server
-from transport.gate import GATE, new_pair
-from transport.keys import Keys, KeysError
 from transport.messages import Announce, Hold
 from transport.run_dir import RunDir
+from transport.sockets import channel, keys
+from transport.sockets.authenticator import GATE, new_pair
+from transport.sockets.channel import Announcer, Client, Listener, Server
+from transport.sockets.keys import Keys, KeysError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 

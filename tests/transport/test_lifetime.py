@@ -17,10 +17,10 @@ import pytest
 
 from tests.flow.fleet import ROOT, wait_until
 from transport import lifetime
-from transport.channel import Server
 from transport.lifetime import PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
 from transport.messages import Progress, Stop
 from transport.run_dir import RunDir
+from transport.sockets.channel import Server
 
 CHILD = """
 import sys, time

@@ -1,0 +1,1 @@
+"""Super Mario Bros. on either of two emulators."""

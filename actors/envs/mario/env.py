@@ -1,0 +1,216 @@
+"""Super Mario Bros., one level at a time.
+
+Reward and info are read from the console's RAM. Addresses are those of the public disassembly of the game.
+
+Reward "speedrun-v1", per step of `skip` frames:
+  + new furthest x in pixels, at most 7.5 per frame (30 at skip 4); ground covered once is never paid again
+  - 0.001 for time passing
+  - 25 for a death
+  + 50 for completing the level
+An episode terminates on the loss of a life, and on a change of level (is_success). It is truncated after 300 steps
+without new progress, or after 4,500 steps.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+
+from actors.envs.errors import EnvError
+from actors.envs.mario.backend import settled
+from actors.envs.mario.console import BUTTONS, Console, open_console, presses
+from actors.envs.mario.retro_console import open_retro
+from actors.envs.wrappers import MAX_NOOPS, FrameShrinker, noop_frames
+
+SIZE = 84
+SKIP = 4
+HUD_ROWS = 32
+STALLED_STEPS = 300
+MAX_STEPS = 4_500
+PROGRESS_PER_FRAME = 7.5
+STEP_COST = 0.001
+DEATH = -25.0
+COMPLETION = 50.0
+
+# RAM addresses.
+ENGINE = 0x0E  # what the game does with the player, see the states below
+X_PAGE, X_PIXEL = 0x6D, 0x86
+Y_PAGE = 0xB5  # 1: on the screen; above 1: below it, falling
+AREA_CHANGE_TIMER = 0x6DE
+CLOUD_AREA = 0x743  # falling out of a cloud area leads back, it does not kill
+AREA_TYPE, AREA_NUMBER = 0x74E, 0x74F  # of the area that is loaded
+LIVES, STAGE, WORLD, AREA_OFFSET = 0x75A, 0x75C, 0x75F, 0x760
+MODE = 0x770  # 0 title, 1 play, 2 the end of a castle, 3 game over
+SCREEN_TIMER = 0x7A0
+COINS, TIME = 0x7ED, 0x7F8  # one decimal digit per byte
+
+# Values of ENGINE.
+TRANSIT = frozenset((0, 1, 2, 3, 7))  # loading, climbing off, in a pipe, entering: buttons do nothing
+FLAGPOLE, WALK_OFF, LOSE_LIFE, CONTROL, DYING = 4, 5, 6, 8, 11
+END_OF_CASTLE = 2
+MAX_TRANSIT_FRAMES = 1_200  # a transit takes a few hundred; beyond that the agent gets control back whatever the state
+
+
+def parse_stage(text: str) -> tuple[int, int]:
+    """Reads "" (1-1) or "WORLD-STAGE". Raises EnvError beyond worlds 1 to 8 and stages 1 to 4."""
+    match = re.fullmatch(r"([1-8])-([1-4])", text or "1-1")
+    if match is None:
+        raise EnvError(f"mario:{text}: no such stage; write mario:1-1 to mario:8-4 (world 1-8, stage 1-4)")
+    return int(match[1]), int(match[2])
+
+
+class MarioEnv(gymnasium.Env):
+    """One level, from its start. Observation: [84, 84] uint8, one grey frame with the status lines masked.
+
+    info: x_pos, score (the furthest x in the area where the level starts), flag_get, is_success, life, world, stage,
+    coins, time. Reset takes options={"noops": n}: n idle frames, 0 to 30.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}
+    render_mode = "rgb_array"
+    max_noops = MAX_NOOPS  # the emulator is deterministic: idle frames are all that can tell two evaluations apart
+
+    def __init__(self, stage: str = "", actions: str = "", skip: int = 0, max_steps: int = 0, backend: str = "") -> None:
+        """Puts the game into a console and plays to the level's start. Raises EnvError for what there is not."""
+        self._level = parse_stage(stage)
+        self._skip = skip or SKIP
+        self._max_steps = max_steps or MAX_STEPS
+        self._presses = presses(actions or "simple")
+        self.console: Console = open_retro() if settled(backend) == "retro" else open_console()
+        self._shrink = FrameShrinker(240, 256, HUD_ROWS, SIZE)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(len(self._presses))
+        cv2.setNumThreads(1)  # a frame is too small to share out, and the cores belong to other actors
+        _play_to_start(self.console, self._level)
+        self.console.save()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """Returns to the level's start, the same one every time but for options["noops"]."""
+        super().reset(seed=seed)
+        noops = noop_frames(options)
+        self.console.restore()
+        self.console.advance(noops)
+        self._lives = self.console.ram[LIVES]
+        self._steps = self._last_progress = 0
+        self._home = self._area()
+        self._furthest = {self._home: self._x()}
+        return self._shrink(self.console.draw_grey), self._info(completed=False)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Holds the action's buttons for `skip` frames, and through any animation that takes no input."""
+        console = self.console
+        console.press(self._presses[action])
+        console.advance(self._skip)
+        if console.ram[ENGINE] in TRANSIT:
+            self._pass_transit()
+        self._steps += 1
+        completed = self._completed()
+        died = not completed and self._died()
+        reward = -STEP_COST
+        if completed:
+            reward += COMPLETION
+        elif died:
+            reward += DEATH
+        if not died:  # falling and the walk-off carry Mario on, but a death is no progress
+            reward += self._progress()
+        terminated = completed or died
+        stalled = self._steps - self._last_progress >= STALLED_STEPS
+        truncated = not terminated and (stalled or self._steps >= self._max_steps)
+        return self._shrink(console.draw_grey), reward, terminated, truncated, self._info(completed)
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        """Gives the whole screen [240, 256, 3] RGB uint8, the frame that the last observation was made of."""
+        return cv2.cvtColor(self.console.frame, cv2.COLOR_BGRA2RGB)
+
+    @property
+    def frames_per_step(self) -> int:
+        """Emulator frames that a step holds its buttons for."""
+        return self._skip
+
+    def close(self) -> None:
+        """Frees the emulator; again is no error."""
+        if self.console is not None:
+            self.console.close()
+            self.console = None  # type: ignore[assignment]
+
+    def _x(self) -> int:
+        """Mario's x in the area, in pixels. Left of the start the page wraps to 255, which means below zero."""
+        ram = self.console.ram
+        x = ram[X_PAGE] * 256 + ram[X_PIXEL]
+        return x - 0x10000 if x >= 0x8000 else x
+
+    def _area(self) -> tuple[int, int]:
+        return self.console.ram[AREA_TYPE], self.console.ram[AREA_NUMBER]
+
+    def _progress(self) -> float:
+        """Pays new ground. Each area (a bonus room, the way out of a tunnel) has an x axis of its own.
+
+        The place where an area is entered first counts as reached; a jump ahead within an area (a pipe back to the
+        surface) is capped.
+        """
+        area, x = self._area(), self._x()
+        gain = x - self._furthest.setdefault(area, x)
+        if gain <= 0:
+            return 0.0
+        self._furthest[area] = x
+        self._last_progress = self._steps
+        return min(float(gain), PROGRESS_PER_FRAME * self._skip)
+
+    def _completed(self) -> bool:
+        """Whether the flag or the axe was reached, or a warp led to another level."""
+        ram = self.console.ram
+        if ram[ENGINE] in (FLAGPOLE, WALK_OFF) or ram[MODE] == END_OF_CASTLE:
+            return True
+        return (ram[WORLD] + 1, ram[STAGE] + 1) != self._level
+
+    def _died(self) -> bool:
+        ram = self.console.ram
+        fell = ram[Y_PAGE] > 1 and not ram[CLOUD_AREA]
+        return fell or ram[ENGINE] in (LOSE_LIFE, DYING) or ram[LIVES] != self._lives
+
+    def _pass_transit(self) -> None:
+        """Runs through pipes and loading screens, their waiting cut short, until Mario listens again."""
+        console = self.console
+        for _ in range(MAX_TRANSIT_FRAMES):
+            if console.ram[ENGINE] not in TRANSIT or self._completed() or self._died():
+                return
+            console.ram[SCREEN_TIMER] = 0
+            if 1 < console.ram[AREA_CHANGE_TIMER] < 255:
+                console.ram[AREA_CHANGE_TIMER] = 1
+            console.advance(1)
+
+    def _info(self, completed: bool) -> dict[str, Any]:
+        console = self.console
+        return {
+            "x_pos": self._x(),
+            "score": float(self._furthest[self._home]),
+            "flag_get": completed,
+            "is_success": completed,
+            "life": console.ram[LIVES],
+            "world": console.ram[WORLD] + 1,
+            "stage": console.ram[STAGE] + 1,
+            "coins": console.number(COINS, 2),
+            "time": console.number(TIME, 3),
+        }
+
+
+def _play_to_start(console: Console, level: tuple[int, int]) -> None:
+    """Presses START at the title screen, with the wanted level in RAM, and waits until Mario may move."""
+    world, stage = level
+    console.power_on()
+    for frame in range(3 * MAX_TRANSIT_FRAMES):
+        # START is let go between two presses, and for good once play has begun: there it would pause the game.
+        console.press(BUTTONS["start"] if console.ram[MODE] == 0 and frame % 2 else 0)
+        if console.number(TIME, 3) == 0:  # the level is not loaded yet
+            console.ram[WORLD], console.ram[STAGE] = world - 1, stage - 1
+            # In these worlds the second stage begins with an area of its own, the walk into the pipe: left out.
+            console.ram[AREA_OFFSET] = stage - 1 + (world in (1, 2, 4, 7) and stage >= 2)
+        console.ram[SCREEN_TIMER] = 0
+        console.advance(1)
+        if console.ram[MODE] == 1 and console.ram[ENGINE] == CONTROL and console.number(TIME, 3) > 0:
+            return
+    raise EnvError(f"mario:{world}-{stage}: the game did not reach the level's start")

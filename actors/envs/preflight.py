@@ -1,0 +1,278 @@
+"""Tries an environment before a run starts, in a process of its own and under a time limit.
+
+The parent (the command line) imports neither torch nor a simulator, and an environment that hangs or crashes takes
+nothing with it. The child writes JSON lines to a file that the parent names, so that whatever a simulator prints does
+no harm: {"phase": "make"} as it begins each phase, last {"spec": …} or {"error": …}.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+import msgspec
+
+from actors.config import EnvConfig
+from actors.envs.errors import EnvError
+from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
+
+if TYPE_CHECKING:
+    import gymnasium
+
+COMMAND = (sys.executable, "-m", "actors.envs.preflight")
+STEPS = 20
+STEP_SHARE = 0.5  # of the time limit: an environment that is slow makes fewer steps
+ORPHAN_GRACE_SECONDS = 5  # how much longer than its limit a child lives whose parent was killed
+
+
+class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the child is to do, on its standard input."""
+
+    config: EnvConfig
+    n_step: int
+    codec: Codec
+    remembered: tuple[str, ...]
+    report: str
+    hindsight: int = 0
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the child's report."""
+
+    phase: str = "import"
+    spec: ExperienceSpec | None = None
+    slowest_seconds: float = 0.0
+    error: str = ""
+
+
+class Tried(NamedTuple):
+    """What the pre-flight has found: the spec, and the time of the slowest reset or step, the first reset included."""
+
+    spec: ExperienceSpec
+    slowest_seconds: float
+
+
+def preflight(
+    config: EnvConfig,
+    n_step: int,
+    codec: Codec,
+    remembered: tuple[str, ...] = (),
+    command: Sequence[str] = COMMAND,
+    environment: Mapping[str, str] | None = None,
+    hindsight: int = 0,
+) -> Tried:
+    """Makes, resets and steps the environment in a child, and gives the spec of its experience and how slow it is.
+
+    `hindsight` goals go with each row where the environment has goals, and rewards that can be computed of them.
+    `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
+    Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
+    `config.preflight_seconds` in all.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
+        report = Path(folder, "report.jsonl")
+        chatter = Path(folder, "stderr.txt")
+        order = msgspec.json.encode(_Order(config, n_step, codec, remembered, str(report), hindsight))
+        status = _run_child(command, environment, order, chatter, config.preflight_seconds)
+        lines = _read_report(report)
+        phase = lines[-1].phase
+        if lines[-1].error:
+            raise EnvError(lines[-1].error)
+        if lines[-1].spec is not None:
+            return Tried(lines[-1].spec, lines[-1].slowest_seconds)
+        if status is None:
+            limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
+            raise EnvError(f"{config.id}: {phase} did not return within {limit}")
+        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){_last_line(chatter)}")
+
+
+def _run_child(
+    command: Sequence[str], environment: Mapping[str, str] | None, order: bytes, chatter: Path, limit_seconds: float
+) -> int | None:
+    """Runs the child to its end and gives its exit status, or None after killing it and all its descendants."""
+    with chatter.open("wb") as stderr:
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # a process group of its own, so that a simulator's helpers can be killed with it
+        )
+    try:
+        child.communicate(order, timeout=limit_seconds)
+        return child.returncode
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # an interrupt of the user's comes through here as well
+        _kill_group(child)
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    """Kills what is left of the child's process group."""
+    if hasattr(os, "killpg"):
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # nothing is left of it
+    else:
+        child.kill()
+    child.wait()
+
+
+def _read_report(report: Path) -> list[_Line]:
+    """The child's lines; a last one that was cut off is left out. Before the first the child was still importing."""
+    text = report.read_bytes() if report.exists() else b""
+    lines = [msgspec.json.decode(line, type=_Line) for line in text.split(b"\n")[:-1]]
+    return lines or [_Line()]
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _last_line(chatter: Path) -> str:
+    """The last thing that the child said on stderr, as an ending to a message."""
+    lines = chatter.read_text(errors="replace").split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {said[:300]}" if said else ""
+
+
+def _child(order: _Order) -> None:
+    """Tries the environment and reports."""
+    phase = "import"
+    with Path(order.report).open("w", encoding="utf-8") as report:
+
+        def enter(name: str) -> None:
+            nonlocal phase
+            phase = name
+            _write(report, _Line(name))
+
+        try:
+            tried = _try(order, enter)
+            _write(report, _Line("done", tried.spec, tried.slowest_seconds))
+        except EnvError as error:
+            _write(report, _Line(phase, error=str(error)))
+        except Exception as error:  # whatever an environment raises is its user's to read, in one line
+            message = " ".join(str(error).split())
+            where = "" if phase == "import" else f" in {phase}"
+            _write(report, _Line(phase, error=f"{order.config.id}{where}: {type(error).__name__}: {message}"))
+
+
+def _try(order: _Order, enter: Any) -> Tried:
+    """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
+    from actors.envs.checks import check_observation, check_reward
+    from actors.envs.make import make_env
+    from actors.envs.spec import experience_spec
+
+    name = order.config.id
+    enter("make")
+    env = make_env(order.config)
+    spec = experience_spec(env, order.config, order.n_step, order.codec, order.remembered, order.hindsight)
+    earned: list[tuple[Any, float]] = []  # where hindsight needs it: the observation after each step, and the step's reward
+    env.action_space.seed(0)
+    slowest = 0.0
+
+    def timed(call: Callable[[], Any]) -> Any:
+        nonlocal slowest
+        began = time.monotonic()
+        result = call()
+        slowest = max(slowest, time.monotonic() - began)
+        return result
+
+    try:
+        enter("reset")
+        check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, 0)))
+        enter("step")
+        enough = time.monotonic() + order.config.preflight_seconds * STEP_SHARE
+        for number in range(STEPS):
+            action = _some_action(env, spec, number)
+            outcome: Any = timed(partial(env.step, action))
+            if not (isinstance(outcome, tuple) and len(outcome) == 5):
+                size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+                old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
+                raise EnvError(f"step must give (observation, reward, terminated, truncated, info), not {size}{old}")
+            check_observation("step", env.observation_space, spec.fields, outcome[0])
+            check_reward(outcome[1])
+            if not isinstance(outcome[4], dict):
+                raise EnvError(f"step must give a dict as info, not {type(outcome[4]).__name__}")
+            if spec.hindsight:
+                earned.append((copy.deepcopy(outcome[0]), float(outcome[1])))
+            if outcome[2] or outcome[3]:
+                enter("reset")
+                check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, None)))
+                enter("step")
+            if time.monotonic() > enough:
+                break  # slow, but it works
+        if spec.hindsight:
+            enter("compute_reward")
+            _check_goal_rewards(env, earned)
+    except EnvError as error:
+        raise EnvError(f"{name}: {error}") from error
+    enter("close")
+    env.close()
+    return Tried(spec, slowest)
+
+
+def _check_goal_rewards(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> None:
+    """Raises EnvError unless compute_reward tells, of all steps at once, what each has given."""
+    import numpy as np
+
+    from actors.envs.spec import flatten_observation
+    from actors.hindsight import GoalReward
+
+    seen = [flatten_observation(env.observation_space, observation) for observation, _ in earned]
+    achieved, desired = (np.stack([values[name] for values in seen]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
+    GoalReward(env).check(achieved, desired, np.array([reward for _, reward in earned]))
+
+
+def _reset(env: gymnasium.Env, seed: int | None) -> Any:
+    """The first observation. Raises EnvError for a reset that is not Gymnasium's."""
+    try:
+        result: Any = env.reset(seed=seed)
+    except TypeError as error:
+        if "unexpected keyword argument 'seed'" not in str(error):
+            raise
+        raise EnvError("reset must take a seed, as in Gymnasium's API: `def reset(self, *, seed=None, options=None)`") from error
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise EnvError(f"reset must give (observation, info), as in Gymnasium's API, not {type(result).__name__}")
+    return result[0]
+
+
+def _some_action(env: gymnasium.Env, spec: ExperienceSpec, number: int) -> Any:
+    """An action as an actor would pass it on; with a choice of actions, one after the other."""
+    import numpy as np
+
+    from actors.envs.spec import to_env_action
+
+    if isinstance(spec.action, Categorical):
+        return to_env_action(env.action_space, np.int64(number % spec.action.n))
+    return env.action_space.sample()
+
+
+def _write(report: TextIO, line: _Line) -> None:
+    """Adds a line, at once: the process may hang or die in the next call."""
+    report.write(msgspec.json.encode(line).decode() + "\n")
+    report.flush()
+
+
+if __name__ == "__main__":
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=_Order)
+    if hasattr(signal, "setitimer"):  # SIGALRM ends even a call that never returns to Python
+        signal.setitimer(signal.ITIMER_REAL, order.config.preflight_seconds + ORPHAN_GRACE_SECONDS)
+    _child(order)
+    sys.stdout.flush()
+    os._exit(0)  # the report is written; a simulator's threads and exit handlers cannot hold the run up

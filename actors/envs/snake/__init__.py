@@ -1,0 +1,1 @@
+"""Snake, many boards at once."""

@@ -1,0 +1,1 @@
+"""Episodes played to measure, to watch and to draw a policy."""

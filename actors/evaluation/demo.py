@@ -1,0 +1,179 @@
+"""Watch or record a run's policy: `python -m actors.evaluation.demo RUN_DIR`, behind `headrace demo`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from actors.__main__ import read_settings
+from actors.config import EnvConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env
+from actors.envs.vector import Episode, VectorEnv
+from actors.evaluation.evaluate import SEED_OFFSET, amount, load_policy, play, read_evaluator
+from learner.weights.checkpoint import CheckpointError
+from transport.experience import SpecError
+from transport.run_dir import RunDir
+
+FRAMES_PER_SECOND = 30.0  # where an environment does not say
+FASTEST = 60.0
+
+Sink = Generator[None, np.ndarray, None]
+
+
+class Film(gymnasium.Wrapper):
+    """Shows `show` what the environment looks like after every reset and step, an episode's last step included."""
+
+    def __init__(self, env: gymnasium.Env, show: Callable[[np.ndarray], None]) -> None:
+        super().__init__(env)
+        self._show = show
+        self._first: np.ndarray | None = None  # of an episode that may never be played
+
+    def reset(self, **options: Any) -> Any:
+        """As the environment's."""
+        result = self.env.reset(**options)
+        self._first = self._picture()
+        return result
+
+    def step(self, action: Any) -> Any:
+        """As the environment's."""
+        result = self.env.step(action)
+        if self._first is not None:
+            self._show(self._first)
+            self._first = None
+        self._show(self._picture())
+        return result
+
+    def _picture(self) -> np.ndarray:
+        frame = self.env.render()
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+            raise EnvError("the environment's render() gives no picture: it needs render mode rgb_array")
+        return np.array(frame, np.uint8)
+
+
+def filmed(config: EnvConfig, show: Callable[[np.ndarray], None]) -> gymnasium.Env:
+    """The environment, showing each picture. Raises EnvError."""
+    env = make_env(config, render_mode="rgb_array")
+    if env.render_mode != "rgb_array":
+        raise EnvError(f"{config.id} cannot be filmed: its render_mode is {env.render_mode}, not rgb_array")
+    return Film(env, show)
+
+
+def watched(config: EnvConfig) -> gymnasium.Env:
+    """The environment in a window of its own. Raises EnvError where it has none."""
+    env = make_env(config, render_mode="human")
+    if env.render_mode != "human":
+        raise EnvError(f"{config.id} has no window to watch it in; record it with --video out.mp4")
+    return env
+
+
+def video_writer(path: Path, frames_per_second: float) -> Callable[[np.ndarray], Sink]:
+    """A maker of a sink for frames [H, W, 3], once the first is there. Raises EnvError without the extra."""
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise EnvError("--video needs imageio-ffmpeg, which is not installed: pip install 'headrace[video]'") from error
+
+    def open_for(frame: np.ndarray) -> Sink:
+        size = (frame.shape[1], frame.shape[0])
+        sink = imageio_ffmpeg.write_frames(str(path), size, fps=frames_per_second, macro_block_size=2, ffmpeg_log_level="error")
+        sink.send(None)
+        return sink  # type: ignore[no-any-return]
+
+    return open_for
+
+
+class Recorder:
+    """Frames into one video."""
+
+    def __init__(self, open_for: Callable[[np.ndarray], Sink]) -> None:
+        """The file is opened with the first frame, whose size it takes."""
+        self._open_for = open_for
+        self._sink: Sink | None = None
+        self.frames = 0
+
+    def show(self, frame: np.ndarray) -> None:
+        """Adds a frame."""
+        if self._sink is None:
+            self._sink = self._open_for(frame)
+        self._sink.send(frame)
+        self.frames += 1
+
+    def close(self) -> None:
+        """Ends the video."""
+        if self._sink is not None:
+            self._sink.close()
+
+
+def rate(env: gymnasium.Env) -> float:
+    """Steps per second at which the environment looks natural."""
+    found = float((env.metadata or {}).get("render_fps") or FRAMES_PER_SECOND)
+    return min(found / getattr(env.unwrapped, "frames_per_step", 1), FASTEST)
+
+
+def run(options: argparse.Namespace) -> list[Episode]:
+    """Plays. Raises EnvError, CheckpointError, SpecError, OSError."""
+    run_dir = RunDir(options.run_dir)
+    settings = read_settings(run_dir, 0, options.env)
+    policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
+    recorder = None
+    if options.video is not None:
+        probe = make_env(settings.env)
+        recorder = Recorder(video_writer(options.video, rate(probe)))
+        probe.close()
+
+    def make(config: EnvConfig) -> gymnasium.Env:
+        if options.headless:
+            return make_env(config)
+        return watched(config) if recorder is None else filmed(config, recorder.show)
+
+    most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
+    env = VectorEnv(settings.env, settings.spec, 1, seeds, random_starts=True, make=make, most_steps=most_steps)
+    policy.seed(options.seed)
+    played: list[Episode] = []
+    try:
+        for counted in play(env, settings.spec, policy, options.episodes):
+            played += counted
+            for episode in counted:
+                success = "" if episode.success is None else ", success" if episode.success else ", no success"
+                line = f"return {episode.total_reward:,.1f}, score {amount(episode.score)}, {episode.length:,} steps{success}"
+                print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
+    finally:
+        if recorder is not None:
+            recorder.close()
+        env.close()
+    if recorder is not None:
+        print(f"{options.video}: {recorder.frames:,} pictures")
+    return played
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Plays and prints; 2 when that cannot be done."""
+    parser = argparse.ArgumentParser(prog="headrace demo", description="Watch or record a run's policy.")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--video", type=Path)
+    parser.add_argument("--headless", action="store_true")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--episodes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--best", action="store_true")
+    parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    try:
+        run(options)
+    except (CheckpointError, EnvError, SpecError, OSError, gymnasium.error.Error) as error:
+        print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

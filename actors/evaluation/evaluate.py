@@ -1,0 +1,252 @@
+"""How good a run's newest weights are: `python -m actors.evaluation.evaluate RUN_DIR`, behind `headrace eval`.
+
+Every environment plays the same number of episodes, so that short ones are not counted more often than long ones. Seeds
+are not those of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from actors.__main__ import read_settings
+from actors.actor import ActorSettings
+from actors.config import EvaluatorConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import Episode, VectorEnv
+from actors.stack import Stack
+from learner.algorithms.acting import Mode, Policy, QPolicy
+from learner.algorithms.policies import acting_policy, build_policy
+from learner.devices.capabilities import DeviceError
+from learner.weights.checkpoint import CheckpointError, load_into, policy_weights, read
+from transport.experience import ExperienceSpec, SpecError, bounded
+from transport.run_dir import RunDir
+
+ENVIRONMENTS = 8
+SEED_OFFSET = 1_000_000_007  # far from any seed of training
+STOCHASTIC_EPSILON = 0.05
+PROGRESS_SECONDS = 5.0
+
+
+def environments(settings: ActorSettings, count: int, most_steps: int, seed_offset: int = SEED_OFFSET) -> VectorEnv:
+    """`count` environments to evaluate in, whose episodes are cut after `most_steps`. Raises EnvError."""
+    seeds = [settings.seed + seed_offset + k for k in range(count)]
+    return VectorEnv(settings.env, settings.spec, count, seeds, random_starts=True, most_steps=most_steps)
+
+
+def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
+    """The run's evaluator section."""
+    return msgspec.convert(tomllib.loads(run_dir.config.read_text()).get("evaluator", {}), EvaluatorConfig)
+
+
+def play(env: VectorEnv, spec: ExperienceSpec, policy: Policy, episodes: int, mode: Mode = "greedy") -> Iterator[list[Episode]]:
+    """Plays `episodes` episodes from fresh starts; yields after every vector step those that ended with it and count."""
+    quota = [episodes // env.count + (k < episodes % env.count) for k in range(env.count)]
+    stack = Stack(spec, env.count)
+    stack.reset(env.reset())
+    while any(quota):
+        step = env.step(bounded(spec, policy.act(stack.stacked, mode).action))
+        stack.push(step.observation, step.terminated | step.truncated)
+        counted = []
+        for episode in step.episodes:
+            if quota[episode.env]:  # an environment that has played its share goes on unheeded
+                quota[episode.env] -= 1
+                counted.append(episode)
+        yield counted
+
+
+def load_policy(
+    run_dir: RunDir, settings: ActorSettings, best: bool, path: Path | None = None, precision: str = "float32"
+) -> tuple[Policy, dict[str, str]]:
+    """The newest policy of a run, or the best, or that of a file, ready to act, with what its file says of it.
+
+    Raises CheckpointError, or DeviceError for a precision that there is not.
+    """
+    if path is None:
+        path = run_dir.best if best else run_dir.latest
+        if not path.exists():
+            which, cure = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
+            raise CheckpointError(f"run {run_dir.name} has {which} yet: let it run a little longer{cure}")
+    weights, metadata = read(path)
+    if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
+        raise CheckpointError(f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}")
+    network = build_policy(settings.spec, settings.algorithm)
+    load_into(network, policy_weights(weights))
+    return acting_policy(network, precision), metadata
+
+
+def interval(successes: int, episodes: int) -> tuple[float, float]:
+    """95 % confidence interval of a rate: Wilson 1927, as in Agresti and Coull 1998, section 1."""
+    z, rate = 1.959964, successes / episodes
+    middle = rate + z * z / (2 * episodes)
+    margin = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes**2))
+    scale = 1 + z * z / episodes
+    return max((middle - margin) / scale, 0.0), min((middle + margin) / scale, 1.0)  # rounding must not lead beyond
+
+
+def summarise(played: list[Episode]) -> dict[str, Any]:
+    """The figures of INTERFACE's `headrace eval --json` that follow from episodes; `by_tier` where they come in tiers."""
+    rewards = np.array([episode.total_reward for episode in played])
+    told = [episode.success for episode in played if episode.success is not None]
+    tiers = sorted({episode.group for episode in played if episode.group})
+    by_tier = {tier: _brief([episode for episode in played if episode.group == tier]) for tier in tiers}
+    return {
+        "episodes": len(played),
+        "return_mean": float(rewards.mean()),
+        "return_std": float(rewards.std()),
+        "return_min": float(rewards.min()),
+        "length_mean": float(np.mean([episode.length for episode in played])),
+        "success_rate": float(np.mean(told)) if told else None,
+        "success_ci95": list(interval(sum(told), len(told))) if told else None,
+        "score_mean": float(np.mean([episode.score for episode in played])),
+        "score_median": float(np.median([episode.score for episode in played])),
+        **({"by_tier": by_tier} if by_tier else {}),
+    }
+
+
+def _brief(played: list[Episode]) -> dict[str, Any]:
+    """The figures that tell one kind of episode from another."""
+    figures = summarise([episode._replace(group="") for episode in played])
+    return {name: figures[name] for name in ("episodes", "success_rate", "success_ci95", "score_mean", "return_mean")}
+
+
+def describe(figures: dict[str, Any]) -> str:
+    """For people."""
+    lines = [
+        f"{figures['run']}: {figures['env']} by {_policy(figures)}, "
+        f"{figures['episodes']} episodes{' (stochastic)' if figures['stochastic'] else ''}",
+        f"  return   {figures['return_mean']:,.1f} ± {figures['return_std']:,.1f} (lowest {figures['return_min']:,.1f})",
+        f"  length   {figures['length_mean']:,.1f} steps",
+    ]
+    if figures["success_rate"] is not None:
+        low, high = figures["success_ci95"]
+        lines.append(f"  success  {figures['success_rate']:.0%} (95% interval {low:.0%} to {high:.0%})")
+    lines.append(f"  score    {amount(figures['score_mean'])} on average, median {amount(figures['score_median'])}")
+    lines += [f"  {tier:<8} {_describe_brief(brief)}" for tier, brief in figures.get("by_tier", {}).items()]
+    lines += [f"  {size} m".ljust(10) + f" {_describe_brief(brief)}" for size, brief in figures.get("by_tolerance", {}).items()]
+    return "\n".join(lines)
+
+
+def amount(score: float) -> str:
+    """A workload's own figure: thousands of pixels, or hundredths of a metre."""
+    return f"{score:,.1f}" if abs(score) >= 1 or score == 0 else f"{score:.4f}"
+
+
+def _describe_brief(brief: dict[str, Any]) -> str:
+    text = f"score {amount(brief['score_mean'])}, {brief['episodes']} episodes"
+    if brief["success_rate"] is None:
+        return text
+    low, high = brief["success_ci95"]
+    return f"success {brief['success_rate']:.1%} ({low:.1%} to {high:.1%}), {text}"
+
+
+def _policy(figures: dict[str, Any]) -> str:
+    version = figures["policy_version"]
+    return "actions at random" if version is None else f"{figures['algorithm']}, policy v{version}"
+
+
+def check_same(settings: ActorSettings) -> None:
+    """Raises EnvError where the environment shows or wants something else than the policy was made for."""
+    env = make_env(settings.env)
+    try:
+        found = experience_spec(env, settings.env, settings.spec.n_step, "none")
+    finally:
+        env.close()
+    for ours, theirs in ((_seen(found), _seen(settings.spec)), (found.action, settings.spec.action)):
+        if ours != theirs:
+            raise EnvError(f"the policy was made for {theirs}, and {settings.env.id} as asked for has {ours}")
+
+
+def _seen(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(field.name, field.shape, field.dtype) for field in spec.fields]
+
+
+def measure(settings: ActorSettings, policy: Policy, mode: Mode, episodes: int, most_steps: int) -> list[Episode]:
+    """Plays and tells on stderr how far it is, every few seconds. Raises EnvError."""
+    env = environments(settings, min(ENVIRONMENTS, episodes), most_steps)
+    policy.seed(settings.seed + SEED_OFFSET)
+    if isinstance(policy, QPolicy):
+        policy.explore_with(STOCHASTIC_EPSILON)
+    next_word = time.monotonic() + PROGRESS_SECONDS
+    played: list[Episode] = []
+    try:
+        for counted in play(env, settings.spec, policy, episodes, mode):
+            played += counted
+            if time.monotonic() >= next_word:
+                next_word = time.monotonic() + PROGRESS_SECONDS
+                print(f"{len(played)} of {episodes} episodes …", file=sys.stderr, flush=True)
+    finally:
+        env.close()
+    return played
+
+
+def by_tolerance(settings: ActorSettings, tolerances: list[float], play_with: Callable[[ActorSettings], list[Episode]]) -> Any:
+    """The brief figures at each tolerance, in metres as typed. Raises EnvError."""
+    briefs = {}
+    for tolerance in tolerances:
+        other = replace(settings, env=msgspec.structs.replace(settings.env, tolerance=tolerance))
+        briefs[f"{tolerance:g}"] = _brief(play_with(other))
+    return briefs
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Evaluates and prints; 2 when there is nothing that could be evaluated."""
+    parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's weights on disk.")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--episodes", type=int, default=100)
+    for switch in ("--stochastic", "--best", "--random", "--json"):
+        parser.add_argument(switch, action="store_true")
+    parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--tolerances", type=float, nargs="*", default=[])
+    parser.add_argument("--precision", default="float32")
+    options = parser.parse_args(arguments)
+    run_dir = RunDir(options.run_dir)
+    torch.set_num_threads(1)
+    try:
+        settings = read_settings(run_dir, 0, options.env)
+        if options.env:
+            check_same(settings)
+        if options.random:  # acts in the same environments from the same seeds
+            policy, metadata = acting_policy(build_policy(settings.spec, settings.algorithm)), dict[str, str]()
+        else:
+            policy, metadata = load_policy(run_dir, settings, options.best, options.weights, options.precision)
+        mode: Mode = "random" if options.random else "explore" if options.stochastic else "greedy"
+        most_steps = read_evaluator(run_dir).max_episode_steps
+
+        def play_with(chosen: ActorSettings) -> list[Episode]:
+            return measure(chosen, policy, mode, options.episodes, most_steps)
+
+        figures = {
+            "run": run_dir.name,
+            "env": settings.env.id,
+            "algorithm": "random" if options.random else metadata.get("algorithm", "dqn"),
+            "policy_version": None if options.random else int(metadata.get("policy_version", -1)),
+            "stochastic": options.stochastic or options.random,
+            **summarise(play_with(settings)),
+        }
+        if options.tolerances:
+            figures["by_tolerance"] = by_tolerance(settings, options.tolerances, play_with)
+    except (CheckpointError, DeviceError, EnvError, SpecError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(figures) if options.json else describe(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

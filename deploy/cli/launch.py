@@ -1,0 +1,400 @@
+"""`headrace up`: from what was typed to a run's folder that a supervisor can be put in charge of."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from actors.envs.make import EnvError, pinned
+from actors.envs.preflight import Tried, preflight
+from deploy import runs
+from deploy.cli import access
+from deploy.config.run import (
+    ConfigError,
+    Layer,
+    RunConfig,
+    Tree,
+    changes_refused_on_resume,
+    layers,
+    load_run_config,
+    nearest,
+    resolve,
+    validate,
+    write_config,
+)
+from deploy.reporting.status import Document, algorithm_name
+from deploy.supervision.liveness import settled_hang_seconds
+from deploy.supervision.process import check_actor_python, child_environment, python_command
+from deploy.supervision.service import own_cores, read_steps
+from learner.config import DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from replay.table import capacity
+from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
+from transport.run_dir import RunDir, write_atomically
+
+PROBE_SECONDS = 120.0
+LEAST_DISK_BYTES = 200_000_000
+MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
+COMPRESSION = 4  # of image columns on disk, at the least that is usual: emulators and simple scenes give 10 and more
+LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
+SHARED_MEMORY = Path("/dev/shm")
+ANEW = "use --fresh to start anew or --run for another run"
+DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
+
+
+class NoSpace(RuntimeError):
+    """This machine has clearly not enough of something; the text says of what and what to change."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    flags: Tree
+    file: Path | None = None
+    name: str | None = None
+    fresh: bool = False
+    resume: bool = False
+    preset: str | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A checked run that has not been written yet."""
+
+    run: RunDir
+    config: RunConfig
+    spec: ExperienceSpec
+    resumed: bool
+    fresh: bool
+
+    def write(self) -> None:
+        """Writes the files that every process of the run reads. To be called under the run's lock."""
+        self.run.create()
+        write_atomically(self.run.config, write_config(self.config))
+        write_atomically(self.run.spec, msgspec.json.encode(self.spec))
+
+    def resume_notice(self) -> str:
+        """What a resumed run goes on with, and what it does not."""
+        steps = read_steps(self.run)
+        newest = max(self.run.checkpoints.glob("epoch-*.safetensors"), default=None)
+        learner = (
+            f"the learner continues from checkpoints/{newest.name}"
+            if newest
+            else "no checkpoint was written, so the learner begins anew"
+        )
+        items = _items_held(self.run)
+        if self.config.replay.selector == "fifo":
+            replay = "rollouts are collected anew"
+        elif not (self.config.replay.durable and any(self.run.segments.glob("*.segment"))):
+            replay = "the replay buffer starts empty"
+        elif items > self.config.replay.capacity:
+            replay = f"the newest {self.config.replay.capacity:,} of {items:,} items are restored with their priorities"
+        else:
+            replay = f"{items:,} items and all priorities are restored" if items else "what replay holds on disk is restored"
+        return f"resuming run {self.run.name} after {steps:,} steps: {learner}; {replay}"
+
+
+def _items_held(run: RunDir) -> int:
+    """What replay held when it last measured; 0 when it has not said."""
+    try:
+        with open(run.metrics("replay"), "rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LAST_RECORD_BYTES, 0))
+            return int(json.loads(file.read().splitlines()[-1])["items"])
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0
+
+
+def prepare(request: Request) -> Launch:
+    """Resolves and checks everything that can be checked before a process is launched.
+
+    Raises ConfigError, EnvError, AlreadyUp, Refused, KeysError, NoSpace: each is one line.
+    """
+    run = runs.run_dir(request.name or _default_name(request))
+    if runs.is_up(run):
+        raise runs.AlreadyUp(run, runs.supervisor_pid(run))
+    stopped = run.config.exists() and not request.fresh
+    if request.resume and not stopped:
+        raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
+    stack = layers(request.flags, request.file, run.config if stopped else None, request.preset)
+    config = resolve(stack)
+    if fixed := pinned(config.env):  # whoever reads the run's config.toml later gets the same environment, or is told
+        stack.append(Layer("what --env names", {"env": fixed}))
+        config = resolve(stack)
+    if stopped:
+        _check_resume(run, config)
+    access.check(run, config)
+    _check_device_name(config.learner.device)
+    check_actor_python(config.deploy.actor_python)
+    _check_precision(config)
+    if config.learner.weights and not Path(config.learner.weights).is_file():
+        raise ConfigError(f"--learner.weights: there is no file {config.learner.weights}")
+    if config.env.backend == "auto":  # whoever reads the run's config.toml, now or later, plays on the same emulator
+        stack.append(Layer("env.backend auto", {"env": {"backend": _settle_backend(config.deploy.actor_python)}}))
+        config = resolve(stack)
+    os.environ.update(child_environment())  # for the device probe
+    with _device_probe(config.learner) as probe:
+        spec, slowest_seconds = _check_environment(config)
+        device = _probed(probe)
+    on_gpu = device["device"] != "cpu"
+    config = fit_rollouts(settle_threads(settle_patience(resolve(stack, on_gpu), slowest_seconds), spec, on_gpu), spec)
+    _check_spec(run, config, spec, stopped)
+    shortages = find_shortages(config, spec, run)
+    if shortages:
+        raise NoSpace("; ".join(shortages))
+    if little := find_little_disk(config, spec, run):
+        print(little, flush=True)
+    return Launch(run, config, spec, stopped, request.fresh)
+
+
+def settle_patience(config: RunConfig, slowest_seconds: float) -> RunConfig:
+    """Makes a number of deploy.hang_seconds 0."""
+    deploy = config.deploy
+    if deploy.hang_seconds:
+        return config
+    settled = settled_hang_seconds(slowest_seconds)
+    return msgspec.structs.replace(config, deploy=msgspec.structs.replace(deploy, hang_seconds=settled))
+
+
+def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> RunConfig:
+    """Makes a number of learner.threads 0: on a CPU, for images, one for each core that the actors' threads and replay leave.
+
+    One where an accelerator computes, or where there is too little to compute to be worth dividing: measured, an update of a
+    small network takes longer with a second thread than with one, the Nature network's 0.6 of the time.
+    """
+    if config.learner.threads:
+        return config
+    left = len(own_cores()) - config.actors.count * config.actors.threads - 1
+    images = any(field.dtype == "|u1" and len(field.shape) > 1 for field in spec.fields)
+    threads = min(max(left, 1), MOST_THREADS) if images and not on_gpu else 1
+    return msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, threads=threads))
+
+
+def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
+    """For PPO: a rollout batch is a multiple of what all environments collect in a chunk each, or some would wait for the next
+    one and be too old by then. Raises ConfigError where another setting does not fit that."""
+    if not isinstance(config.algorithm, PpoConfig):
+        return config
+    environments, processes = config.actors.count * config.actors.envs_per_actor, config.learner.processes
+    wave, wanted = environments * spec.chunk_length, config.learner.batch_size
+    step = math.lcm(wave, processes * spec.chunk_length) // processes  # the batches of all processes are one to the actors
+    size = -(-wanted // step) * step
+    if size == wanted:
+        return config
+    together = f", {processes} processes together" if processes > 1 else ""
+    print(
+        f"rollout batches have {size:,} steps instead of {wanted:,}: whole chunks of {spec.chunk_length}, as many of each of the "
+        f"{environments} environments{together}"
+    )
+    fitted = msgspec.structs.replace(config, learner=msgspec.structs.replace(config.learner, batch_size=size))
+    if complaints := validate(fitted):
+        raise ConfigError("; ".join(complaints))
+    return fitted
+
+
+def _default_name(request: Request) -> str:
+    config = resolve(layers(request.flags, request.file))
+    return runs.default_name(config.env.id, algorithm_name(config))
+
+
+def _check_resume(run: RunDir, config: RunConfig) -> None:
+    changed = changes_refused_on_resume(load_run_config(run.config), config)
+    if changed:
+        raise ConfigError(f"run {run.name} was made with another {', '.join(changed)}; {ANEW}")
+    done = read_steps(run)
+    if config.total_steps and done >= config.total_steps:
+        raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
+
+
+def _settle_backend(python: str) -> str:
+    """The emulator that env.backend auto means to the interpreter of the actors."""
+    command, environment = python_command("actors.envs.mario.backend", python=python), child_environment(python)
+    try:
+        asked = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        asked.check_returncode()
+    except (OSError, subprocess.SubprocessError):
+        raise ConfigError("--env.backend auto: the actors' Python does not say what it has; name nes_py or retro") from None
+    return asked.stdout.strip()
+
+
+def _check_device_name(name: str) -> None:
+    if name.partition(":")[0] not in DEVICES:
+        raise ConfigError(f"--device: no device is called {name!r}; {nearest(name, DEVICES)}")
+
+
+def _check_precision(config: RunConfig) -> None:
+    """Raises ConfigError where actors could not act in int8: which processors and torches can is known only by trying."""
+    if config.actors.precision != "int8":
+        return
+    python = config.deploy.actor_python
+    command, environment = python_command("learner.inference.int8", python=python), child_environment(python)
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stdout or done.stderr).strip().splitlines() or [f"exit {done.returncode}"]
+        raise ConfigError(f"--actors.precision: {said[-1]}")
+
+
+def _check_environment(config: RunConfig) -> Tried:
+    print(f"checking {config.env.id} … ", end="", flush=True)
+    began, python = time.monotonic(), config.deploy.actor_python
+    try:
+        command, environment = python_command("actors.envs.preflight", python=python), child_environment(python)
+        algorithm, codec = config.algorithm, config.replay.codec
+        hindsight = algorithm.hindsight if isinstance(algorithm, SacConfig) else 0
+        tried = preflight(config.env, algorithm.n_step, codec, algorithm.remembered, command, environment, hindsight)
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"ok: {describe_spec(tried.spec)}, {time.monotonic() - began:.1f} s", flush=True)
+    return tried
+
+
+@contextmanager
+def _device_probe(learner: LearnerConfig) -> Iterator[subprocess.Popen[str]]:
+    """Importing torch takes seconds and 200 MB: in a child, and while the environment is being tried."""
+    probe = subprocess.Popen(
+        python_command("learner.devices.probe", learner.device, learner.precision, str(learner.processes)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with probe:
+        try:
+            yield probe
+        finally:
+            probe.kill()
+
+
+def _probed(probe: subprocess.Popen[str]) -> Document:
+    try:
+        out, err = probe.communicate(timeout=PROBE_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"looking for the device took more than {PROBE_SECONDS:.0f} s; name one with --device cpu") from None
+    try:
+        found = json.loads(out.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (err.strip().splitlines() or [f"exit {probe.returncode}"])[-1]
+        raise ConfigError(f"the device could not be looked for: {last}") from None
+    if "error" in found:
+        raise ConfigError(found["error"])
+    together = f", {found['processes']} processes" if found["processes"] > 1 else ""
+    note = f"; {found['note']}" if found["note"] else ""
+    print(f"learner on {found['device']} ({found['name']}){together}{note}", flush=True)
+    return dict(found)
+
+
+def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: bool) -> None:
+    algorithm = config.algorithm
+    if isinstance(algorithm, DqnConfig) and isinstance(spec.action, Continuous):
+        number = len(spec.action.low)
+        raise ConfigError(
+            f"--algo dqn picks one of n actions, but those of {config.env.id} are {number} reals: --algo sac or ppo"
+        )
+    if isinstance(algorithm, SacConfig) and isinstance(spec.action, Categorical):
+        raise ConfigError(
+            f"--algo sac acts by reals, but {config.env.id} has {spec.action.n} actions to choose from: --algo dqn or ppo"
+        )
+    try:
+        capacity.slots(spec, config.replay, _lent(config, spec))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if stopped and run.spec.exists() and read_spec(run.spec.read_bytes()).digest != spec.digest:
+        raise ConfigError(
+            f"run {run.name} recorded other experience than {config.env.id} gives now "
+            f"(observation, action, stack, n_step or chunk); {ANEW}"
+        )
+
+
+def describe_spec(spec: ExperienceSpec) -> str:
+    """What an agent sees and does, in a few words: `Box(4) -> 2 actions`."""
+    parts = []
+    for field in spec.fields:
+        size = "x".join(map(str, field.shape)) or "1"
+        parts.append(f"Box({size})" if len(spec.fields) == 1 else f"{field.name}({size})")
+    stack = f" x {spec.stack}" if spec.stack > 1 else ""
+    number, kind = (spec.action.n, "") if isinstance(spec.action, Categorical) else (len(spec.action.low), "continuous ")
+    return f"{' + '.join(parts)}{stack} -> {number} {kind}action{'' if number == 1 else 's'}"
+
+
+def _lent(config: RunConfig, spec: ExperienceSpec) -> int:
+    return config.learner.lent(spec.chunk_length, config.replay.selector == "fifo")
+
+
+def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
+    """What this machine clearly has too little of; each with the setting that would help."""
+    lent = _lent(config, spec)
+    ring = capacity.slots(spec, config.replay, lent) * capacity.slot_bytes(spec)
+    wanted = ring + capacity.overhead_bytes(spec, config.replay, lent)
+    memory = psutil.virtual_memory().available
+    folder, disk = _disk(run)
+    rollouts = config.replay.selector == "fifo"
+    batch = lent * (spec.rows(spec.chunk_length) if rollouts else spec.history + 1 + spec.n_step) * spec.row_bytes
+    shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
+    checks = [
+        (wanted <= memory,
+         f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
+         "lower --replay.capacity or --replay.budget-bytes"),
+        (disk >= LEAST_DISK_BYTES,
+         f"{folder} has {_gigabytes(disk)} free; a run needs {_gigabytes(LEAST_DISK_BYTES)} at least"),
+        (shared is None or batch <= shared,
+         f"batches want {_gigabytes(batch)} of shared memory but {SHARED_MEMORY} has {_gigabytes(shared or 0)} free; "
+         "lower --learner.batch-size, --learner.prefetch or --learner.processes, or give the container more (--shm-size)"),
+    ]  # fmt: skip
+    return [complaint for enough, complaint in checks if not enough]
+
+
+def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
+    """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
+    if not config.replay.durable or config.replay.selector == "fifo":
+        return ""
+    rows = capacity.slots(spec, config.replay, _lent(config, spec)) * spec.rows(spec.chunk_length)
+    row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
+    folder, disk = _disk(run)
+    held = sum(path.stat().st_size for path in run.segments.glob("*.segment"))
+    wanted = rows * row_bytes - held
+    if wanted + LEAST_DISK_BYTES <= disk:
+        return ""
+    return (
+        f"note: replay's log may grow by {_gigabytes(wanted)} and {folder} has {_gigabytes(disk)} free; when it is full the run "
+        "goes on without; lower --replay.capacity, or --replay.durable false"
+    )
+
+
+def _disk(run: RunDir) -> tuple[Path, int]:
+    """The folder that a run lies in, or will, and the bytes free there."""
+    folder = next(path for path in (run.path, *run.path.parents) if path.exists())
+    return folder, shutil.disk_usage(folder).free
+
+
+def _gigabytes(number: float) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+def check_env(env_id: str, picture: Path | None) -> None:
+    """`headrace envs --check`: the pre-flight alone, the workload's own figures, and a picture. Raises ConfigError, EnvError."""
+    config = resolve(layers({"env": {"id": env_id}}))
+    os.environ.update(child_environment())
+    _check_environment(config)
+    # In a child: this needs the simulator and an image library.
+    code = (
+        "import pathlib, sys, msgspec\n"
+        "from actors.config import EnvConfig; from actors.envs.make import EnvError; from actors.evaluation.picture import show\n"
+        "try: show(msgspec.json.decode(sys.argv[1], type=EnvConfig), *map(pathlib.Path, sys.argv[2:]))\n"
+        "except (EnvError, OSError) as error: sys.exit(str(error))"
+    )
+    command = [sys.executable, "-P", "-c", code, msgspec.json.encode(config.env).decode(), *([str(picture)] if picture else [])]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])

@@ -1,0 +1,1 @@
+"""A run's configuration: its sections, its layers, its command-line options."""

@@ -1,0 +1,241 @@
+"""What `headrace status` says: one document, made by the supervisor each second, shown as JSON or as a table."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from deploy.config.run import RunConfig
+from deploy.supervision.supervisor import Slot, Supervisor
+from transport.metrics import Record
+from transport.run_dir import RunDir
+
+Document = dict[str, Any]
+SILENT_SECONDS = 5.0
+WATCH_SECONDS = 1.0
+LEARNER_KEYS = ("epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction")
+EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
+REPLAY_KEYS = (
+    *("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "quarantined"),
+    "samples_per_insert",
+)
+TROUBLES = (  # what processes count that had better be zero: each gate that something bad was stopped at
+    *("broken_episodes", "rejected_weights"),  # actors
+    *("rejected", "malformed", "quarantined", "impostors"),  # replay, of those who send
+    *("unfit_priorities", "unlogged_chunks", "damaged_chunks", "missing_chunks"),  # replay itself
+    *("skipped_updates", "rollbacks", "refused_weights", "failed_checkpoints"),  # the learner
+)
+WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
+
+
+class Gauge:
+    """Memory and processor use of the processes of a run."""
+
+    def __init__(self) -> None:
+        """Knows no process yet."""
+        self._before: dict[int, psutil.Process] = {}
+        self._known: dict[int, psutil.Process] = {}
+
+    def turn(self) -> None:
+        """Begins another round of readings; who was not read in the last one is forgotten."""
+        self._before, self._known = self._known, {}
+
+    def read(self, pid: int, members: bool = False) -> tuple[int | None, float | None]:
+        """(resident bytes, percent of one core since the last call), of its children as well where those are `members` that do
+        its work; None for what cannot be read."""
+        try:
+            process = self._before.get(pid) or psutil.Process(pid)
+            children = [self._before.get(child.pid, child) for child in process.children()] if members else []
+            read = [process, *children]
+            found = sum(each.memory_info().rss for each in read), sum(each.cpu_percent() for each in read)
+        except psutil.Error:
+            return None, None
+        self._known |= {each.pid: each for each in read}
+        return found
+
+
+def figures(record: Record, names: tuple[str, ...]) -> dict[str, float | int | None]:
+    """The named figures, None for those that are missing; counts as whole numbers."""
+    found = {name: record.get(name) for name in names}
+    return {name: int(value) if value is not None and name in WHOLE else value for name, value in found.items()}
+
+
+def run_state(supervisor: Supervisor) -> str:
+    """The state of the whole run."""
+    if supervisor.finished:
+        return "failed" if supervisor.exit_status else "stopped"
+    if supervisor.stopping:
+        return "stopping"
+    return "running" if supervisor.all_ready else "starting"
+
+
+def document(
+    run: RunDir,
+    config: RunConfig,
+    device: Document,
+    supervisor: Supervisor,
+    gauge: Gauge,
+    uptime_seconds: float,
+    steps: float,
+    evaluation: Document,
+) -> Document:
+    """Everything about the run now; a key without a figure holds None. `evaluation` is the newest there has been."""
+    records = {slot.name: slot.record for slot in supervisor.slots}
+    gauge.turn()
+    return {
+        "run": run.name,
+        "state": run_state(supervisor),
+        "reason": supervisor.reason or None,
+        "pid": os.getpid(),
+        "time": time.time(),
+        "uptime_seconds": round(uptime_seconds, 1),
+        "env": config.env.id,
+        "algorithm": algorithm_name(config),
+        "steps": int(steps),
+        "total_steps": config.total_steps or None,
+        "processes": [_process(slot, supervisor, gauge) for slot in supervisor.slots],
+        "replay": figures(records.get("replay", {}), REPLAY_KEYS),
+        "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
+        "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
+        "troubles": troubles(records),
+    }
+
+
+def troubles(records: dict[str, Record]) -> dict[str, dict[str, int]]:
+    """What each process has counted that had better be zero; those that have counted nothing are left out."""
+    found = {
+        name: {key: int(count) for key in TROUBLES if (count := record.get(key, 0)) and math.isfinite(count)}
+        for name, record in records.items()
+    }
+    return {name: counted for name, counted in found.items() if counted}
+
+
+def algorithm_name(config: RunConfig) -> str:
+    """The algorithm's short name."""
+    return str(config.algorithm.__struct_config__.tag)
+
+
+def _process(slot: Slot, supervisor: Supervisor, gauge: Gauge) -> Document:
+    pid = slot.process.pid if slot.process else None
+    rss_bytes, cpu_percent = gauge.read(pid, slot.plan.processes > 1) if pid else (None, None)
+    silent = supervisor.silent_seconds(slot)
+    return {
+        "name": slot.name,
+        "role": slot.plan.role,
+        "pid": pid,
+        "state": "silent" if silent is not None and silent > SILENT_SECONDS else slot.state,
+        "silent_seconds": None if silent is None else round(silent, 1),
+        "restarts": slot.restarts,
+        "last_exit": slot.last_exit,
+        "steps_per_second": slot.record.get("steps_per_second"),
+        "rss_bytes": rss_bytes,
+        "cpu_percent": cpu_percent,
+    }
+
+
+def as_dead(status: Document) -> Document:
+    """The last word of a supervisor that was killed, told as what it is."""
+    gone = {"pid": None, "state": "dead", "rss_bytes": None, "cpu_percent": None, "steps_per_second": None}
+    processes = [process | gone for process in status["processes"]]
+    return status | {"state": "dead", "reason": "the supervisor was killed", "processes": processes}
+
+
+def empty(run: RunDir, config: RunConfig) -> Document:
+    """The document of a run whose supervisor has not written one."""
+    return {
+        "run": run.name,
+        "state": "stopped",
+        "uptime_seconds": None,
+        "env": config.env.id,
+        "algorithm": algorithm_name(config),
+        "processes": [],
+        "replay": dict.fromkeys(REPLAY_KEYS),
+        "learner": dict.fromkeys(LEARNER_KEYS),
+        "evaluation": dict.fromkeys(EVALUATION_KEYS),
+        "troubles": {},
+    }
+
+
+def show(status: Document, console: Console | None = None) -> None:
+    """Prints the document for a person."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
+    reason = f" ({status['reason']})" if status.get("reason") else ""
+    steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
+    head = f"{status['run']}: {status['state']}{uptime}{reason}"
+    console.print(f"{head} · {status['env']} · {status['algorithm']}{steps}", markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("process", "state", "pid", "steps/s", "memory", "cpu", "restarts", "last exit"):
+        table.add_column(heading, justify="left" if heading in ("process", "state", "last exit") else "right")
+    for process in status["processes"]:
+        state = process["state"]
+        table.add_row(
+            process["name"],
+            f"no word for {process['silent_seconds']:.0f} s" if state == "silent" else state,
+            _cell(process["pid"], "{}"),
+            _cell(process["steps_per_second"], "{:,.0f}"),
+            _cell(process["rss_bytes"] and process["rss_bytes"] / 2**20, "{:,.0f} MB"),
+            _cell(process["cpu_percent"], "{:.0f}%"),
+            _cell(process["restarts"], "{}"),
+            process["last_exit"] or "",
+        )
+    console.print(table)
+    replay, learner = status["replay"], status["learner"]
+    if replay["items"] is not None:
+        console.print(
+            f"replay   {replay['items']:,}/{_cell(replay['capacity'], '{:,}')} items · samples/insert "
+            f"{_cell(replay['samples_per_insert'], '{:.1f}')} · duplicates {_cell(replay['duplicates'], '{:,}')} · "
+            f"rejected {_cell(replay['rejected'], '{:,}')}"
+            + (f" · quarantined {replay['quarantined']:,}" if replay.get("quarantined") else "")
+        )
+    if learner["updates"] is not None:
+        console.print(
+            f"learner  epoch {_cell(learner['epoch'], '{:,}')} · {_cell(learner['updates_per_second'], '{:.1f}')} updates/s · "
+            f"policy v{_cell(learner['policy_version'], '{}')} · {learner['device']} {learner['precision']} · "
+            f"data wait {_cell(learner['data_wait_fraction'], '{:.1%}')}"
+        )
+    found = status["evaluation"]
+    if found["return_mean"] is not None:
+        console.print(
+            f"eval     v{found['policy_version']} · {found['episodes']} episodes · success "
+            f"{_cell(found['success_rate'], '{:.0%}')} · return {found['return_mean']:,.1f} · "
+            f"best v{_cell(found.get('best_version'), '{}')}"
+        )
+    for name, counted in status.get("troubles", {}).items():
+        told = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
+        console.print(f"trouble  {name}: {told}", markup=False)
+
+
+def watch(read: Callable[[], Document], over: Callable[[], bool]) -> None:
+    """Shows the newest document each second, in place, until `over()`."""
+    console = Console(highlight=False, soft_wrap=True)
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            ended = over()  # asked first: what is written before the end is still shown
+            with console.capture() as shown:
+                show(read(), console)
+            live.update(Text.from_ansi(shown.get()), refresh=True)
+            if ended:
+                return
+            time.sleep(WATCH_SECONDS)
+
+
+def _cell(value: Any, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def duration(seconds: float) -> str:
+    """90 s, 12 min, 3 h 05 min."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,76 @@
+"""`python -m deploy.supervision.reaper MARK`: outlives a supervisor by a moment, and ends what its processes have left behind.
+
+A process of a run dies with its supervisor by itself; what a simulator has started does not. So the supervisor keeps this
+process, tells it over a pipe which process groups there are ("+PGID", "-PGID"), and when the pipe ends, however that came, all
+of those are killed, and whoever carries the run's mark in his environment, in a session of his own or not. Nothing but the
+standard library is imported here: it stands by as long as the run lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+
+MARK_VARIABLE = "HEADRACE_LIFE"  # the run's mark, a colon, and which life of a process it is
+ROUNDS = 20  # one who is being killed may just be starting another
+
+
+def families(mark: str) -> dict[str, list[int]]:
+    """Who carries a mark that begins so, by the whole of it; children inherit it. Only Linux tells: elsewhere, nobody."""
+    found: dict[str, list[int]] = {}
+    sought = f"{MARK_VARIABLE}={mark}".encode()
+    for name in os.listdir("/proc") if sys.platform.startswith("linux") else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    environment = file.read()
+            except OSError:  # it has gone, or is another user's
+                continue
+            for entry in environment.split(b"\0"):
+                if entry.startswith(sought):
+                    found.setdefault(entry.decode("ascii", "replace").partition("=")[2], []).append(int(name))
+    return found
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Ends processes that may have gone already."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def kill_families(mark: str, spared: Iterable[str] = ()) -> int:
+    """Ends all who carry a mark that begins so, but for the whole marks that are spared. How many there were."""
+    spared, ended = set(spared), set[int]()
+    for _ in range(ROUNDS):
+        found = {pid for whole, pids in families(mark).items() if whole not in spared for pid in pids}
+        if not found - ended:
+            break
+        kill(found)
+        ended |= found
+    return len(ended)
+
+
+def main() -> int:
+    """Until the pipe ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+    groups = set[int]()
+    for line in sys.stdin:
+        groups.add(int(line[1:])) if line[0] == "+" else groups.discard(int(line[1:]))
+    for group in groups:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+    kill_families(sys.argv[1])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,318 @@
+"""The supervisor's mind: a table of processes and what to do next. No clock, no process and no socket of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from deploy.config.run import DeployConfig
+from deploy.supervision.liveness import Patience
+from deploy.supervision.memory import OUT_OF_MEMORY
+from deploy.supervision.process import Exit
+from deploy.supervision.topology import STOP_ORDER, Plan
+from transport.lifetime import HOPELESS_STATUS
+from transport.messages import Progress
+from transport.metrics import Record
+
+State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
+LONGEST_DELAY_SECONDS = 60.0
+LEAK_PENANCE = 10.0  # times as long has to be worked to make up for a death for want of memory
+LAST_WAIT_SECONDS = 1.0  # what SIGKILL may take before we go on without
+USAGE_ERROR = 2
+
+
+class Process(Protocol):
+    """What the supervisor needs of a child."""
+
+    pid: int
+
+    def poll(self) -> Exit | None:
+        """How it ended, or None while it lives."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+
+@dataclass
+class Slot:
+    """One line of the table: a place in the run, and the process that fills it now."""
+
+    plan: Plan
+    state: State = "waiting"
+    process: Process | None = None
+    started: float = 0.0
+    start_at: float = 0.0  # not before
+    failures: float = 0.0  # deaths, less what work has made up for
+    restarts: int = 0  # in all
+    last_exit: str | None = None
+    been_ready: bool = False  # in any of its lives
+    ready_at: float | None = None  # in this one
+    words: int = 0  # that it has sent in this life
+    settled: bool = False  # has sent one since it was ready
+    heard: float = 0.0  # when it last sent word, or was started
+    record: Record = field(default_factory=dict)  # the newest; empty after a death
+    steps_before: float = 0.0  # environment steps of its earlier lives
+    killed: float | None = None
+    cause: str = ""  # why we killed it
+    leaving: float | None = None  # since when it is no longer part of the run
+
+    @property
+    def name(self) -> str:
+        """The process's name."""
+        return self.plan.name
+
+    @property
+    def steps(self) -> float:
+        """Environment steps of all its lives."""
+        return self.steps_before + self.record.get("steps", 0.0)
+
+
+class Supervisor:
+    """Starts processes in order of readiness, replaces the dead, and brings all to an end by one deadline.
+
+    Call `turn` some ten times a second until `finished`. Clock, spawn, ask and say are given, so that tests can replay histories.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        config: DeployConfig,
+        *,
+        clock: Callable[[], float],
+        spawn: Callable[[Plan], Process],
+        ask: Callable[[Slot], None],
+        say: Callable[[str], None],
+        jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
+    ) -> None:
+        """Nothing is started yet."""
+        self.slots = [Slot(plan) for plan in plans]
+        self.exit_status = 0
+        self.reason = ""
+        self.finished = False
+        self._by_name = {slot.name: slot for slot in self.slots}
+        self._config = config
+        self._clock, self._spawn, self._ask, self._say, self._jitter = clock, spawn, ask, say, jitter
+        self._patience = Patience(config)
+        self._stop_began: float | None = None
+        self._phase = 0
+        self._at_once = False
+        self._steps_of_leavers = 0.0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is being brought to an end."""
+        return self._stop_began is not None
+
+    @property
+    def steps(self) -> float:
+        """Environment steps of all actors since this supervisor began."""
+        return self._steps_of_leavers + sum(slot.steps for slot in self.slots if slot.plan.role == "actor")
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every process that has not been given up has done its work; a later replacement changes nothing."""
+        return all(slot.been_ready or slot.state == "failed" or slot.leaving is not None for slot in self.slots)
+
+    def silent_seconds(self, slot: Slot) -> float | None:
+        """Time since a ready process's main loop last sent word."""
+        return self._clock() - slot.heard if slot.state == "ready" else None
+
+    def turn(self) -> None:
+        """Looks at every process once and does what is due. Never waits."""
+        now = self._clock()
+        self._forgive(now)
+        for slot in list(self.slots):
+            if slot.process is not None and (ended := slot.process.poll()) is not None:
+                self._on_exit(slot, ended, now)
+        if not self.stopping:
+            self._start(now)
+            self._end_silent(now)
+            self._hurry_leavers(now)
+        if self.stopping and not self.finished:
+            self._proceed_with_stop(now)
+
+    def knows(self, progress: Progress) -> bool:
+        """Whether a process of this run says that, in this life of it."""
+        slot = self._by_name.get(progress.name)
+        return slot is not None and slot.process is not None and slot.process.pid == progress.pid
+
+    def heard(self, progress: Progress) -> None:
+        """Takes a process's word about itself; that of a stranger or of an earlier life is ignored."""
+        if not self.knows(progress):
+            return
+        slot, now = self._by_name[progress.name], self._clock()
+        self._forgive(now)
+        if slot.words:
+            self._patience.broken(slot.plan.role, now - slot.heard)
+        slot.heard, slot.words = now, slot.words + 1
+        if progress.record:
+            slot.record = progress.record
+        if slot.state == "ready":
+            slot.settled = True
+        if slot.state == "starting" and progress.state == "ready":
+            slot.state, slot.been_ready, slot.ready_at = "ready", True, now
+            self._say(f"{slot.name} is ready")
+
+    def stop(self, reason: str, exit_status: int = 0) -> None:
+        """Begins an orderly stop, once; a later reason changes nothing."""
+        if self.stopping:
+            return
+        self._stop_began = self._clock()
+        self.reason, self.exit_status = reason, exit_status
+        for slot in self.slots:
+            if slot.process is None and slot.state != "failed":
+                slot.state = "stopped"
+            elif slot.process is not None and slot.plan.dispensable:
+                slot.state = "stopping"
+                self._ask(slot)
+
+    def replan(self, plans: Sequence[Plan]) -> None:
+        """From now on the run consists of these: who is missing, or was given up, is started; who is not among them drains and is
+        not replaced."""
+        now, wanted = self._clock(), {plan.name: plan for plan in plans}
+        known, leavers = {}, []
+        for slot in self.slots:
+            if slot.name in wanted:
+                known[slot.name] = slot
+                slot.leaving = None  # one that was about to go starts again when it has gone
+                if slot.state == "failed":
+                    self._say(f"{slot.name} had been given up ({slot.last_exit}); trying it again")
+                    slot.state, slot.failures = "waiting", 0
+            elif slot.process is None:
+                self._steps_of_leavers += slot.steps
+            else:
+                leavers.append(slot)
+                if slot.leaving is None:
+                    slot.state, slot.leaving = "stopping", now
+                    self._ask(slot)
+        self.slots = [known.get(plan.name) or Slot(plan) for plan in plans] + leavers
+        self._by_name = {slot.name: slot for slot in self.slots}
+
+    def end(self, slot: Slot, cause: str) -> None:
+        """Kills a process that cannot be asked, to be replaced; `cause` is what its death is put down to."""
+        if slot.process is not None and slot.killed is None and slot.leaving is None and not self.stopping:
+            slot.cause = cause
+            self._kill(slot, self._clock())
+
+    @property
+    def given_up(self) -> list[Slot]:
+        """Who is not started again."""
+        return [slot for slot in self.slots if slot.state == "failed"]
+
+    def kill_all(self) -> None:
+        """Ends everything now, without order."""
+        self._at_once = True
+        for slot in self.slots:
+            self._kill(slot, self._clock())
+
+    # ---- starting and replacing
+
+    def _start(self, now: float) -> None:
+        for slot in self.slots:
+            due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
+            if not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
+                continue
+            slot.state, slot.started, slot.heard, slot.killed = "starting", now, now, None
+            slot.words, slot.settled, slot.ready_at, slot.cause = 0, False, None, ""
+            try:
+                slot.process = self._spawn(slot.plan)
+            except OSError as error:
+                self._on_death(slot, f"could not be started: {error}", now, hopeless=False)
+
+    def _on_exit(self, slot: Slot, ended: Exit, now: float) -> None:
+        slot.process, reason = None, slot.cause or ended.reason
+        slot.steps_before, slot.record = slot.steps, {}
+        if self.stopping:
+            slot.last_exit = reason if ended.code else None
+            slot.state = "stopped"
+            return
+        if slot.leaving is not None:
+            self.slots.remove(slot)
+            del self._by_name[slot.name]
+            self._steps_of_leavers += slot.steps
+            self._say(f"{slot.name} has left" + (f" ({ended.reason})" if ended.code else ""))
+            return
+        if slot.state == "stopping":  # it was asked to leave, but is wanted again
+            slot.state = "waiting"
+            return
+        # Trying again cannot help against a process that says so, or, before it ever worked, that it was started wrongly.
+        hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
+        self._on_death(slot, reason, now, hopeless)
+
+    def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
+        slot.last_exit = reason
+        worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
+        slow = LEAK_PENANCE if reason.startswith(OUT_OF_MEMORY) else 1.0  # to fill the memory takes a while, and proves nothing
+        slot.failures = max(slot.failures - worked / self._config.healthy_seconds / slow, 0.0) + 1
+        if hopeless or slot.failures > self._config.restarts:
+            slot.state = "failed"
+            after = f" after {slot.restarts} restarts" if slot.restarts else ""
+            self._say(f"{slot.name} died ({reason}); given up{after}")
+            self._fail_run(slot)
+            return
+        slot.state = "restarting"
+        slot.restarts += 1
+        delay = 0.0 if slot.failures < 2 else min(2.0 ** (int(slot.failures) - 2) * self._jitter(), LONGEST_DELAY_SECONDS)
+        slot.start_at = now + delay
+        self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
+
+    def _fail_run(self, culprit: Slot) -> None:
+        if culprit.plan.dispensable:
+            return
+        peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role and slot.leaving is None]
+        left = sum(slot.state != "failed" for slot in peers)
+        least = min(self._config.min_actors, len(peers)) if culprit.plan.role == "actor" else 1
+        if culprit.plan.vital or not left:
+            who = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
+            self.stop(f"{who} failed ({culprit.last_exit})", exit_status=1)
+        elif left < least:
+            needed = f"{left} of {len(peers)} actors left, and deploy.min_actors is {self._config.min_actors}"
+            self.stop(f"{needed}; {culprit.name} failed ({culprit.last_exit})", exit_status=1)
+
+    # ---- silence
+
+    def _forgive(self, now: float) -> None:
+        if held_up := self._patience.held_up_seconds(now):
+            for slot in self.slots:
+                slot.heard += held_up
+
+    def _end_silent(self, now: float) -> None:
+        for slot in self.slots:
+            silent = now - slot.heard
+            if slot.state in ("starting", "ready") and silent >= self._patience.limit_seconds(slot.plan.role, slot.settled):
+                self.end(slot, f"hung: no word for {silent:.1f} s")
+
+    def _hurry_leavers(self, now: float) -> None:
+        limit = self._config.leave_seconds + self._config.stop_seconds
+        for slot in self.slots:
+            if slot.leaving is not None and now >= slot.leaving + limit and slot.killed is None:
+                self._say(f"{slot.name} did not leave in time; killed")
+                self._kill(slot, now)
+
+    # ---- stopping
+
+    def _proceed_with_stop(self, now: float) -> None:
+        assert self._stop_began is not None
+        while self._phase < len(STOP_ORDER):
+            roles, share = STOP_ORDER[self._phase]
+            alive = [slot for slot in self.slots if slot.process and (slot.plan.role in roles or self._at_once)]
+            for slot in alive:
+                if slot.state != "stopping" or slot.leaving is not None:  # there is less time now than a leaver was given
+                    slot.state, slot.leaving = "stopping", None
+                    self._ask(slot)
+                if now >= self._stop_began + share * self._config.stop_seconds and slot.killed is None:
+                    self._say(f"{slot.name} did not stop in time; killed")
+                    self._kill(slot, now)
+            if any(slot.killed is None or now < slot.killed + LAST_WAIT_SECONDS for slot in alive):
+                return
+            for slot in alive:
+                self._say(f"{slot.name} (pid {slot.process.pid if slot.process else 0}) cannot be killed; going on without")
+            self._phase += 1
+        self.finished = True
+
+    def _kill(self, slot: Slot, now: float) -> None:
+        if slot.process is not None and slot.killed is None:
+            slot.process.kill()
+            slot.killed = now

@@ -1,0 +1,1 @@
+"""Returns, advantages and densities: pure functions of tensors."""

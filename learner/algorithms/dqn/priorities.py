@@ -1,0 +1,42 @@
+"""Initial priorities: what acting alone can say about how much there is to learn from a new item. numpy, on rows as they rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from learner.config import DqnConfig
+from replay.table.storage import steps_to_boundary
+from transport.experience import Columns, ExperienceSpec
+
+# What an actor remembers of each row to that end: Q-values of the action taken, and of the best. No observation is called so.
+TAKEN_VALUE, BEST_VALUE = "q/taken", "q/best"
+
+
+def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) -> np.ndarray:
+    """|n-step TD error| of chunks' items by the Q-values that acting has computed; [..., rows] float32 as the other columns.
+
+    |sum over k < m of gamma^k r_{t+k} + gamma^m max_a Q(s_{t+m}, a) - Q(s_t, a_t)|, m = min(n, steps to the boundary), the
+    bootstrap 0 where the episode terminated. `columns` are those of one chunk [rows], or of many of one length [M, rows]; they
+    hold TAKEN_VALUE and BEST_VALUE, NaN in rows that nobody acted on. So the result is NaN, unknown, for rows without action,
+    for items that bootstrap from an episode's last observation (truncated) or a stream's, and for the rows around a chunk's
+    items. Horgan et al. 2018 (arXiv:1803.00933, section 3).
+    """
+    shape = columns["reward"].shape
+    history, n = spec.history, spec.n_step
+    # Chunks end to end: an item finds the n rows after it within its own chunk; what mixes two chunks is dropped below.
+    reward, terminated, valid, taken, best = (
+        columns[name].reshape(-1) for name in ("reward", "terminated", "valid", TAKEN_VALUE, BEST_VALUE)
+    )  # [N]
+    count = len(reward) - n
+    reward = config.reward_scale * (reward.clip(-1.0, 1.0) if config.clip_rewards else reward)
+    steps = steps_to_boundary(terminated, valid, count, n)  # [N - n]
+    discount = config.gamma ** np.arange(n + 1)
+    return_ = np.zeros(count)
+    for k in range(n):
+        return_ += np.where(k < steps, discount[k] * reward[k : k + count], 0.0)
+    after = np.arange(count) + steps  # [N - n] the row after the last reward
+    bootstrap = np.where(terminated[after - 1] != 0, 0.0, discount[steps] * best[after])
+    priority: np.ndarray = np.full(shape, np.nan, np.float32)
+    priority.reshape(-1)[:count] = np.abs(return_ + bootstrap - taken[:count])
+    priority[..., :history] = priority[..., shape[-1] - n :] = np.nan
+    return priority

@@ -1,0 +1,1 @@
+"""Which accelerators there are, and what each can do."""

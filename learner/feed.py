@@ -1,0 +1,248 @@
+"""The learner's end of its link with replay: batches come to the device, priorities go back.
+
+Where a device has streams (CUDA, ROCm) neither side waits for the other: each slot is copied whole, as one piece of page-locked
+memory, while the update before it computes, and priorities are read when their update has ended, which is one update late.
+Everywhere else a batch is copied when it is its turn, or, on a CPU, read where it lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learner.algorithms.base import Batch
+from learner.devices.capabilities import backend, capabilities, page_lock
+from replay.client import SampledBatch, Sampler
+from replay.table.storage import batch_layout
+from transport.experience import HINDSIGHT_GOAL, HINDSIGHT_REWARD, ExperienceSpec
+from transport.lifetime import say
+from transport.metrics import Metrics
+from transport.slab import Layout
+
+BUFFERS = 2  # on the device: one in use, one being filled
+AHEAD = 1  # updates that may be under way when the host prepares another
+
+
+class Drawn(NamedTuple):
+    """A batch on the device, until done() is told of it."""
+
+    batch: Batch
+    key: np.ndarray  # [B] int64
+    mean_version: float  # of the policies that acted its items
+    place: int  # of what it lies in
+
+
+class Batches(Protocol):
+    """Where the learner's loop gets its batches, and where their priorities go."""
+
+    def next(self, timeout_seconds: float) -> Drawn | None:
+        """The next batch, or None when none came in time. Raises ReplayRefused."""
+
+    def done(self, drawn: Drawn, priorities: Tensor) -> None:
+        """The device has been told to do the update by this batch, and its priorities [B] will be there."""
+
+    def finish(self) -> None:
+        """Sends the priorities that have not been sent."""
+
+
+def make_batches(
+    sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, warn: Callable[[str], None] = say
+) -> Batches:
+    """What suits the device."""
+    if not capabilities(device).streams:
+        return PlainBatches(sampler, spec, device, metrics)
+    if not page_lock(sampler.memory, device):
+        warn("warning: the shared memory cannot be page-locked, so updates wait for copies (see `ulimit -l`)")
+    return StreamedBatches(sampler, spec, device, metrics, backend(device))
+
+
+def to_batch(tensors: dict[str, Tensor], spec: ExperienceSpec, population: int) -> Batch:
+    """What `batch_layout` lays out, as tensors, as a batch."""
+    action = tensors["action"]
+    return Batch(
+        observation={field.name: tensors[f"observation/{field.name}"] for field in spec.fields},
+        observation_index=tensors["observation_index"],
+        next_index=tensors["next_index"],
+        action=action.long() if action.dtype == torch.int32 else action,
+        reward=tensors["reward"],
+        steps=tensors["steps"],
+        terminated=tensors["terminated"],
+        probability=tensors["probability"].float(),
+        population=population,
+        hindsight_goal=tensors[HINDSIGHT_GOAL] if spec.hindsight else None,
+        hindsight_reward=tensors[HINDSIGHT_REWARD] if spec.hindsight else None,
+    )
+
+
+def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device) -> Batch:
+    """A slot's arrays on the device, as they rest: copied once, or on a CPU not at all, so keep the slot until they are used."""
+    return _moved(_as_tensors(sampled), spec, device, sampled.population)
+
+
+def _as_tensors(sampled: SampledBatch) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in sampled.arrays.items()}
+
+
+def _moved(tensors: dict[str, Tensor], spec: ExperienceSpec, device: torch.device, population: int) -> Batch:
+    possible = tensors | {"probability": tensors["probability"].float()}  # not every device has float64
+    return to_batch({name: tensor.to(device) for name, tensor in possible.items()}, spec, population)
+
+
+def device_views(layout: Layout, memory: Tensor) -> dict[str, Tensor]:
+    """The arrays of a slot within a copy of it, [slot_bytes] uint8, without copying."""
+    views = {}
+    for (name, shape, dtype), offset in zip(layout.arrays, layout.offsets, strict=False):
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        views[name] = memory[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+    return views
+
+
+class PlainBatches:
+    """Batches copied when it is their turn; on a CPU they stay in replay's slot, which goes back after the update."""
+
+    def __init__(self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics) -> None:
+        """Takes the sampler whose batches are to come."""
+        self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
+        self._lent: dict[int, SampledBatch] = {}
+        self._slots: dict[int, dict[str, Tensor]] = {}  # of each slot, whose memory is the same all along
+
+    def next(self, timeout_seconds: float) -> Drawn | None:
+        """The next batch, or None when none came in time. Raises ReplayRefused."""
+        with self._metrics.phase("data_wait"):
+            sampled = self._sampler.next(timeout_seconds)
+        if sampled is None:
+            return None
+        self._lent[sampled.slot] = sampled
+        with self._metrics.phase("copy"):
+            if sampled.slot not in self._slots:
+                self._slots[sampled.slot] = _as_tensors(sampled)
+            batch = _moved(self._slots[sampled.slot], self._spec, self._device, sampled.population)
+        return Drawn(batch, sampled.arrays["key"], float(sampled.arrays["policy_version"].mean()), sampled.slot)
+
+    def done(self, drawn: Drawn, priorities: Tensor) -> None:
+        """Waits for the device: the one wait of an update."""
+        with self._metrics.phase("update"):
+            new = priorities.cpu().numpy()
+        with self._metrics.phase("send"):
+            self._sampler.answer(self._lent.pop(drawn.place), new)
+
+    def finish(self) -> None:
+        """Nothing is outstanding."""
+
+
+class _Buffer:
+    """Memory of the device for one slot, as one piece and as what lies in it."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.memory = torch.empty(layout.slot_bytes, dtype=torch.uint8, device=device)
+        self.tensors = device_views(layout, self.memory)
+        self.read: Any = None  # event: the update by what was in it has ended
+
+
+class _Upload(NamedTuple):
+    """A slot on its way to the device."""
+
+    sampled: SampledBatch
+    key: np.ndarray
+    mean_version: float
+    place: int
+    copied: Any  # event
+
+
+class _Answer(NamedTuple):
+    """Priorities on their way from the device."""
+
+    key: np.ndarray
+    priorities: Tensor  # page-locked
+    begun: Any  # events: the update, and the copy of its priorities
+    ended: Any
+
+
+class StreamedBatches:
+    """Batches copied beside the computing. The host waits for the device in one place: when it is AHEAD updates ahead of it."""
+
+    def __init__(self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, streams: Any) -> None:
+        """`streams` is torch's module of the device: Stream, Event, stream(), current_stream()."""
+        self._sampler, self._spec, self._metrics, self._streams = sampler, spec, metrics, streams
+        layout = batch_layout(spec, sampler.batch_size)
+        self._slots = torch.from_numpy(sampler.memory).reshape(-1, layout.slot_bytes)
+        self._buffers = [_Buffer(layout, device) for _ in range(BUFFERS)]
+        self._vacant = deque(range(BUFFERS))
+        locked = capabilities(device).pinned_memory
+        self._room = deque(torch.empty(sampler.batch_size, pin_memory=locked) for _ in range(AHEAD + 1))
+        self._side = streams.Stream()
+        self._uploads: deque[_Upload] = deque()
+        self._copying: deque[_Upload] = deque()  # whose slot is still being read
+        self._answers: deque[_Answer] = deque()
+        self._begun: Any = None
+
+    def next(self, timeout_seconds: float) -> Drawn | None:
+        """The next batch, or None when none came in time. Raises ReplayRefused."""
+        with self._metrics.phase("data_wait"):
+            self._upload(0.0)
+            if not self._uploads:
+                self._upload(timeout_seconds)
+        if not self._uploads:
+            return None
+        upload = self._uploads.popleft()
+        self._streams.current_stream().wait_event(upload.copied)  # the device waits for the copy, the host does not
+        self._begun = self._event()
+        batch = to_batch(self._buffers[upload.place].tensors, self._spec, upload.sampled.population)
+        return Drawn(batch, upload.key, upload.mean_version, upload.place)
+
+    def done(self, drawn: Drawn, priorities: Tensor) -> None:
+        """Sends the next slots on their way; waits for the update AHEAD of this one and sends its priorities."""
+        room = self._room.popleft()
+        room.copy_(priorities, non_blocking=True)
+        ended = self._event()
+        self._buffers[drawn.place].read = ended
+        self._vacant.append(drawn.place)
+        self._answers.append(_Answer(drawn.key, room, self._begun, ended))
+        with self._metrics.phase("copy"):
+            self._upload(0.0)  # while this update computes
+        while len(self._answers) > AHEAD:
+            self._send()
+
+    def finish(self) -> None:
+        """Waits for the last updates."""
+        while self._answers:
+            self._send()
+
+    def _event(self) -> Any:
+        event = self._streams.Event(enable_timing=True)
+        event.record(self._streams.current_stream())
+        return event
+
+    def _upload(self, timeout_seconds: float) -> None:
+        """Gives slots back that have been copied; begins to copy those that replay has filled, as far as there are buffers."""
+        while self._copying and self._copying[0].copied.query():
+            self._sampler.release(self._copying.popleft().sampled)
+        while self._vacant and (sampled := self._sampler.next(timeout_seconds)) is not None:
+            timeout_seconds = 0.0
+            place = self._vacant.popleft()
+            buffer, arrays = self._buffers[place], sampled.arrays
+            copied = self._streams.Event()
+            with self._streams.stream(self._side):
+                if buffer.read is not None:
+                    self._side.wait_event(buffer.read)
+                buffer.memory.copy_(self._slots[sampled.slot], non_blocking=True)
+                copied.record(self._side)
+            upload = _Upload(sampled, arrays["key"].copy(), float(arrays["policy_version"].mean()), place, copied)
+            self._uploads.append(upload)
+            self._copying.append(upload)
+
+    def _send(self) -> None:
+        """Waits for the oldest update, and sends its priorities."""
+        answer = self._answers.popleft()
+        with self._metrics.phase("update"):
+            answer.ended.synchronize()
+        self._metrics.spend("device", answer.begun.elapsed_time(answer.ended) / 1000)
+        with self._metrics.phase("send"):
+            self._sampler.update_priorities(answer.key, answer.priorities.numpy())
+        self._room.append(answer.priorities)

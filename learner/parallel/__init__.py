@@ -1,0 +1,1 @@
+"""Several learner processes that learn one policy."""

@@ -1,0 +1,1 @@
+"""One optimiser step: micro-batches, mixed precision, compiled and recorded updates."""

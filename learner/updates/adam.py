@@ -1,0 +1,61 @@
+"""Adam (Kingma and Ba 2015, arXiv:1412.6980), in the form that a device is best at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from learner.devices.capabilities import Capabilities
+
+BETAS = (0.9, 0.999)
+
+
+def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float, able: Capabilities) -> Optimizer:
+    """Adam for these groups of parameters. Its state is the same in every form: what one has kept, another goes on with."""
+    if not able.lerp:
+        return PlainAdam(groups, learning_rate, epsilon)
+    return torch.optim.Adam(
+        groups,
+        lr=learning_rate,
+        betas=BETAS,
+        eps=epsilon,
+        fused=able.adam == "fused",
+        foreach=able.adam == "foreach",
+        capturable=able.graphs,
+    )
+
+
+class PlainAdam(Optimizer):
+    """Adam of operations that every device has, one tensor after the other: torch's own takes lerp, which DirectML leaves to the
+    CPU. Algorithm 1 of the paper, its corrections of the bias drawn together as at the end of section 2, but for epsilon, which
+    is added to the corrected root, as torch does."""
+
+    def __init__(self, groups: list[dict[str, Any]], learning_rate: float, epsilon: float) -> None:
+        """As torch.optim.Adam; a group may bring an `lr` of its own."""
+        super().__init__(groups, {"lr": learning_rate, "betas": BETAS, "eps": epsilon})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Moves every parameter that has a gradient. Takes no closure."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, group)
+
+    def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())  # on the host, where it is read
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        first, second = group["betas"]
+        state["step"] += 1
+        step = float(state["step"])
+        mean = state["exp_avg"].mul_(first).add_(gradient, alpha=1 - first)
+        square = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        root = square.sqrt().mul_((1 - second**step) ** -0.5).add_(group["eps"])
+        parameter.addcdiv_(mean, root, value=-group["lr"] / (1 - first**step))

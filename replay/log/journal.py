@@ -1,0 +1,129 @@
+"""The table's life beyond its process: every chunk in the segment log, priorities and counters beside it, both restored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from replay.config import ReplayConfig
+from replay.log.background import Background
+from replay.log.segment_log import SegmentLog
+from replay.log.segments import Scan, read_chunk, scan
+from replay.log.state import DamagedState, TableState, read_state, write_state
+from replay.table.table import Table
+from transport.compression import CorruptChunk
+from transport.lifetime import say
+from transport.messages import Insert
+from transport.metrics import Record
+
+STATE_FILE = "state.npz"
+PROGRESS_SECONDS = 3.0
+SEGMENTS_PER_RING = 8  # at least: a small table must not keep a large file for a few chunks,
+SEGMENT_CHUNKS = 16  # nor make a file for every few
+
+
+class RestoreStopped(Exception):
+    """The process was asked to stop while it restored."""
+
+
+class Journal:
+    """Fills a table from a folder, then writes down what happens to it. Owned by the thread that owns the table."""
+
+    def __init__(self, folder: Path, table: Table, config: ReplayConfig, going_on: Callable[[], bool]) -> None:
+        """Restores what the folder holds. Raises LogRefused, RestoreStopped, OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._table, self._config = table, config
+        self._state_path = folder / STATE_FILE
+        found = scan(folder, table.spec)
+        state = self._read_state()
+        self.counters = restore(table, found, state, going_on)
+        self.losses: Record = {"torn_chunks": found.torn, "damaged_chunks": found.damaged, "missing_chunks": found.missing}
+        self._background = Background()
+        chunks = max(table.capacity // table.spec.chunk_length // SEGMENTS_PER_RING, SEGMENT_CHUNKS)
+        self.log = SegmentLog(folder, table.spec, chunks, found, self._background)
+        self._next_sync = time.monotonic() + config.fsync_seconds
+        self._next_state = time.monotonic() + config.state_seconds
+
+    def next_sequence(self, writer: str, incarnation: int) -> int:
+        """The sequence below which everything of one life of an actor has been written down."""
+        known, sequence = self.log.writers.get(writer, (incarnation, 0))
+        return sequence if known == incarnation else 0
+
+    def append(self, writer: str, incarnation: int, message: Insert, parts: list[bytes]) -> None:
+        """Writes down the chunk that the table gets next."""
+        self.log.append(self._table.next_key, writer, incarnation, message, parts)
+        self.log.evict_below(self._table.oldest_key)
+
+    def turn(self, counters: Callable[[], Record]) -> None:
+        """Does what is due. The disk's part of it is done elsewhere; here it costs a copy of the priorities."""
+        now = time.monotonic()
+        if now < self._next_sync or self._background.behind:
+            return
+        self._next_sync = now + self._config.fsync_seconds
+        self.log.sync()
+        if now >= self._next_state:
+            self._next_state = now + self._config.state_seconds
+            self._save(counters())
+
+    def close(self, counters: Record) -> None:
+        """Saves the state; returns when everything is on disk."""
+        self.log.close()
+        self._save(counters)
+        self._background.close()
+
+    def _save(self, counters: Record) -> None:
+        state = replace(self._table.state(), counters=counters)
+        self._background.submit(lambda: write_state(self._state_path, state))
+
+    def _read_state(self) -> TableState | None:
+        try:
+            return read_state(self._state_path, self._table.spec.chunk_length)
+        except DamagedState as error:
+            say(f"{error}: all items begin with the priorities that they came with")
+            return None
+
+
+def restore(table: Table, found: Scan, state: TableState | None, going_on: Callable[[], bool]) -> Record:
+    """Fills an empty table with the newest chunks that it can hold; returns the server's counters. Raises RestoreStopped."""
+    begun = time.monotonic()
+    if state:
+        table.begin_from(state)
+    newest = found.entries[-1].header.key if found.entries else -1
+    wanted = [entry for entry in found.entries if entry.header.key > newest - table.capacity // table.spec.chunk_length]
+    counters = dict(state.counters) if state else {}
+    saved_next = state.next_chunk if state else 0
+    unsaved = chunks = 0
+    next_word = begun + PROGRESS_SECONDS
+    for path, entries in groupby(wanted, lambda entry: entry.path):
+        with open(path, "rb") as file:
+            for entry in entries:
+                if not going_on():
+                    raise RestoreStopped
+                if time.monotonic() >= next_word:
+                    next_word = time.monotonic() + PROGRESS_SECONDS
+                    say(f"restoring: {table.size:,} items so far ({chunks / len(wanted):.0%})")
+                try:
+                    chunk = read_chunk(file, entry, table.spec)
+                except CorruptChunk:
+                    found.damaged += 1
+                    continue
+                items = table.restore(entry.header.key, chunk)
+                chunks += 1
+                if entry.header.key >= saved_next:
+                    unsaved += items
+                    counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + 1
+    found.missing = max(saved_next - newest - 1, 0)
+    table.skip_to(max(saved_next, newest + 1))
+    table.inserted_items += unsaved
+    if state:
+        table.restore_priorities(state)
+    counters.update(inserted_steps=float(table.inserted_items), sampled_items=float(table.sampled_items))
+    if found.entries or found.torn or found.damaged or found.missing:
+        lost = "".join(
+            f", {number:,} {how}" for number, how in ((found.damaged, "damaged"), (found.missing, "missing at the end")) if number
+        )
+        say(f"restored {table.size:,} items in {time.monotonic() - begun:.1f} s ({found.torn:,} torn{lost})")
+    return counters

@@ -1,0 +1,167 @@
+"""Acknowledged chunks on disk: append-only segments, each deleted once all of its chunks have been evicted.
+
+A record is written whole before its chunk is acknowledged: the death of any process loses nothing. A power cut may lose what
+was written since the last fsync.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from replay.log.background import Background
+from replay.log.segments import ChunkHeader, Scan, SegmentStart, Writers, pack_record, segments
+from transport.experience import ExperienceSpec
+from transport.lifetime import say
+from transport.messages import Insert
+from transport.run_dir import sync_folder
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+RETRY_SECONDS = 5.0  # after the disk was full
+
+
+class Amount(NamedTuple):
+    """So much of a log."""
+
+    chunks: int
+    bytes: int
+
+
+class SegmentLog:
+    """Appends chunks. Never raises for a disk that is full or broken: it says so once, goes on without, and tries again."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec, segment_chunks: int, found: Scan, background: Background) -> None:
+        """Continues behind what was `found`, in a new segment. `segment_chunks`: a segment holds no more chunks than this."""
+        self._folder, self._spec, self._segment_chunks, self._background = folder, spec, segment_chunks, background
+        self.writers = found.writers
+        last_keys = {path: -1 for path in segments(folder)}
+        last_keys.update({entry.path: entry.header.key for entry in found.entries})
+        self._closed = deque((path, key, path.stat().st_size) for path, key in last_keys.items())
+        self._file: BinaryIO | None = None
+        self._path = folder
+        self._size = self._chunks = 0
+        self._last_key = -1
+        self._retry_at = 0.0
+        self._suspended = False
+        self.unlogged = 0  # chunks acknowledged while nothing could be written
+        self._written = self._synced = Amount(0, 0)  # of this life; the latter replaced as one by the background
+
+    @property
+    def unsynced(self) -> Amount:
+        """What has been acknowledged but a power cut would take: written, and not known to be on the disk itself."""
+        return Amount(self._written.chunks - self._synced.chunks, self._written.bytes - self._synced.bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all segments."""
+        return self._size + sum(size for _, _, size in self._closed)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether chunks are acknowledged without being on disk."""
+        return self._suspended
+
+    def append(self, key: int, writer: str, incarnation: int, message: Insert, parts: Sequence[bytes]) -> None:
+        """Writes a chunk. When this returns the death of this process does not lose it, unless the log is suspended."""
+        writers_before = dict(self.writers) if self._file is None else {}
+        self.writers[writer] = (incarnation, message.sequence + 1)
+        if self._suspended and time.monotonic() < self._retry_at:
+            self.unlogged += 1
+            return
+        sizes = tuple(map(len, parts))
+        header = ChunkHeader(key, writer, incarnation, message.sequence, message.stream, message.length, message.crc32, sizes)
+        try:
+            if self._file is None:
+                self._open(key, writers_before)
+            record = pack_record(header, parts)
+            self._write(record)
+        except OSError as error:
+            self._suspend(error)
+            return
+        if self._suspended:
+            self._suspended = False
+            say(f"the segment log is written again; {self.unlogged:,} chunks are in memory only")
+        self._last_key = key
+        self._chunks += 1
+        self._written = Amount(self._written.chunks + 1, self._written.bytes + len(record))
+        if self._size >= SEGMENT_BYTES or self._chunks >= self._segment_chunks:
+            self._finish()
+
+    def evict_below(self, key: int) -> None:
+        """Deletes the segments all of whose chunks have smaller keys. To be called after an append."""
+        while self._closed and self._closed[0][1] < key:
+            path, _, _ = self._closed.popleft()
+            self._background.submit(path.unlink)
+
+    def sync(self) -> None:
+        """Has what was written so far put on the disk itself; does not wait."""
+        file, written = self._file, self._written
+        if file is not None:
+            self._background.submit(lambda: self._sync(file, written))
+
+    def _sync(self, file: BinaryIO, written: Amount) -> None:
+        """In the background: all segments before this one have been synced there."""
+        os.fsync(file.fileno())
+        self._synced = written
+
+    def close(self) -> None:
+        """Ends the segment; it is on disk once the background has ended."""
+        self._finish()
+
+    def _open(self, key: int, writers: Writers) -> None:
+        self._path = self._folder / f"{key:016d}.segment"
+        self._closed = deque(entry for entry in self._closed if entry[0] != self._path)  # one of that name held no chunk
+        file = open(self._path, "wb", buffering=0)
+        self._file, self._size, self._chunks = file, 0, 0
+        try:
+            self._write(pack_record(SegmentStart(self._spec.digest, key, writers)))
+        except OSError:
+            self._file = None
+            file.close()
+            raise
+        self._background.submit(lambda: sync_folder(self._folder))
+
+    def _write(self, record: bytes) -> None:
+        """All of a record or, where that fails, nothing of it."""
+        file, left = self._file, memoryview(record)
+        assert file is not None
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            try:
+                file.seek(self._size)
+                file.truncate()
+            except OSError:
+                self._finish()  # its tail is torn; the next attempt makes a new segment
+            raise
+        self._size += len(record)
+
+    def _suspend(self, error: OSError) -> None:
+        self.unlogged += 1
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        if not self._suspended:
+            self._suspended = True
+            say(
+                f"the segment log cannot be written ({error.strerror}): training goes on, but until it can, chunks are "
+                "acknowledged in memory only and would be lost with this process"
+            )
+
+    def _finish(self) -> None:
+        """Ends the segment that is being written, if there is one."""
+        file = self._file
+        if file is None:
+            return
+        self._closed.append((self._path, self._last_key, self._size))
+        self._file, self._size, self._chunks = None, 0, 0
+        written = self._written
+
+        def end() -> None:
+            with file:
+                self._sync(file, written)
+
+        self._background.submit(end)

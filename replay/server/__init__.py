@@ -1,0 +1,1 @@
+"""The replay process: its sockets' two sides, actors and learners, and the table between them."""

@@ -1,0 +1,207 @@
+"""Rollouts: whole chunks, each drawn once, oldest first. What was collected under old weights must not be learned from twice."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from replay.config import ReplayConfig
+from replay.server.arrivals import Pending, Writer, read_arrival
+from replay.table import capacity
+from replay.table.storage import resting_columns, rollout_array, rollout_layout
+from replay.table.table import RejectedChunk, check_rewards
+from transport.experience import Chunk, Columns, ExperienceSpec
+from transport.messages import SampleRequest
+from transport.metrics import Metrics, Record
+from transport.slab import Layout
+
+
+class Rollouts:
+    """Chunks wait here as they came until the learner lends a slot; they are unpacked straight into it.
+
+    Acknowledged means drawn: a chunk is done with only when its whole batch is. Together with credit for one batch that is
+    double buffering: while the learner trains on a batch, actors collect the next and cannot begin the one after. Where the
+    learner is several processes, a batch of each, filled one after the other, are one batch to the actors. Nothing is
+    written to disk, since a chunk that has not been drawn is still held by its writer.
+    """
+
+    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, metrics: Metrics, lent_chunks: int) -> None:
+        """`lent_chunks`: chunks in the learner's slots. Raises ValueError when the memory budget is too small."""
+        capacity.slots(spec, config, lent_chunks)
+        self._overhead_bytes = capacity.overhead_bytes(spec, config, lent_chunks)
+        self._spec, self._config, self._metrics = spec, config, metrics
+        self.pending: deque[Pending] = deque()
+        self.advanced: set[Writer] = set()
+        self._request: SampleRequest | None = None  # the one whose slot is being filled
+        self._filled = 0  # the first so many of `pending` lie in it
+        self._items = 0  # items in these
+        self._next_key = 0
+        self._newest = -1  # policy_version
+        self._batch = 0  # chunks of a batch of every learner; 0 while none has been there
+        self._streams = 1  # of all writers
+        self._shares: dict[Writer, int] = {}  # chunks of a batch that each should bring: together exactly the batch
+
+    def refusal(self, rollouts: bool) -> str:
+        """Rollouts only."""
+        return "" if rollouts else "draws items, but replay.selector is fifo: set replay.selector to prioritised or uniform"
+
+    def layout(self, batch_size: int) -> Layout:
+        """`batch_size` chunks."""
+        return rollout_layout(self._spec, batch_size)
+
+    def connect(self, batch: int, lent: int) -> None:
+        """From the next division on, credit follows the batch: that of all learners together."""
+        self._batch = batch
+
+    def disconnect(self, batch: int, lent: int) -> None:
+        """Chunks wait for the other learners or the next one; they get those, too, that lay in a slot of this one."""
+        if batch:  # without any learner the last batch stays the measure of credit
+            self._batch = batch
+
+    @property
+    def receive_bytes(self) -> int:
+        """As configured."""
+        return self._config.receive_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Chunks that wait, and rollouts."""
+        return self._overhead_bytes
+
+    @property
+    def policy_version(self) -> int:
+        """The newest when the learner last asked: what is acted under older weights may be too old when it is drawn."""
+        return self._newest
+
+    @property
+    def holds(self) -> bool:
+        """Until a batch is asked for and complete."""
+        return True
+
+    def insert(self) -> None:
+        """Nothing is taken before it is asked for."""
+
+    def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
+        """Unpacks what has come into the slot, dropping what is too old; the batch is drawn when it is complete."""
+        if request is not self._request:
+            self._request, self._filled, self._items = request, 0, 0
+            if request.oldest_version >= 0:
+                self._newest = request.oldest_version + self._config.max_policy_lag
+        chunks = len(arrays["key"])
+        while self._filled < min(chunks, len(self.pending)):
+            items = self._unpack(self.pending[self._filled], arrays, request.oldest_version)
+            if items is None:
+                dropped = self.pending[self._filled]
+                del self.pending[self._filled]
+                self._done_with([dropped])
+            else:
+                self._filled += 1
+                self._items += items
+        if self._filled < chunks:
+            return None
+        self._done_with([self.pending.popleft() for _ in range(chunks)])
+        self._next_key += chunks
+        self._request = None
+        self._metrics.count("inserted_steps", self._items)
+        self._metrics.count("inserted_chunks", chunks)
+        return self._items
+
+    def _unpack(self, pending: Pending, arrays: dict[str, np.ndarray], oldest_version: int) -> int | None:
+        """Fills the next row of a batch and says how many items that are; None, and counted, for what cannot be learned from."""
+        at, spec = self._filled, self._spec
+        room: Columns = {column.name: arrays[rollout_array(spec, column.name)][at] for column in resting_columns(spec)}
+        try:
+            chunk = read_arrival(spec, pending.message, pending.parts, room, pending.writer.streams)
+            check_rewards(spec, chunk, self._config.reward_limit)
+        except RejectedChunk:
+            self._metrics.count("rejected")
+            pending.writer.rejected += 1
+            return None
+        versions = self._versions(chunk)
+        if len(versions) and versions.max() < oldest_version:
+            self._metrics.count("dropped_chunks")
+            return None
+        rows = spec.rows(chunk.length)
+        for name, target in room.items():
+            if not np.may_share_memory(target, chunk.columns[name]):
+                target[:rows] = chunk.columns[name]
+            target[rows:] = 0
+        arrays["length"][at] = chunk.length
+        arrays["key"][at] = self._next_key + at
+        return len(versions)
+
+    def _versions(self, chunk: Chunk) -> np.ndarray:
+        """[items] the policy_version of each item."""
+        items = slice(self._spec.history, self._spec.history + chunk.length)
+        return chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0]
+
+    def _done_with(self, chunks: Iterable[Pending]) -> None:
+        for chunk in chunks:
+            chunk.writer.waiting -= 1
+            self.advanced.add(chunk.writer)
+        for writer in self.advanced:
+            left = (chunk.message.sequence for chunk in self.pending if chunk.writer is writer)
+            writer.inserted = next(left, writer.received)
+
+    @property
+    def population(self) -> int:
+        """Nothing is drawn from among others."""
+        return 0
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        """What was drawn is gone."""
+        return 0
+
+    def writers_changed(self, present: list[Writer]) -> None:
+        """Divides the batch by streams, without a remainder: what is collected beyond a batch would be old in the next."""
+        self._streams = max(sum(writer.streams for writer in present), 1)
+        streams = divided = 0
+        self._shares = {}
+        for writer in present:
+            streams += writer.streams
+            self._shares[writer] = self._batch * streams // self._streams - divided
+            divided += self._shares[writer]
+
+    def credit_chunks(self, writer: Writer) -> int:
+        """`max_policy_lag` times its share of a batch, or times a chunk per stream where that is more.
+
+        The receive budget limits it, but never to less than the share, or both sides would wait for ever. What was dropped but
+        cannot be acknowledged yet, because an older chunk of the same writer still waits, comes on top.
+        """
+        share = self._shares.get(writer, 0)
+        room = self._config.receive_bytes * writer.streams // (self._streams * self._spec.chunk_bytes)
+        dropped = writer.received - writer.inserted - writer.waiting
+        return max(share, min(self._config.max_policy_lag * max(share, writer.streams), room), 1) + dropped
+
+    def credit_bytes(self, writer: Writer) -> int:
+        """A writer may send while less than its credit is under way: one byte lets the last chunk go, and no more."""
+        return (self.credit_chunks(writer) - 1) * self._spec.chunk_bytes + 1
+
+    def written(self, name: str, incarnation: int) -> int:
+        """Nothing is."""
+        return 0
+
+    @property
+    def counters(self) -> Record:
+        """Of this life only."""
+        return {"dropped_chunks": 0.0}
+
+    def turn(self, counters: Callable[[], Record]) -> None:
+        """Nothing goes to the disk."""
+
+    def close(self, counters: Callable[[], Record]) -> None:
+        """Nothing goes to the disk."""
+
+    def measure(self) -> None:
+        """What waits for a batch, beside how much a batch is."""
+        self._metrics.gauge("items", sum(chunk.message.length for chunk in self.pending))
+        self._metrics.gauge("capacity", self._batch * self._spec.chunk_length)
+        self._metrics.gauge("samples_per_insert", 1.0)
+        self._metrics.gauge("bytes", sum(sum(map(len, chunk.parts)) for chunk in self.pending))
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
+        return "serves whole chunks, oldest first, each once; nothing is kept"

@@ -1,0 +1,48 @@
+"""How much experience a table holds: known before anything is started."""
+
+from __future__ import annotations
+
+from replay.config import ReplayConfig
+from replay.table.storage import batch_layout, resting_columns, rollout_layout
+from transport.experience import ExperienceSpec
+
+PROCESS_BYTES = 120_000_000  # interpreter, libraries, buffers of sockets, copies of priorities on their way to the disk
+TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per leaf, and indices come on top
+
+
+def slot_bytes(spec: ExperienceSpec) -> int:
+    """Bytes that a chunk takes, with what it takes to draw its items."""
+    rows = spec.rows(spec.chunk_length)
+    return rows * sum(column.row_bytes for column in resting_columns(spec)) + spec.chunk_length * (1 + TREE_BYTES_PER_ITEM)
+
+
+def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent: int) -> int:
+    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent` items, or chunks (fifo)."""
+    if config.selector == "fifo":  # what waits for a batch may take more than the receive budget
+        return PROCESS_BYTES + max(config.receive_bytes, lent * spec.chunk_bytes) + rollout_layout(spec, lent).slot_bytes
+    return PROCESS_BYTES + config.receive_bytes + batch_layout(spec, lent).slot_bytes
+
+
+def slots(spec: ExperienceSpec, config: ReplayConfig, lent: int = 0) -> int:
+    """Chunks that can be held, one slot being kept vacant; fifo holds none. Raises ValueError, with one line, if too few."""
+    length, size = spec.chunk_length, slot_bytes(spec)
+    overhead = overhead_bytes(spec, config, lent)
+    if config.selector == "fifo":
+        if overhead > config.budget_bytes:
+            raise ValueError(
+                f"replay.budget_bytes {config.budget_bytes:,} leaves no room for {overhead:,} bytes of chunks that wait, "
+                "rollouts and the process: raise it, or lower replay.receive_bytes"
+            )
+        return 0
+    found = min(max(config.capacity // length, 1), (config.budget_bytes - overhead) // size - 1)
+    if found < 1:
+        raise ValueError(
+            f"replay.budget_bytes {config.budget_bytes:,} leaves no room for two chunks of {size:,} bytes beside the "
+            f"{overhead:,} for chunks that wait, batches and the process: raise it, or lower replay.receive_bytes"
+        )
+    if found * length < config.min_size:
+        raise ValueError(
+            f"replay holds {found * length:,} items of {spec.row_bytes:,} bytes at most but replay.min_size is "
+            f"{config.min_size:,}: raise replay.capacity or replay.budget_bytes, or lower replay.min_size"
+        )
+    return found
