@@ -280,7 +280,7 @@ def validate(config: RunConfig) -> list[str]:
         (learner.batch_size % learner.accumulation == 0,
          f"learner.accumulation ({learner.accumulation}) must divide learner.batch_size ({learner.batch_size})"),
         (rollouts or replay.min_size <= replay.capacity,
-         f"replay.table.capacity ({replay.capacity}) must be at least replay.min_size ({replay.min_size})"),
+         f"replay.capacity ({replay.capacity}) must be at least replay.min_size ({replay.min_size})"),
         (rollouts or learner.batch_size <= replay.min_size,
          f"replay.min_size ({replay.min_size}) must be at least learner.batch_size ({learner.batch_size})"),
         (replay.samples_per_insert_low < replay.samples_per_insert_high,

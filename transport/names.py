@@ -1,0 +1,57 @@
+"""Finds what a name stands for, at every seam: a built-in's short name, or `package.module:Name` of anyone's package."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class UnknownName(ValueError):
+    """A name that stands for nothing: one line that says why, and what to write instead."""
+
+
+def find(name: str, builtin: Mapping[str, str], kind: str) -> Any:
+    """What `name` stands for.
+
+    `builtin` maps short names to references; `kind` is the word for messages, such as "algorithm". A reference is
+    `package.module:Name`; the working directory is searched too. Raises UnknownName.
+    """
+    module_name, _, attribute = builtin.get(name, name).partition(":")
+    if not attribute:
+        raise UnknownName(f"no {kind} is called {name!r}; {nearest(name, builtin)}; one of your own is package.module:Name")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            place = f"in {os.getcwd()} or among the installed packages"
+            raise UnknownName(f"{kind} {name}: there is no module {error.name} {place}") from error
+        raise UnknownName(f"{kind} {name}: {module_name} needs {error.name}, which is not installed") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UnknownName(f"{kind} {name}: {module_name} cannot be imported: {reason}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UnknownName(f"{kind} {name}: {module_name} has no {attribute}; {nearest(part, public(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the likely one, or all known ones."""
+    names = sorted(known)
+    lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), lower, 1, 0.5)
+    if close:
+        return f"did you mean {lower[close[0]]}?"
+    return "there is none" if not names else "known: " + ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+
+
+def public(module: object) -> list[str]:
+    """The names of a module that do not begin with an underscore."""
+    return [name for name in dir(module) if not name.startswith("_")]
