@@ -74,6 +74,7 @@ def _group_lives(group: int) -> bool:
 
 
 def test_the_parent_imports_neither_torch_nor_gymnasium() -> None:
-    code = "import sys, actors.envs.preflight, actors.envs.make; print([m for m in ('torch', 'gymnasium', 'cv2') if m in sys.modules])"
+    heavy = "print([m for m in ('torch', 'gymnasium', 'cv2') if m in sys.modules])"
+    code = f"import sys, actors.envs.preflight, actors.envs.make; {heavy}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, check=True)
     assert done.stdout.strip() == "[]"

@@ -410,7 +410,8 @@ def test_a_duration_may_carry_a_unit(text: str, seconds: float) -> None:
 
 def test_the_command_line_imports_neither_torch_nor_a_simulator() -> None:
     code = (
-        "import sys, deploy.cli.main, deploy.supervision.service; print([m for m in ('torch', 'gymnasium', 'cv2', 'nes_py') if m in sys.modules])"
+        "import sys, deploy.cli.main, deploy.supervision.service; "
+        "print([m for m in ('torch', 'gymnasium', 'cv2', 'nes_py') if m in sys.modules])"
     )
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
