@@ -8,8 +8,9 @@ import subprocess
 
 from deploy import runs
 from deploy.config import options
-from deploy.config.run import FLAGS, ConfigError, Layer, load_run_config, nearest, read_toml, resolve
+from deploy.config.run import FLAGS, ConfigError, Layer, load_run_config, read_run, resolve
 from deploy.supervision.process import ROOT, check_actor_python, child_environment, python_command
+from transport.names import nearest
 from transport.run_dir import RunDir
 
 FAILED = 1
@@ -41,7 +42,7 @@ def _other_env(parsed: argparse.Namespace, run: RunDir) -> list[str]:
     changed = options.given(parsed).get("env", {})
     if not changed:
         return []
-    resolve([Layer(str(run.config), read_toml(run.config)), Layer(FLAGS, {"env": changed})])
+    resolve([read_run(run.config), Layer(FLAGS, {"env": changed})])
     return ["--env", json.dumps(changed)]
 
 

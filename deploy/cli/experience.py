@@ -6,10 +6,11 @@ import argparse
 import json
 
 from deploy import runs
-from deploy.config.run import ConfigError, nearest
+from deploy.config.run import ConfigError
 from replay.log import provenance
 from replay.log.segments import LogRefused
 from transport.experience import ExperienceSpec, read_spec
+from transport.names import nearest
 from transport.run_dir import RunDir
 
 

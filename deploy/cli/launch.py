@@ -29,7 +29,6 @@ from deploy.config.run import (
     changes_refused_on_resume,
     layers,
     load_run_config,
-    nearest,
     resolve,
     validate,
     write_config,
@@ -41,6 +40,7 @@ from deploy.supervision.service import own_cores, read_steps
 from learner.config import DqnConfig, LearnerConfig, PpoConfig, SacConfig
 from replay.table import capacity
 from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
+from transport.names import nearest
 from transport.run_dir import RunDir, write_atomically
 
 PROBE_SECONDS = 120.0

@@ -15,12 +15,13 @@ from actors.envs.make import EnvError, known_envs
 from deploy import runs
 from deploy.cli import access, children, doctor, experience, launch
 from deploy.config import options
-from deploy.config.run import ConfigError, load_run_config, nearest, presets
+from deploy.config.run import ConfigError, load_run_config, presets
 from deploy.reporting import logs, status
 from deploy.supervision import service
 from deploy.supervision.process import ROOT
 from transport.experience import SpecError
 from transport.messages import MOST_ACTORS, Message, Scale, Scaling, Stop, Stopping
+from transport.names import nearest
 from transport.run_dir import RunDir
 from transport.sockets.channel import Client
 from transport.sockets.keys import OPERATOR

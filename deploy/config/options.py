@@ -12,7 +12,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo
 
 from actors.config import ActorsConfig, EnvConfig
-from deploy.config.run import ALGORITHMS, ConfigError, RunConfig, Tree, nearest
+from deploy.config import renamed
+from deploy.config.run import ALGORITHMS, ConfigError, RunConfig, Tree
+from transport.names import nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 SHORT = {
@@ -232,6 +234,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str], flags_of: C
     for text in unknown:
         if text.startswith("-"):
             flag = text.partition("=")[0]
+            if new := renamed.new_name(flag.removeprefix("--")):
+                raise ConfigError(f"{flag} is called --{new.replace('_', '-')} now")
             raise ConfigError(f"unknown option {flag}; {nearest(flag, flags_of(options.command))}")
     if unknown:
         raise ConfigError(f"unexpected {unknown[0]!r}; see `headrace {options.command} --help`")

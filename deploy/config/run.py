@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import ipaddress
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,8 +16,10 @@ import tomli_w
 from msgspec import Meta, Struct
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
+from deploy.config import renamed
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
 from replay.config import ReplayConfig
+from transport.names import nearest
 
 Tree = dict[str, Any]
 PRESETS = Path(__file__).parent.parent / "presets"
@@ -131,15 +132,6 @@ class Preset:
         return str(self.layer.values.get("algorithm", {}).get("name", ""))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a complaint about an unknown word: the likely one, or all there are."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, 1, 0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    return "there is none" if not names else "known: " + ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-
-
 def read_toml(path: Path) -> Tree:
     """Raises ConfigError naming the file and the place."""
     try:
@@ -148,6 +140,31 @@ def read_toml(path: Path) -> Tree:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def read_file(path: Path) -> Layer:
+    """A user's settings, or a copy of a run's config.toml. Raises ConfigError."""
+    values = read_toml(path)
+    _check_format(path, values.pop("format", renamed.FORMAT))
+    return Layer(str(path), values)
+
+
+def read_run(path: Path) -> Layer:
+    """A run's own config.toml; one of an older version is brought up to date. Raises ConfigError."""
+    values = read_toml(path)
+    number = values.pop("format", 1)
+    _check_format(path, number)
+    return Layer(str(path), values if number == renamed.FORMAT else renamed.migrated(values))
+
+
+def _check_format(path: Path, number: object) -> None:
+    if not isinstance(number, int) or number < 1:
+        raise ConfigError(f"{path}: format must be a whole number, not {number!r}")
+    if number > renamed.FORMAT:
+        raise ConfigError(
+            f"{path} was written by a newer version of Headrace (format {number}, this one reads up to {renamed.FORMAT}): "
+            "use that version, or another --run"
+        )
 
 
 def presets() -> tuple[Preset, ...]:
@@ -175,11 +192,11 @@ def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, w
     if wanted is not None and wanted not in known:
         raise ConfigError(f"--preset: no preset {wanted!r}; {nearest(wanted, known)}")
     above = [known[wanted].layer] if wanted is not None else []
-    above += [Layer(str(file), read_toml(file))] if file else []
+    above += [read_file(file)] if file else []
     above.append(Layer(FLAGS, flags))
     asked = _last(above, "algorithm", "name")
     if stopped is not None:
-        below = Layer(str(stopped), read_toml(stopped))
+        below = read_run(stopped)
         before = _last([below], "algorithm", "name")
         if asked not in (None, before):
             raise ConfigError(f"this run was made with --algo {before}; use --fresh to start anew or --run for another run")
@@ -235,6 +252,10 @@ def resolve(stack: Sequence[Layer], on_gpu: bool = False) -> RunConfig:
 
 def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None:
     for key, value in values.items():
+        if reason := renamed.withdrawn(f"{prefix}{key}", value):
+            raise ConfigError(f"{origin}: {prefix}{key} = {value!r} is no longer taken: {reason}")
+        if key not in known and (new := renamed.new_name(f"{prefix}{key}")):
+            raise ConfigError(f"{origin}: {prefix}{key} is called {new} now")
         if key not in known:
             where = f"table [{prefix[:-1]}]" if prefix else "the top level"
             raise ConfigError(f"{origin}: unknown key {prefix}{key} in {where}; {nearest(key, known)}")
@@ -306,9 +327,9 @@ def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:
 
 def write_config(config: RunConfig) -> bytes:
     """The resolved configuration as TOML."""
-    return tomli_w.dumps(msgspec.to_builtins(config)).encode()
+    return tomli_w.dumps({"format": renamed.FORMAT} | msgspec.to_builtins(config)).encode()
 
 
 def load_run_config(path: Path) -> RunConfig:
     """Reads a run's config.toml. Raises ConfigError."""
-    return resolve([Layer(str(path), read_toml(path))])
+    return resolve([read_run(path)])

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from deploy.cli import main as cli
+from deploy.config import renamed
+from deploy.config.run import ConfigError, RunConfig, layers, load_run_config, read_run, resolve, write_config
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two options that exchanged a name, and a value that went."""
+    table = {"learner.rate": "learner.learning_rate", "learner.prefetch": "learner.threads", "learner.waves": "learner.prefetch"}
+    monkeypatch.setattr(renamed, "RENAMED", table)
+    monkeypatch.setattr(renamed, "WITHDRAWN", {("replay.selector", "best"): "leave it out"})
+
+
+def test_an_old_key_in_a_users_file_answers_with_the_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[learner]\nrate = 0.1\n")
+    with pytest.raises(ConfigError, match="mine.toml: learner.rate is called learner.learning_rate now"):
+        resolve(layers({}, file))
+
+
+@pytest.mark.parametrize("typed", ["--learner.rate", "--learner.rate=0.1"])
+def test_an_old_flag_answers_with_the_new_one_and_status_2(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["up", typed, *(["0.1"] if "=" not in typed else [])]) == 2
+    assert capsys.readouterr().err == "headrace: --learner.rate is called --learner.learning-rate now\n"
+
+
+def test_a_value_that_is_no_longer_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[replay]\nselector = "best"\n')
+    with pytest.raises(ConfigError, match="replay.selector = 'best' is no longer taken: leave it out"):
+        resolve(layers({}, file))
+
+
+def test_a_run_of_the_first_format_is_read_with_todays_names_even_where_names_were_exchanged(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[learner]\nrate = 0.5\nprefetch = 2\nwaves = 7\n[replay]\nselector = "best"\n')
+    assert read_run(file).values == {"learner": {"learning_rate": 0.5, "threads": 2, "prefetch": 7}, "replay": {}}
+    config = load_run_config(file)
+    assert (config.learner.learning_rate, config.learner.threads, config.learner.prefetch) == (0.5, 2, 7)
+    assert config.replay.selector == RunConfig().replay.selector
+
+
+def test_what_is_written_today_is_not_renamed_again(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    config = resolve(layers({"learner": {"prefetch": 5}}))
+    file.write_bytes(write_config(config))
+    assert load_run_config(file) == config
+    assert resolve(layers({}, file)).learner.prefetch == 5, "as a user's own file, too"
+
+
+def test_a_run_made_by_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"format = {renamed.FORMAT + 1}\nseed = 3\n")
+    for read in (load_run_config, lambda path: layers({}, path), lambda path: layers({}, None, path)):
+        with pytest.raises(ConfigError, match="was written by a newer version of Headrace") as error:
+            read(file)
+        assert "\n" not in str(error.value)
