@@ -35,7 +35,10 @@ from benchmarks import actor_cases
 from benchmarks.processes import end, rate, records, start, wait_until
 from benchmarks.report import Report
 from deploy.config import options
-from deploy.config.run import ConfigError, RunConfig, Tree, layers, merge, resolve
+from deploy.config.errors import ConfigError
+from deploy.config.files import Tree, merge
+from deploy.config.layers import layers, resolve
+from deploy.config.run import RunConfig
 from learner.networks.q_network import build_network
 from learner.weights.distribution import WeightPublisher
 from transport.lifetime import new_incarnation

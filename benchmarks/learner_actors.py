@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.pipeline import CAPACITY, ENV, MIN_SIZE, OPEN, Bench, Case
 from benchmarks.workloads import Setting
-from deploy.config.run import Tree, merge
+from deploy.config.files import Tree, merge
 
 ACTORS = (1, 2, 4, 8, 14)
 OTHERS = 2  # processes beside the actors that want a core: replay and the learner

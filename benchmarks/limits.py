@@ -14,7 +14,8 @@ import numpy as np
 
 from actors.envs.make import make_env
 from actors.envs.vector import VectorEnv
-from deploy.config.run import RunConfig, load_run_config
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
 from transport.experience import Categorical, ExperienceSpec, read_spec
 from transport.lifetime import keep_memory
 from transport.run_dir import RunDir

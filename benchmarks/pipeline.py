@@ -33,7 +33,9 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from benchmarks.processes import end, rate, records, start
 from benchmarks.report import Report
-from deploy.config.run import ConfigError, Tree, layers, load_run_config, merge, resolve, write_config
+from deploy.config.errors import ConfigError
+from deploy.config.files import Tree, merge, write_config
+from deploy.config.layers import layers, load_run_config, resolve
 from transport.run_dir import RunDir
 
 ENV = "benchmarks.null_env:make"

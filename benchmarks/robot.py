@@ -37,7 +37,9 @@ from benchmarks.robot_runs import (
     settings_of,
     train,
 )
-from deploy.config.run import RunConfig, Tree, layers, merge, resolve
+from deploy.config.files import Tree, merge
+from deploy.config.layers import layers, resolve
+from deploy.config.run import RunConfig
 
 PEER = "stable_baselines3"
 CASES = ("rate", "time")

@@ -20,7 +20,9 @@ from actors.evaluation.evaluate import SEED_OFFSET
 from benchmarks.peers import saved_mlp
 from benchmarks.peers.run import Peer
 from benchmarks.processes import records
-from deploy.config.run import RunConfig, Tree, load_run_config
+from deploy.config.files import Tree
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
 from deploy.supervision.process import child_environment, python_command
 from learner.algorithms.policies import acting_policy, build_policy
 from learner.weights.checkpoint import load_into, read

@@ -22,7 +22,9 @@ from typing import Any
 from benchmarks.report import Report
 from benchmarks.robot_runs import HeadraceTraining
 from deploy.config import options
-from deploy.config.run import ConfigError, Tree, layers, merge, resolve
+from deploy.config.errors import ConfigError
+from deploy.config.files import Tree, merge
+from deploy.config.layers import layers, resolve
 from deploy.supervision.process import child_environment, python_command
 
 BACKENDS = ("pybullet", "kinematic")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.config.run import ConfigError
+from deploy.config.errors import ConfigError
 from transport.file_lock import try_lock, unlock
 from transport.names import nearest
 from transport.run_dir import RunDir

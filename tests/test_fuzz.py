@@ -23,7 +23,10 @@ from torch import nn
 from deploy import runs
 from deploy.cli.main import build_parser
 from deploy.config import options
-from deploy.config.run import ConfigError, RunConfig, load_run_config, write_config
+from deploy.config.errors import ConfigError
+from deploy.config.files import write_config
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from replay.config import ReplayConfig

@@ -9,7 +9,9 @@ import shutil
 from pathlib import Path
 
 from deploy import runs
-from deploy.config.run import ConfigError, RunConfig, load_run_config
+from deploy.config.errors import ConfigError
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
 from deploy.minimum_versions import shortfalls
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir, is_loopback, write_atomically

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from deploy import runs
-from deploy.config.run import ConfigError
+from deploy.config.errors import ConfigError
 from replay.log import provenance
 from replay.log.segments import LogRefused
 from transport.experience import ExperienceSpec, read_spec

@@ -21,18 +21,11 @@ from actors.envs.make import EnvError, pinned
 from actors.envs.preflight import Tried, preflight
 from deploy import runs
 from deploy.cli import access
-from deploy.config.run import (
-    ConfigError,
-    Layer,
-    RunConfig,
-    Tree,
-    changes_refused_on_resume,
-    layers,
-    load_run_config,
-    resolve,
-    validate,
-    write_config,
-)
+from deploy.config.checks import changes_refused_on_resume, validate
+from deploy.config.errors import ConfigError
+from deploy.config.files import Layer, Tree, write_config
+from deploy.config.layers import layers, load_run_config, resolve
+from deploy.config.run import RunConfig
 from deploy.reporting.status import Document, algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.process import check_actor_python, child_environment, python_command

@@ -15,7 +15,9 @@ from actors.envs.make import EnvError, known_envs
 from deploy import runs
 from deploy.cli import access, children, doctor, experience, launch
 from deploy.config import options
-from deploy.config.run import ConfigError, load_run_config, presets
+from deploy.config.errors import ConfigError
+from deploy.config.layers import load_run_config
+from deploy.config.presets import presets
 from deploy.reporting import logs, status
 from deploy.supervision import service
 from deploy.supervision.process import ROOT

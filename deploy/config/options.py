@@ -13,7 +13,9 @@ from msgspec.structs import FieldInfo
 
 from actors.config import ActorsConfig, EnvConfig
 from deploy.config import renamed
-from deploy.config.run import ALGORITHMS, ConfigError, RunConfig, Tree
+from deploy.config.errors import ConfigError
+from deploy.config.files import Tree
+from deploy.config.run import ALGORITHMS, RunConfig
 from transport.names import nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec

@@ -16,7 +16,7 @@ hear SIGTERM, and replaced.
 
 from __future__ import annotations
 
-from deploy.config.run import DeployConfig
+from deploy.config.deploy import DeployConfig
 
 LEAST_HANG_SECONDS = 3.5
 SLOWER = 4.0  # than the slowest call in the pre-flight, which sees few, may another be

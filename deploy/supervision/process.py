@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from deploy.config.run import ConfigError
+from deploy.config.errors import ConfigError
 from deploy.supervision.memory import OUT_OF_MEMORY, KernelsVerdict
 from deploy.supervision.reaper import MARK_VARIABLE
 from deploy.supervision.topology import Plan

@@ -18,7 +18,9 @@ from msgspec import structs
 from actors.config import run_seed
 from deploy import runs
 from deploy.cli import access
-from deploy.config.run import RunConfig, load_run_config, write_config
+from deploy.config.files import write_config
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
 from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.status import EVALUATION_KEYS, Document, Gauge, document, duration, figures

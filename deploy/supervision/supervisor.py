@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from deploy.config.run import DeployConfig
+from deploy.config.deploy import DeployConfig
 from deploy.supervision.liveness import Patience
 from deploy.supervision.memory import OUT_OF_MEMORY
 from deploy.supervision.process import Exit

@@ -11,7 +11,8 @@ import pytest
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.evaluate import main
-from deploy.config.run import layers, resolve, write_config
+from deploy.config.files import write_config
+from deploy.config.layers import layers, resolve
 from learner.algorithms.policies import build_policy
 from learner.weights import checkpoint
 from transport.run_dir import RunDir

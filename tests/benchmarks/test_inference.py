@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import inference
 from benchmarks.processes import ONE_THREAD
-from deploy.config.run import layers, resolve
+from deploy.config.layers import layers, resolve
 from learner.algorithms.policies import build_policy
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised

@@ -19,7 +19,9 @@ from benchmarks import robot, success
 from benchmarks.peers import saved_mlp
 from benchmarks.report import Report
 from benchmarks.robot_runs import Act, HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
-from deploy.config.run import RunConfig, layers, merge, resolve, write_config
+from deploy.config.files import merge, write_config
+from deploy.config.layers import layers, resolve
+from deploy.config.run import RunConfig
 from learner.algorithms.policies import build_policy
 from learner.weights.checkpoint import write
 from transport.run_dir import RunDir

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 from deploy import runs
-from deploy.config.run import RunConfig, load_run_config
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
 from deploy.reporting.logs import Terminal
 from deploy.supervision.service import Service
 from deploy.supervision.topology import Plan

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from deploy import runs
-from deploy.config.run import ConfigError, load_run_config
+from deploy.config.errors import ConfigError
+from deploy.config.layers import load_run_config
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, Checkpoints
 from learner.weights.distribution import WeightFollower, WeightPublisher

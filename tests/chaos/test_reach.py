@@ -20,7 +20,8 @@ import pytest
 from deploy import minimum_versions as floors
 from deploy.cli import access
 from deploy.cli import main as cli
-from deploy.config.run import DeployConfig, RunConfig
+from deploy.config.deploy import DeployConfig
+from deploy.config.run import RunConfig
 from deploy.supervision.process import child_environment, python_command
 from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until

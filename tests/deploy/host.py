@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 from deploy import runs
-from deploy.config.run import DeployConfig, RunConfig, write_config
+from deploy.config.deploy import DeployConfig
+from deploy.config.files import write_config
+from deploy.config.run import RunConfig
 from deploy.reporting.logs import Terminal
 from deploy.supervision.service import Service
 from deploy.supervision.topology import Plan

@@ -12,7 +12,8 @@ import torch
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from deploy.config.run import layers, resolve, write_config
+from deploy.config.files import write_config
+from deploy.config.layers import layers, resolve
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.config import PpoConfig

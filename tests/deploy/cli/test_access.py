@@ -10,7 +10,9 @@ import pytest
 from deploy import runs
 from deploy.cli import access
 from deploy.cli import main as cli
-from deploy.config.run import DeployConfig, RunConfig, write_config
+from deploy.config.deploy import DeployConfig
+from deploy.config.files import write_config
+from deploy.config.run import RunConfig
 from transport.run_dir import RunDir
 from transport.sockets.keys import Keys, KeysError
 

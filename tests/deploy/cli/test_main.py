@@ -15,7 +15,10 @@ from deploy import runs
 from deploy.cli import launch
 from deploy.cli import main as cli
 from deploy.config import options
-from deploy.config.run import ConfigError, RunConfig, Tree, layers, load_run_config, resolve
+from deploy.config.errors import ConfigError
+from deploy.config.files import Tree
+from deploy.config.layers import layers, load_run_config, resolve
+from deploy.config.run import RunConfig
 from deploy.supervision.process import child_environment
 from deploy.supervision.topology import topology
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field

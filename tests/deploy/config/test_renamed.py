@@ -4,7 +4,10 @@ import pytest
 
 from deploy.cli import main as cli
 from deploy.config import renamed
-from deploy.config.run import ConfigError, RunConfig, layers, load_run_config, read_run, resolve, write_config
+from deploy.config.errors import ConfigError
+from deploy.config.files import read_run, write_config
+from deploy.config.layers import layers, load_run_config, resolve
+from deploy.config.run import RunConfig
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.config.run import ConfigError
+from deploy.config.errors import ConfigError
 from deploy.supervision import process
 from deploy.supervision.process import ROOT, Child, Exit, check_actor_python, child_environment, python_command
 

@@ -15,7 +15,7 @@ import pytest
 
 from deploy import runs
 from deploy.cli import main as cli
-from deploy.config.run import load_run_config
+from deploy.config.layers import load_run_config
 from deploy.supervision.process import child_environment
 from transport.run_dir import RunDir
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config.run import DeployConfig, RunConfig
+from deploy.config.deploy import DeployConfig
+from deploy.config.run import RunConfig
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.process import Exit
 from deploy.supervision.supervisor import Slot, Supervisor

@@ -2,20 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config import run as module
-from deploy.config.run import (
-    FLAGS,
-    ConfigError,
-    Layer,
-    RunConfig,
-    changes_refused_on_resume,
-    layers,
-    load_run_config,
-    preset_for,
-    presets,
-    resolve,
-    write_config,
-)
+from deploy.config.checks import changes_refused_on_resume
+from deploy.config.errors import ConfigError
+from deploy.config.files import FLAGS, Layer, write_config
+from deploy.config.layers import layers, load_run_config, resolve
+from deploy.config.presets import Preset, preset_for, presets
+from deploy.config.run import RunConfig
 
 
 def from_flags(**flags: object) -> RunConfig:
@@ -48,7 +40,7 @@ def test_the_environment_of_a_file_chooses_the_preset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_every_preset_is_valid_on_cpu_and_gpu(preset: module.Preset, on_gpu: bool) -> None:
+def test_every_preset_is_valid_on_cpu_and_gpu(preset: Preset, on_gpu: bool) -> None:
     assert preset.about
     if preset.envs:
         resolve(layers({"env": {"id": preset.envs[0]}}, wanted=preset.name), on_gpu)

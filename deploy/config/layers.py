@@ -1,0 +1,107 @@
+"""What a run's configuration is made of: presets, a file, the command line, one over the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actors.config import EnvConfig
+from deploy.config import renamed
+from deploy.config.checks import validate
+from deploy.config.errors import ConfigError
+from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, read_file, read_run
+from deploy.config.presets import preset_for, presets
+from deploy.config.run import ALGORITHMS, RunConfig
+from transport.names import nearest
+
+
+def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, wanted: str | None = None) -> list[Layer]:
+    """What a run is made of, weakest first: a stopped run's own config.toml or else the presets of the algorithm and of the
+    environment, the preset that is `wanted` by name, the file, the flags. Raises ConfigError."""
+    known = {preset.name: preset for preset in presets()}
+    if wanted is not None and wanted not in known:
+        raise ConfigError(f"--preset: no preset {wanted!r}; {nearest(wanted, known)}")
+    above = [known[wanted].layer] if wanted is not None else []
+    above += [read_file(file)] if file else []
+    above.append(Layer(FLAGS, flags))
+    asked = _last(above, "algorithm", "name")
+    if stopped is not None:
+        below = read_run(stopped)
+        before = _last([below], "algorithm", "name")
+        if asked not in (None, before):
+            raise ConfigError(f"this run was made with --algo {before}; use --fresh to start anew or --run for another run")
+        return [below, *above]
+    preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked)
+    algorithm = known.get(asked or (preset.algorithm if preset else ""))
+    return [*(found.layer for found in (algorithm, preset) if found), *above]
+
+
+def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
+    """What the strongest layer that says it says of a key; None when none does."""
+    for layer in reversed(stack):
+        table = layer.values.get(section, {})
+        if isinstance(table, dict) and key in table:
+            return table[key]
+    return None
+
+
+def resolve(stack: Sequence[Layer], on_gpu: bool = False) -> RunConfig:
+    """Merges the layers over the built-in defaults. Raises ConfigError with one line about the first thing wrong."""
+    given: Tree = {}
+    for layer in stack:
+        for values in (layer.values, layer.on_gpu if on_gpu else {}):
+            given = merge(given, values)
+    algorithm = given.get("algorithm", {})
+    name = algorithm.get("name", "dqn") if isinstance(algorithm, dict) else "dqn"
+    if name not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm {name!r}; {nearest(str(name), ALGORITHMS)}")
+    defaults = msgspec.to_builtins(RunConfig())
+    defaults["algorithm"] = msgspec.to_builtins(ALGORITHMS[name]())
+    for layer in stack:
+        for values in (layer.values, layer.on_gpu):
+            _refuse_unknown(values, defaults, layer.origin, "")
+    tree = merge(defaults, given)
+    try:
+        config = msgspec.convert(tree, RunConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error), tree, stack)) from error
+    complaints = validate(config)
+    if complaints:
+        raise ConfigError("; ".join(complaints))
+    return config
+
+
+def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None:
+    for key, value in values.items():
+        if reason := renamed.withdrawn(f"{prefix}{key}", value):
+            raise ConfigError(f"{origin}: {prefix}{key} = {value!r} is no longer taken: {reason}")
+        if key not in known and (new := renamed.new_name(f"{prefix}{key}")):
+            raise ConfigError(f"{origin}: {prefix}{key} is called {new} now")
+        if key not in known:
+            where = f"table [{prefix[:-1]}]" if prefix else "the top level"
+            raise ConfigError(f"{origin}: unknown key {prefix}{key} in {where}; {nearest(key, known)}")
+        if isinstance(known[key], dict) != isinstance(value, dict):
+            raise ConfigError(f"{origin}: {prefix}{key} must {'' if isinstance(known[key], dict) else 'not '}be a table")
+        if isinstance(value, dict):
+            _refuse_unknown(value, known[key], origin, f"{prefix}{key}.")
+
+
+def _explain(message: str, tree: Tree, stack: Sequence[Layer]) -> str:
+    # msgspec says: Expected `int` >= 1 - at `$.replay.capacity`
+    text, _, path = message.partition(" - at `$.")
+    path = path.rstrip("`")
+    text = text.replace("`", "")
+    if not path:
+        return text
+    origin = next((layer.origin for layer in reversed(stack) if lookup(layer.values, path) is not None), "")
+    where = "--" + path.replace("_", "-") if origin == FLAGS else f"{origin}: {path}" if origin else path
+    got = "" if ", got" in text else f", got {lookup(tree, path)!r}"
+    return f"{where}: {text[0].lower()}{text[1:]}{got}"
+
+
+def load_run_config(path: Path) -> RunConfig:
+    """Reads a run's config.toml. Raises ConfigError."""
+    return resolve([read_run(path)])
