@@ -55,7 +55,8 @@ DECODERS = (
     "transport/messages.py", "transport/sockets/channel.py", "transport/compression.py", "transport/experience.py",
     "transport/slab.py", "transport/sockets/quarantine.py", "transport/run_dir.py", "replay/server/arrivals.py",
     "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
-    "learner/weights/checkpoint.py", "learner/weights/distribution.py", "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
+    "learner/weights/checkpoint.py", "learner/weights/distribution.py",
+    "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
 )  # fmt: skip
 
 
