@@ -15,9 +15,11 @@ from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.stack import Stack
 from learner.algorithms.acting import QPolicy
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.exploration import epsilon_ladder
 from learner.algorithms.policies import acting_policy, build_policy
-from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
+from learner.algorithms.ppo.config import PpoConfig
+from learner.config import AlgorithmConfig
 from learner.weights.distribution import WeightFollower
 from replay.client import ExperienceWriter
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded

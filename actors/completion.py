@@ -8,8 +8,9 @@ import msgspec
 
 from actors.envs.vector import VectorEnv
 from actors.hindsight import GoalReward, Hindsight
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
-from learner.config import AlgorithmConfig, DqnConfig
+from learner.config import AlgorithmConfig
 from transport.experience import INITIAL_PRIORITY, Columns, ExperienceSpec
 
 Complete = Callable[[Columns], Columns]

@@ -11,7 +11,7 @@ from torch.nn.functional import huber_loss
 
 from benchmarks.by_hand import Host, Machine, Tensors, mlp, nature
 from benchmarks.workloads import WORKLOADS, Setting
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 
 TARGET_PERIOD = 1_000
 

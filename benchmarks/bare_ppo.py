@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.by_hand import Machine, Tensors, nature
 from benchmarks.workloads import WORKLOADS, Setting
-from learner.config import PpoConfig
+from learner.algorithms.ppo.config import PpoConfig
 
 PORTION = 2_048  # rows that are valued at a time
 

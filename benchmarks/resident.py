@@ -10,11 +10,14 @@ import numpy as np
 import torch
 
 from benchmarks.operations import Operation, Recorder
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
-from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.algorithms.sac.config import SacConfig
+from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
 from learner.feed import to_device
 from learner.updates.optimiser import Optimiser

@@ -20,7 +20,7 @@ from torch.nn.functional import mse_loss
 from benchmarks.by_hand import mlp, nature
 from benchmarks.wire import make_recording
 from benchmarks.workloads import WORKLOADS, Task, Workload
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.devices import capabilities as devices
 from transport.lifetime import keep_memory
 

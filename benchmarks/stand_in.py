@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from learner.__main__ import read_settings
-from learner.algorithms.base import Algorithm, Batch
 from learner.config import LearnerConfig
 from learner.loop import WAIT_SECONDS, Learner, LearnerSettings
 from learner.networks.q_network import build_network
 from learner.throughput_line import describe
+from learner.updates.base import Algorithm, Batch
 from learner.updates.optimiser import Optimiser
 from learner.weights.distribution import WeightPublisher
 from replay.client import Sampler

@@ -9,7 +9,9 @@ import tomli_w
 from msgspec import Struct
 
 from benchmarks.wire import Kind, make_spec
-from learner.config import DqnConfig, LearnerConfig, PpoConfig
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.config import PpoConfig
+from learner.config import LearnerConfig
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 

@@ -12,7 +12,8 @@ from typing import NoReturn
 
 import msgspec
 
-from learner.config import AlgorithmConfig, LearnerConfig, PpoConfig
+from learner.algorithms.ppo.config import PpoConfig
+from learner.config import AlgorithmConfig, LearnerConfig
 from learner.loop import Learner, LearnerSettings
 from learner.parallel.group import GroupBroken, join, place, process_name
 from learner.parallel.ranks import BROKEN_STATUS, launch, resolve_each

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learner.algorithms.base import Batch
 from learner.devices.capabilities import backend, capabilities, page_lock
+from learner.updates.base import Batch
 from replay.client import SampledBatch, Sampler
 from replay.table.storage import batch_layout
 from transport.experience import HINDSIGHT_GOAL, HINDSIGHT_REWARD, ExperienceSpec

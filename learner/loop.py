@@ -13,12 +13,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo.rollouts import Items, to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.algorithms.sac.update import Sac
-from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig
+from learner.config import AlgorithmConfig, LearnerConfig
 from learner.devices import capabilities as devices
 from learner.feed import Batches, Drawn, make_batches, to_device
 from learner.parallel.group import ALONE, Group

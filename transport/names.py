@@ -9,6 +9,22 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
+FIXED = {"fixed": True}  # Meta(extra=FIXED): an option that a resumed run must keep
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A choice at a seam: its name, and the options of what it stands for. In files and flags both lie in one flat table."""
+
+    name: str
+    options: Any  # an instance of the options' struct
+
+    def flat(self) -> dict[str, Any]:
+        """The table that describes it: its name beside its options."""
+        table: dict[str, Any] = msgspec.to_builtins(self.options)
+        return {"name": self.name, **table}
+
 
 class UnknownName(ValueError):
     """A name that stands for nothing: one line that says why, and what to write instead."""

@@ -30,7 +30,10 @@ from deploy.reporting.status import Document, algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.process import check_actor_python, child_environment, python_command
 from deploy.supervision.service import own_cores, read_steps
-from learner.config import DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.sac.config import SacConfig
+from learner.config import LearnerConfig
 from replay.table import capacity
 from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
 from transport.names import nearest

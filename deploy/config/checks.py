@@ -10,7 +10,7 @@ import msgspec
 from actors.config import EnvConfig
 from deploy.config.files import lookup
 from deploy.config.run import RunConfig
-from learner.config import PpoConfig
+from learner.algorithms.ppo.config import PpoConfig
 
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
 

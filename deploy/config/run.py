@@ -8,7 +8,10 @@ from msgspec import Meta, Struct
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from deploy.config.deploy import DeployConfig
-from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.sac.config import SacConfig
+from learner.config import AlgorithmConfig, LearnerConfig
 from replay.config import ReplayConfig
 
 ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}

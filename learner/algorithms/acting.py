@@ -9,9 +9,9 @@ import numpy as np
 
 from learner.algorithms.arithmetic.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
+from learner.algorithms.ppo.config import LOG_PROB
 from learner.algorithms.ppo.networks import ActorCritic
 from learner.algorithms.sac.networks import SoftPolicy
-from learner.config import LOG_PROB
 from learner.inference.forward import forward
 from learner.networks.q_network import QNetwork
 from transport.experience import Columns

@@ -1,111 +1,108 @@
-"""What an algorithm is to the loop around it, and the batch that it learns from."""
+"""What an algorithm is to everything else, and how its name is found. No torch here, nor in an algorithm's own module.
+
+An algorithm is a class, `find_algorithm("dqn" | "package.module:Name")`, made with its options. The command line, the
+supervisor, actors and the learner ask the class or its instance for what they need to know, never which one it is.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-import torch
-from torch import Tensor, nn
+import msgspec
+from msgspec import Struct
 
-from learner.algorithms.arithmetic.returns import n_step_return
-from learner.updates.dense import Known
-from transport.experience import Transition
+from transport.experience import ExperienceSpec, Field
+from transport.names import FIXED as FIXED
+from transport.names import Named, UnknownName, find
 
+if TYPE_CHECKING:
+    from torch import nn
 
-class Batch(NamedTuple):
-    """B sampled items on the device, as replay gathered them: row windows and what to make of them.
+    from learner.updates.base import Algorithm as Update
+    from learner.updates.base import Runtime
 
-    A window has W = stack + n_step rows, t-(stack-1) … t+n. m = min(n, steps to the episode's boundary).
-    """
+Tree = dict[str, Any]
+# As in training; drawn from the policy; what the policy thinks best; without a policy.
+Mode = Literal["explore", "stochastic", "greedy", "random"]
+Limit = Literal["learner", "actors"]
+ActionKind = Literal["categorical", "masked", "continuous"]
+# Steps, each drawn often; whole chunks, each drawn often; whole chunks, each drawn once, oldest first.
+Unit = Literal["transitions", "sequences", "rollouts"]
 
-    observation: dict[str, Tensor]  # {name: [B, W, *shape]} as stored
-    observation_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_t, oldest first
-    next_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_{t+m}
-    action: Tensor  # [B] int64, or [B, A] float32
-    reward: Tensor  # [B, n] float32: r_t … r_{t+n-1}; entries from m on mean nothing and may be NaN
-    steps: Tensor  # [B] int64: m, at least 1
-    terminated: Tensor  # [B] bool: the episode terminated within the m steps
-    probability: Tensor  # [B] float: the probability with which the item was drawn
-    population: Tensor | int  # items in the table when the batch was drawn
-    hindsight_goal: Tensor | None = None  # [B, k, *shape] as stored: goals that the same episode achieved later
-    hindsight_reward: Tensor | None = None  # [B, k] float32: r_t for each of them
-
-    def part(self, start: int, stop: int) -> Batch:
-        """Items start … stop-1: views, no copies."""
-        return Batch(
-            {name: rows[start:stop] for name, rows in self.observation.items()},
-            self.observation_index[start:stop],
-            self.next_index[start:stop],
-            self.action[start:stop],
-            self.reward[start:stop],
-            self.steps[start:stop],
-            self.terminated[start:stop],
-            self.probability[start:stop],
-            self.population,
-            None if self.hindsight_goal is None else self.hindsight_goal[start:stop],
-            None if self.hindsight_reward is None else self.hindsight_reward[start:stop],
-        )
+ALGORITHMS = {
+    "dqn": "learner.algorithms.dqn.algorithm:Dqn",
+    "ppo": "learner.algorithms.ppo.algorithm:Ppo",
+    "sac": "learner.algorithms.sac.algorithm:Sac",
+}
+DEFAULT = "dqn"
+PARTS = (
+    *("Config", "actions", "begins_random", "exact_acting", "figures", "advice"),
+    *("defaults", "needs", "policy", "update"),
+)  # of every algorithm
 
 
-class Divisible(Protocol):
-    """What can be learned from part by part."""
+class Needs(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an algorithm wants of experience; the environment's spec and this together are the run's."""
 
-    def part(self, start: int, stop: int) -> Self:
-        """Items start … stop-1."""
-
-
-BatchT = TypeVar("BatchT", bound=Divisible)
-TakenT = TypeVar("TakenT", bound=Divisible, contravariant=True)
-
-
-class Algorithm(Protocol[TakenT]):
-    """What the optimiser and the learner's loop ask of an algorithm. No method waits for the device or does I/O."""
-
-    updates: int  # done so far, those before a resume included
-
-    def parameters(self) -> list[nn.Parameter]:
-        """What is to be optimised."""
-
-    def rates(self) -> dict[nn.Parameter, float]:
-        """The parameters that have a learning rate of their own, the last of parameters(); mostly none."""
-
-    def importance(self, batch: TakenT) -> Tensor:
-        """The weight [B] of each item's loss, beside those of the others: the optimiser divides by the greatest."""
-
-    def loss(self, micro_batch: TakenT, weight: Tensor) -> tuple[Tensor | Known, Tensor, dict[str, Tensor]]:
-        """The mean weighted loss (0-d), new priorities [b], and metrics (0-d); all but the loss are detached."""
-
-    def after_update(self) -> None:
-        """Called once after every update."""
-
-    def policy(self) -> nn.Module:
-        """The network whose weights actors run; the same object all along."""
-
-    def counters(self) -> dict[str, float]:
-        """What a resume needs beside modules()."""
-
-    def load_counters(self, counters: dict[str, float]) -> None:
-        """Takes up what counters() gave. Raises KeyError if something is missing."""
-
-    def modules(self) -> dict[str, nn.Module]:
-        """Everything with weights by name, that of policy() as "policy": what a checkpoint must hold."""
+    unit: Unit = "transitions"
+    n_step: int = 1
+    burn_in: int = 0
+    goals: int = 0  # hindsight goals per row; none where the environment has none
+    columns: tuple[Field, ...] = ()
 
 
-def take_rows(window: Tensor, index: Tensor) -> Tensor:
-    """Picks rows of each item's window: [B, W, *shape] by [B, K] -> [B, K, *shape]."""
-    items, width = window.shape[:2]
-    start = torch.arange(0, items * width, width, device=index.device)
-    flat = (index + start[:, None]).reshape(-1)  # one index_select over all rows copies whole rows: 15x an index pair
-    return window.reshape(items * width, *window.shape[2:]).index_select(0, flat).reshape(*index.shape, *window.shape[2:])
+class Algorithm(Protocol):
+    """An algorithm with its options."""
+
+    Config: ClassVar[type[Struct]]
+    actions: ClassVar[frozenset[ActionKind]]
+    begins_random: ClassVar[bool]  # actors act at random until the first weights that have learned something
+    exact_acting: ClassVar[bool]  # --actors.precision auto means float32
+    figures: ClassVar[Mapping[str, str]]  # metric -> format, in the learner's line; the format may name other metrics
+    advice: ClassVar[Mapping[Limit, str]]  # what to change when these limit the run
+    config: Any
+
+    def __init__(self, config: Any) -> None: ...
+
+    @classmethod
+    def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
+        """Settings of other sections, below every preset; `env` is None before the environment has been tried."""
+
+    def needs(self, env: ExperienceSpec) -> Needs:
+        """Raises ValueError, in one line, as policy and update do."""
+
+    def policy(self, spec: ExperienceSpec) -> nn.Module:
+        """The network whose weights travel, in float32 on the CPU. Imports torch."""
+
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> Update:
+        """What learns. Imports torch."""
 
 
-def transition(batch: Batch, gamma: float) -> Transition:
-    """Stacks a batch's windows by index and folds its rewards; observations stay as stored."""
-    return_, discount = n_step_return(batch.reward, batch.steps, batch.terminated, gamma)
-    return Transition(
-        {name: take_rows(rows, batch.observation_index) for name, rows in batch.observation.items()},
-        batch.action,
-        return_,
-        discount,
-        {name: take_rows(rows, batch.next_index) for name, rows in batch.observation.items()},
+def find_algorithm(name: str) -> type[Algorithm]:
+    """The class of that name, built in or `package.module:Name`. Raises UnknownName."""
+    found = find(name, ALGORITHMS, "algorithm")
+    lacking = [part for part in PARTS if not hasattr(found, part)]
+    if lacking:
+        raise UnknownName(f"{name} is no algorithm: it has no {', '.join(lacking)} (see learner/algorithms/base.py)")
+    return found  # type: ignore[no-any-return]
+
+
+def read_algorithm(section: Mapping[str, Any]) -> Named:
+    """The [algorithm] section of a configuration: its `name`, and its options checked. Raises UnknownName,
+    msgspec.ValidationError."""
+    options = dict(section)
+    name = str(options.pop("name", DEFAULT))
+    return Named(name, msgspec.convert(options, find_algorithm(name).Config))
+
+
+def make_algorithm(choice: Named) -> Algorithm:
+    """The algorithm that was chosen, with its options. Raises UnknownName."""
+    return find_algorithm(choice.name)(choice.options)
+
+
+def join(env: ExperienceSpec, needs: Needs) -> ExperienceSpec:
+    """The run's spec: what the environment gives and what the algorithm wants of it."""
+    return msgspec.structs.replace(
+        env, n_step=needs.n_step, remembered=tuple(column.name for column in needs.columns), hindsight=needs.goals
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.update import Ppo
 from learner.algorithms.sac.update import Sac
-from learner.config import AlgorithmConfig, DqnConfig, PpoConfig
+from learner.config import AlgorithmConfig
 from transport.experience import ExperienceSpec
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch import nn
 
 from learner.algorithms.acting import Policy, QPolicy, SoftActing, StochasticPolicy
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.networks import ActorCritic, build_actor_critic
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import SoftPolicy, build_soft_policy
-from learner.config import AlgorithmConfig, DqnConfig, SacConfig
+from learner.config import AlgorithmConfig
 from learner.networks.q_network import QNetwork, build_network
 from transport.experience import ExperienceSpec
 

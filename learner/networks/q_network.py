@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.updates import dense
 from transport.experience import Categorical, ExperienceSpec, Field
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learner.algorithms.base import Algorithm, BatchT
+from learner.updates.base import Algorithm, BatchT
 
 Loss = Callable[[Any, Tensor], tuple[Any, Tensor, dict[str, Tensor]]]
 COMPILE_SECONDS = 600.0  # then the run goes on without

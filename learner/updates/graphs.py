@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from learner.algorithms.base import Algorithm, Batch
 from learner.devices.capabilities import capabilities, fork_random
+from learner.updates.base import Algorithm, Batch
 from learner.updates.compile import one_line
 from learner.updates.optimiser import Answer, Optimiser
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.base import Algorithm, BatchT
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities, clear_cache, fork_random, precision
 from learner.networks.q_network import large_convolutions
 from learner.parallel.group import ALONE, Group
 from learner.updates.adam import make_adam
+from learner.updates.base import Algorithm, BatchT
 from learner.updates.compile import Loss
 from learner.updates.dense import Known
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory

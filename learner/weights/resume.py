@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learner.algorithms.base import Algorithm
 from learner.devices.capabilities import capabilities, random_state, set_random_state
+from learner.updates.base import Algorithm
 from learner.updates.optimiser import Optimiser
 from learner.weights.checkpoint import CheckpointError, Weights, load_into
 from transport.metrics import Record

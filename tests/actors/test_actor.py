@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.actor import ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from tests.learner.examples import make_spec, vector
 
 

@@ -16,7 +16,7 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.demo import Film, main
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import build_network
 from learner.weights import checkpoint
 from transport.run_dir import RunDir

@@ -23,7 +23,7 @@ from actors.envs.vector import Episode
 from actors.evaluation import evaluate
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
 from learner.algorithms.acting import QPolicy
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import QNetwork, build_network
 from learner.weights import checkpoint
 from transport.run_dir import RunDir

@@ -16,10 +16,11 @@ from actors.envs.preflight import _child, _Line, _Order, _read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
-from learner.algorithms.base import Batch
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.feed import to_device
+from learner.updates.base import Batch
 from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
 from replay.config import ReplayConfig

@@ -20,10 +20,11 @@ from benchmarks.learner_plan import BATCHES, About, batches, compared, variants
 from benchmarks.learner_runs import figures
 from benchmarks.resident import made_up
 from benchmarks.workloads import WORKLOADS, Setting
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
-from learner.config import DqnConfig, PpoConfig
 from learner.feed import to_device
 from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch

@@ -26,9 +26,11 @@ from deploy.cli import main as cli
 from deploy.config.run import RunConfig
 from learner import __main__ as command
 from learner.algorithms.acting import Acted
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
-from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig
+from learner.config import LearnerConfig
 from learner.loop import Learner, LearnerSettings
 from learner.parallel.group import STORE_VARIABLE
 from learner.weights.checkpoint import Checkpoints, read

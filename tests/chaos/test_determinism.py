@@ -17,10 +17,13 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from learner.algorithms.acting import QPolicy
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.make import make_algorithm
 from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
-from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.algorithms.sac.config import SacConfig
+from learner.config import AlgorithmConfig, LearnerConfig
 from learner.feed import to_device
 from learner.updates.optimiser import Optimiser
 from learner.weights import resume

@@ -17,8 +17,9 @@ import safetensors.numpy
 import torch
 
 from actors.evaluation.evaluator import Best
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.updates.optimiser import Optimiser
 from learner.weights import checkpoint, export, resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack

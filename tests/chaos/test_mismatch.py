@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from torch import nn
 
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import build_network
 from learner.weights.checkpoint import pack
 from learner.weights.distribution import WeightFollower, WeightPublisher

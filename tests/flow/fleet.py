@@ -19,7 +19,8 @@ from torch.nn import Linear
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from learner.config import DqnConfig, LearnerConfig
+from learner.algorithms.dqn.config import DqnConfig
+from learner.config import LearnerConfig
 from learner.networks.q_network import Torso, build_network
 from learner.weights.distribution import WeightPublisher
 from replay.client import SampledBatch, Sampler

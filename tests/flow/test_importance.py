@@ -14,9 +14,9 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
-from learner.config import PpoConfig
 from learner.updates.optimiser import Optimiser
 from learner.weights.distribution import WeightPublisher
 from replay.client import SampledBatch, Sampler

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from learner.algorithms.base import Batch
+from learner.updates.base import Batch
 from learner.updates.dense import Known
 from transport.experience import Categorical, ExperienceSpec, Field
 

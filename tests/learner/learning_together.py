@@ -16,14 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.acting import Acted
-from learner.algorithms.base import Batch
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.update import Sac
-from learner.config import LOG_PROB, AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.config import AlgorithmConfig, LearnerConfig
 from learner.parallel.group import ALONE, Group, GroupBroken, join
+from learner.updates.base import Batch
 from learner.updates.dense import Known
 from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, make_batch, make_spec, vector

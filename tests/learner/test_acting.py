@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from learner.algorithms.acting import QPolicy
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
-from learner.config import DqnConfig
 from learner.networks.q_network import QNetwork, build_network
 from learner.weights.checkpoint import load_into
 from tests.learner.examples import image, make_observation, make_spec, vector

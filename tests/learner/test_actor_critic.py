@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.policies import build_policy
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.networks import ActorCritic, Normaliser, build_actor_critic
 from learner.algorithms.ppo.rollouts import stack_index
 from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import SoftPolicy
-from learner.config import DqnConfig, PpoConfig, SacConfig
 from learner.networks.q_network import QNetwork
 from learner.weights.checkpoint import load_into, pack, unpack
 from tests.learner.examples import CPU, image, make_observation, make_spec, vector

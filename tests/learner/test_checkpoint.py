@@ -8,7 +8,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import QNetwork, build_network
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, load_into, pack, read, unpack, write, write_listed

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from learner.algorithms.base import Batch
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.updates import compile as compiling
+from learner.updates.base import Batch
 from learner.updates.compile import CompileError, cache_in, compile_loss
 from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec

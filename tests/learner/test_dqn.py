@@ -5,9 +5,11 @@ from typing import Literal
 import pytest
 import torch
 
-from learner.algorithms.base import Batch, transition
+from learner.algorithms.arithmetic.transitions import transition
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LearnerConfig
+from learner.updates.base import Batch
 from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, gradients, image, make_batch, make_spec, vector
 

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 import torch
 
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import build_network
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory
 from tests.learner.examples import CPU, make_batch, make_spec, vector
 

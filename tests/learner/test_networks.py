@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 import torch
 
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import build_network, evaluating
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import Continuous, ExperienceSpec, Field

@@ -7,12 +7,13 @@ from typing import Literal
 import pytest
 import torch
 
-from learner.algorithms.base import Batch
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import capabilities
 from learner.updates import optimiser as optim
+from learner.updates.base import Batch
 from learner.updates.dense import Known
 from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector

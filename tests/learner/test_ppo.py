@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from learner.algorithms.acting import StochasticPolicy
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import Items, Rollout, to_rollout
 from learner.algorithms.ppo.update import Ppo
-from learner.config import LOG_PROB, LearnerConfig, PpoConfig
+from learner.config import LearnerConfig
 from learner.updates.optimiser import Optimiser
 from tests.learner.examples import CPU, image, vector
 from tests.learner.rollouts import observe, play, to_arrays

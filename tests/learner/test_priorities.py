@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
-from learner.config import DqnConfig
 from tests.actors.streams import Rows, Streams, make_spec
 from transport.experience import ExperienceSpec
 

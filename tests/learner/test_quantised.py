@@ -11,8 +11,10 @@ from torch import nn
 
 from benchmarks.recording import load_frames
 from learner.algorithms.acting import QPolicy, SoftActing, StochasticPolicy
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.policies import acting_policy, build_policy
-from learner.config import LOG_PROB, DqnConfig, PpoConfig, SacConfig
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.sac.config import SacConfig
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised
 from learner.inference.int8 import QuantisedTrunk, check

@@ -12,7 +12,8 @@ import pytest
 import tomli_w
 import torch
 
-from learner.config import DqnConfig, LearnerConfig
+from learner.algorithms.dqn.config import DqnConfig
+from learner.config import LearnerConfig
 from learner.devices.capabilities import Capabilities, DeviceError
 from learner.parallel import ranks
 from learner.parallel.ranks import BROKEN_STATUS, resolve_each

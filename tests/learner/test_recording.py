@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.algorithms.base import Batch
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.update import Sac
-from learner.config import DqnConfig, LearnerConfig, SacConfig
+from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
 from learner.updates import graphs as recording
 from learner.updates import optimiser as optim
+from learner.updates.base import Batch
 from learner.updates.graphs import RecordError, record
 from learner.updates.optimiser import Answer, Optimiser
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector

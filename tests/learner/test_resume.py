@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.updates.optimiser import Optimiser
 from learner.weights import resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints, read

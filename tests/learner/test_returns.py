@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learner.algorithms.arithmetic.returns import double_q_target, gae, importance_weights, n_step_return, vtrace
-from learner.algorithms.base import take_rows, transition
+from learner.algorithms.arithmetic.transitions import take_rows, transition
 from tests.learner.examples import image, make_batch, make_spec, vector
 
 

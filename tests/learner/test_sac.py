@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from learner.algorithms.arithmetic import gaussian
-from learner.algorithms.base import Batch, transition
+from learner.algorithms.arithmetic.transitions import transition
 from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import Critics
 from learner.algorithms.sac.update import Sac
-from learner.config import LearnerConfig, SacConfig
+from learner.config import LearnerConfig
+from learner.updates.base import Batch
 from learner.updates.optimiser import Optimiser
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into

@@ -15,8 +15,9 @@ from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
 from learner.algorithms.acting import Mode, Policy
 from learner.algorithms.policies import acting_policy
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.update import Sac
-from learner.config import LearnerConfig, SacConfig
+from learner.config import LearnerConfig
 from learner.feed import to_device
 from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch

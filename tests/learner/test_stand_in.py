@@ -13,11 +13,14 @@ from torch import Tensor
 
 from learner import __main__ as command
 from learner.algorithms.acting import Acted
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.update import Sac
-from learner.config import LOG_PROB, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.config import LearnerConfig
 from learner.devices.capabilities import DeviceError
 from learner.updates.adam import PlainAdam
 from learner.updates.optimiser import Optimiser

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from learner.algorithms.acting import QPolicy, StochasticPolicy
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import ActorCritic, build_actor_critic
-from learner.config import LOG_PROB, DqnConfig, PpoConfig
 from learner.devices import capabilities as devices
 from learner.weights.checkpoint import load_into
 from tests.learner.examples import image, make_observation, make_spec, vector

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from learner.algorithms.base import Batch
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.update import Sac
-from learner.config import DqnConfig, LearnerConfig, SacConfig
+from learner.config import LearnerConfig
+from learner.updates.base import Batch
 from learner.updates.optimiser import Optimiser
 from tests.learner import test_sac
 from tests.learner.examples import CPU, image, make_batch, make_spec, vector

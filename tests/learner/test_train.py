@@ -16,13 +16,14 @@ import tomli_w
 import torch
 
 from learner import __main__ as command
-from learner.algorithms.base import Algorithm, Batch
+from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.loop import Learner, LearnerSettings
 from learner.networks.q_network import build_network
 from learner.parallel.group import Group
 from learner.throughput_line import describe
+from learner.updates.base import Algorithm, Batch
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.distribution import WeightFollower

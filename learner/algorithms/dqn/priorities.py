@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from learner.config import DqnConfig
+from learner.algorithms.dqn.config import DqnConfig
 from replay.table.storage import steps_to_boundary
 from transport.experience import Columns, ExperienceSpec
 

@@ -11,11 +11,12 @@ from torch.nn import Module, Parameter
 from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.returns import double_q_target, importance_weights
-from learner.algorithms.base import Batch, transition
-from learner.config import DqnConfig
+from learner.algorithms.arithmetic.transitions import transition
+from learner.algorithms.dqn.config import DqnConfig
 from learner.devices.capabilities import capabilities
 from learner.networks.q_network import QNetwork, autocasts, build_network, evaluating
 from learner.updates import dense
+from learner.updates.base import Batch
 from transport.experience import ExperienceSpec, Transition
 
 

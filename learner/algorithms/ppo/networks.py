@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic import gaussian
-from learner.config import PpoConfig
+from learner.algorithms.ppo.config import PpoConfig
 from learner.networks.q_network import Action, Torso, autocasts, evaluating, image_torso, is_image
 from learner.parallel.group import ALONE, Group
 from transport.experience import Categorical, ExperienceSpec, Field

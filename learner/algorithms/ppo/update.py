@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from learner.algorithms.arithmetic.returns import gae, vtrace
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.networks import ActorCritic, build_actor_critic
 from learner.algorithms.ppo.rollouts import Items, Rollout, stack_index, stack_rows
-from learner.config import PpoConfig
 from learner.devices.capabilities import capabilities
 from learner.parallel.group import ALONE, Group
 from transport.experience import ExperienceSpec

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.gaussian import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.ppo.networks import Inputs
-from learner.config import SacConfig
+from learner.algorithms.sac.config import SacConfig
 from learner.networks.q_network import is_image
 from learner.updates import dense
 from learner.updates.dense import Layer

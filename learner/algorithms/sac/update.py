@@ -21,12 +21,13 @@ from torch.nn import Module, Parameter
 
 from learner.algorithms.arithmetic.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD, log_slope
 from learner.algorithms.arithmetic.returns import n_step_return
-from learner.algorithms.base import Batch, take_rows
+from learner.algorithms.arithmetic.transitions import take_rows
 from learner.algorithms.ppo.networks import DESIRED, exact
+from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import Critics, SoftPolicy, Temperature, build_soft_policy
-from learner.config import SacConfig
 from learner.devices.capabilities import capabilities
 from learner.updates import dense
+from learner.updates.base import Batch
 from transport.experience import Continuous, ExperienceSpec
 
 

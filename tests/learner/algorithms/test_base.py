@@ -1,0 +1,86 @@
+"""How an algorithm is found, and what every built-in one declares."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from learner.algorithms.base import ALGORITHMS, FIXED, Algorithm, find_algorithm, join, make_algorithm, read_algorithm
+from learner.algorithms.dqn.algorithm import Dqn
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.algorithm import Ppo
+from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.sac.algorithm import Sac
+from learner.algorithms.sac.config import SacConfig
+from transport.experience import Categorical, Continuous, ExperienceSpec, Field
+from transport.names import UnknownName
+
+VECTOR = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(2), 8)
+GOAL = ExperienceSpec(
+    tuple(Field(name, (3,), "<f4") for name in ("achieved_goal", "desired_goal")), Continuous((-1.0,), (1.0,)), 8
+)
+
+
+def test_each_short_name_finds_its_class() -> None:
+    found: list[type[Algorithm]] = [Dqn, Ppo, Sac]  # the annotation has the type checker compare them with the protocol
+    assert [find_algorithm(name) for name in ("dqn", "ppo", "sac")] == found
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_is_found_and_asked_without_torch(name: str) -> None:
+    code = (
+        "import sys\n"
+        "from learner.algorithms.base import make_algorithm, read_algorithm\n"
+        f"algorithm = make_algorithm(read_algorithm({{'name': {name!r}}}))\n"
+        "algorithm.defaults(None, True), algorithm.advice, algorithm.figures\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_options_are_read_from_a_flat_table_and_written_back() -> None:
+    table = {"name": "dqn", "gamma": 0.5}
+    chosen = read_algorithm(table)
+    assert chosen.options == DqnConfig(gamma=0.5)
+    assert chosen.flat() | table == chosen.flat()
+    assert read_algorithm(chosen.flat()) == chosen
+    assert make_algorithm(chosen).config.gamma == 0.5
+
+
+def test_without_a_name_it_is_dqn() -> None:
+    assert read_algorithm({}).name == "dqn"
+
+
+def test_a_wrong_option_says_which() -> None:
+    with pytest.raises(msgspec.ValidationError, match="gamma"):
+        read_algorithm({"name": "sac", "gamma": 2.0})
+
+
+def test_a_name_that_is_no_algorithm_says_what_is_missing() -> None:
+    with pytest.raises(UnknownName, match="pathlib:Path is no algorithm: it has no Config, actions, begins_random"):
+        find_algorithm("pathlib:Path")
+    with pytest.raises(UnknownName, match="no algorithm is called 'dpn'; did you mean dqn"):
+        find_algorithm("dpn")
+
+
+def test_the_options_that_a_resume_keeps_are_marked() -> None:
+    def fixed(kind: type[Struct]) -> set[str]:
+        kinds = {field.name: msgspec.inspect.type_info(field.type) for field in msgspec.structs.fields(kind)}
+        return {name for name, info in kinds.items() if isinstance(info, msgspec.inspect.Metadata) and info.extra == FIXED}
+
+    assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "hidden"}
+    assert fixed(Ppo.Config) == {"network", "hidden", "layers"}
+    assert fixed(Sac.Config) == {"hindsight", "hidden", "layers"}
+
+
+def test_what_each_needs_becomes_part_of_the_spec() -> None:
+    dqn = join(VECTOR, Dqn(DqnConfig(n_step=3)).needs(VECTOR))
+    assert (dqn.n_step, dqn.remembered, dqn.hindsight) == (3, ("initial_priority",), 0)
+    assert join(VECTOR, Ppo(PpoConfig()).needs(VECTOR)).remembered == ("log_prob",)
+    assert join(GOAL, Sac(SacConfig(hindsight=2)).needs(GOAL)).hindsight == 2
