@@ -1,0 +1,1 @@
+"""What the code computed before it was rearranged, figure by figure."""

@@ -1,0 +1,263 @@
+"""Between the cases and the product: the only file here that imports it, and the only one that a rearrangement changes.
+
+Options of cases have the names that a user types; arrays have the names that the file of figures gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from actors.chunker import Chunker
+from actors.hindsight import GoalReward, Hindsight
+from actors.stack import Stack
+from learner.algorithms.acting import QPolicy
+from learner.algorithms.base import Batch
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
+from learner.algorithms.exploration import epsilon_ladder
+from learner.algorithms.make import make_algorithm
+from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.ppo.rollouts import to_rollout
+from learner.algorithms.ppo.update import Ppo
+from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.feed import to_batch
+from learner.updates.optimiser import Optimiser
+from replay.config import ReplayConfig
+from replay.server.arrivals import Pending, Writer
+from replay.server.rollout_queue import Rollouts
+from replay.table.storage import batch_layout
+from replay.table.table import Table
+from tests.golden.cases import Arrays, Case, World
+from transport.compression import crc32, pack_chunk
+from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Continuous, ExperienceSpec, Field
+from transport.messages import Insert, SampleRequest
+from transport.metrics import Metrics
+
+CPU = torch.device("cpu")
+CONFIGS: dict[str, type] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}
+OPTIONS = {  # as users type them: as they are called today
+    "target_update_interval": "target_period",
+    "n_epochs": "passes",
+    "n_minibatches": "minibatches",
+    "ent_coef": "entropy_coefficient",
+    "clip_range_vf": "value_clip",
+    "adaptive_kl": "target_kl",
+    "target_kl": "max_kl",
+}
+
+
+def algorithm_config(case: Case) -> AlgorithmConfig:
+    goals = {"hindsight": case.goals} if case.algorithm == "sac" else {}
+    options = {OPTIONS.get(name, name): value for name, value in case.options.items()}
+    config: AlgorithmConfig = CONFIGS[case.algorithm](**options, **goals)
+    return config
+
+
+def make_spec(case: Case) -> ExperienceSpec:
+    config = algorithm_config(case)
+    action = Categorical(case.actions) if isinstance(case.actions, int) else Continuous(*case.actions)
+    fields = tuple(msgspec.convert(field._asdict(), Field) for field in case.fields)
+    return ExperienceSpec(fields, action, case.chunk_length, case.stack, config.n_step, config.remembered, case.goals)
+
+
+# ---- actors
+
+
+class Distance:
+    """An environment as far as hindsight asks."""
+
+    @property
+    def unwrapped(self) -> Distance:
+        return self
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+        return -np.abs(achieved - desired).sum(1)
+
+
+Acted = tuple[np.ndarray, Arrays]  # the action, and what goes with it into the row
+
+
+class Acting:
+    """Acts by fixed weights, in the place `first` to `first + streams` of `total` environments."""
+
+    def __init__(self, case: Case, seed: int, first: int, total: int, weights: Callable[[dict[str, Any]], Arrays]) -> None:
+        config, self._random_values = algorithm_config(case), np.random.default_rng(seed)
+        network = build_policy(make_spec(case), config)
+        assign_weights({"policy": network}, weights)
+        self._policy = acting_policy(network, case.precision)
+        self._policy.seed(seed)
+        if isinstance(config, DqnConfig):
+            assert isinstance(self._policy, QPolicy)
+            self._policy.explore_with(epsilon_ladder(first, case.streams, total, config.epsilon_base, config.epsilon_power))
+
+    def act(self, stacked: Arrays, mode: Any) -> Acted:
+        """What is done on [K, stack, *shape]."""
+        return self._policy.act(stacked, mode)
+
+
+def _as_it_is(columns: Arrays) -> Arrays:
+    return columns
+
+
+def _with_priority(spec: ExperienceSpec, config: DqnConfig, columns: Arrays) -> Arrays:
+    return columns | {INITIAL_PRIORITY: initial_priority(spec, columns, config)}
+
+
+def play(case: Case, world: World, act: Callable[[Arrays], Acted], by_policy: bool) -> list[Chunk]:
+    """The chunks of the streams of `world`. `by_policy`: what goes with an action is what the policy says, not the columns."""
+    spec, config = make_spec(case), algorithm_config(case)
+    known: ExperienceSpec = spec
+    complete: Callable[[Arrays], Arrays] = _as_it_is
+    if spec.hindsight:
+        known, complete = msgspec.structs.replace(spec, hindsight=0), Hindsight(spec, GoalReward(Distance()), 5)
+    elif by_policy and isinstance(config, DqnConfig):
+        known = msgspec.structs.replace(spec, remembered=(TAKEN_VALUE, BEST_VALUE))
+        complete = partial(_with_priority, spec, config)
+    chunker, stack = Chunker(known, case.streams, 1e9, complete=complete, staggered=True), Stack(spec, case.streams)
+    chunks: list[Chunk] = []
+    observation = world.observe()
+    stack.reset(observation)
+    for version in range(case.steps):
+        action, remembered = act(stack.stacked)
+        step = world.step()
+        done = (step.reward, step.terminated, step.truncated)
+        chunks += chunker.step(observation, action, *done, step.final, version // 7, remembered)
+        observation = step.observation
+        stack.push(observation, step.terminated | step.truncated)
+    return chunks + list(chunker.drain(observation, case.steps // 7))
+
+
+def columns_of(case: Case, chunk: Chunk) -> Arrays:
+    """A chunk's columns; an unknown priority is -1, and rows without action have log-probability 0."""
+    columns = dict(chunk.columns)
+    if INITIAL_PRIORITY in columns:
+        columns["initial_priority"] = np.nan_to_num(columns.pop(INITIAL_PRIORITY), nan=-1.0)
+    if "log_prob" in columns:
+        columns["log_prob"] = np.where(columns["valid"] != 0, columns["log_prob"], np.float32(0))
+    return columns
+
+
+def extra_columns(case: Case, random: np.random.Generator) -> Arrays:
+    """What an algorithm adds to a row, drawn instead of computed: [K] each."""
+    values = np.abs(random.normal(size=case.streams)).astype(np.float32)
+    if case.algorithm == "dqn":
+        values[random.random(case.streams) < 0.3] = np.nan  # unknown
+        return {INITIAL_PRIORITY: values}
+    return {"log_prob": -values} if case.algorithm == "ppo" else {}
+
+
+# ---- replay
+
+
+class Replay:
+    """A table of `capacity` items, prioritised."""
+
+    def __init__(self, case: Case, capacity: int, seed: int) -> None:
+        self._case, self._spec = case, make_spec(case)
+        self._table = Table(self._spec, ReplayConfig(capacity=capacity, min_size=1, budget_bytes=4_000_000_000), seed)
+
+    def insert(self, chunk: Chunk) -> None:
+        self._table.insert(chunk)
+
+    def draw(self, items: int) -> Arrays:
+        """A batch by the names of `batch_layout`."""
+        layout = batch_layout(self._spec, items)
+        arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        self._table.sample(arrays)
+        return arrays
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        self._table.update_priorities(keys, priorities)
+
+
+def batch_figures(case: Case, batch: Arrays) -> Arrays:
+    """A batch's arrays by the names of the file of figures."""
+    return batch
+
+
+def draw_rollouts(case: Case, chunks: Iterable[Chunk], batches: int, items: int, max_policy_lag: int = 1_000) -> list[Arrays]:
+    """Batches of `items` whole chunks, oldest first."""
+    spec = make_spec(case)
+    queue = Rollouts(spec, ReplayConfig(selector="fifo", max_policy_lag=max_policy_lag), Metrics(), items)
+    writer = Writer("actor-0", 1, case.streams, b"peer", 0, 0)
+    layout = queue.layout(items)
+    for sequence, chunk in enumerate(chunks):
+        parts = pack_chunk(spec, chunk)
+        queue.pending.append(Pending(writer, Insert(sequence, chunk.stream, chunk.length, crc32(parts)), parts))
+    drawn = []
+    for generation in range(batches):
+        arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        assert queue.draw(SampleRequest(0, generation), arrays) is not None, "too few chunks"
+        drawn.append(arrays)
+    return drawn
+
+
+def rollout_figures(case: Case, batch: Arrays) -> Arrays:
+    """A batch of rollouts by the names of the file of figures; rows without action have log-probability 0."""
+    return batch | {"log_prob": np.where(batch["valid"] != 0, batch["log_prob"], np.float32(0))}
+
+
+# ---- learner
+
+
+def assign_weights(modules: dict[str, torch.nn.Module], weights: Callable[[dict[str, Any]], Arrays]) -> None:
+    """Gives every parameter its value, by the name that the file of figures has for it."""
+    parameters = {f"{part}/{name}": value for part, module in modules.items() for name, value in module.named_parameters()}
+    values = weights({name: tuple(parameter.shape) for name, parameter in parameters.items()})
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(np.asarray(values[name])))
+
+
+class Learning:
+    """An algorithm and its optimiser on the CPU in float32, built after torch.manual_seed(seed)."""
+
+    def __init__(self, case: Case, seed: int) -> None:
+        self._case, self._spec = case, make_spec(case)
+        settings: dict[str, Any] = {"learning_rate": 1e-3, "batch_size": case.items, "precision": "float32"} | case.learner
+        self._max_policy_lag = settings.pop("max_policy_lag", 1)
+        torch.manual_seed(seed)
+        self._algorithm = make_algorithm(self._spec, algorithm_config(case), CPU)
+        config = LearnerConfig(**settings)
+        self._optimiser = Optimiser(self._algorithm.parameters(), config, CPU, self._algorithm.rates())
+
+    def assign(self, weights: Callable[[dict[str, Any]], Arrays]) -> None:
+        """Other weights."""
+        assign_weights(self._algorithm.modules(), weights)
+
+    def weights(self) -> Arrays:
+        """All tensors by "part/name": running statistics and target networks included."""
+        modules = self._algorithm.modules()
+        return {
+            f"{part}/{name}": value.numpy() for part, module in modules.items() for name, value in module.state_dict().items()
+        }
+
+    def learn(self, batch: Arrays) -> Arrays:
+        """Learns from a batch; its priorities where there are any, and the loss."""
+        if isinstance(self._algorithm, Ppo):
+            return {"loss": self._learn_from_rollouts(self._algorithm, batch)}
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        items: Batch = to_batch(tensors, self._spec, 1_000)
+        metrics, priorities = self._optimiser.update(self._algorithm, items)
+        return {"loss": metrics["loss"].numpy().copy(), "priorities": priorities.numpy().copy()}
+
+    def _learn_from_rollouts(self, algorithm: Ppo, batch: Arrays) -> np.ndarray:
+        """As the learner's loop does. The mean loss of all updates."""
+        config, losses = algorithm.config, []
+        items, _ = algorithm.prepare(to_rollout(batch, self._spec, CPU), vtrace=self._max_policy_lag > 1)
+        self._optimiser.set_learning_rate_share(algorithm.learning_rate_share())
+        for _ in range(config.passes):
+            for minibatch in algorithm.minibatches(items):
+                metrics, _ = self._optimiser.update(algorithm, minibatch)
+                losses.append(float(metrics["loss"]))
+            if config.max_kl and algorithm.stop(float(metrics["kl"])):
+                break
+        if config.target_kl:
+            algorithm.adapt(float(metrics["kl"]))
+        algorithm.finish(items)
+        return np.array([np.mean(losses), len(losses)], np.float32)
