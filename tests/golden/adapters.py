@@ -17,7 +17,6 @@ from actors.chunker import Chunker
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
 from learner.algorithms.acting import QPolicy
-from learner.algorithms.base import Batch
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from learner.algorithms.exploration import epsilon_ladder
 from learner.algorithms.make import make_algorithm
@@ -242,7 +241,7 @@ class Learning:
         if isinstance(self._algorithm, Ppo):
             return {"loss": self._learn_from_rollouts(self._algorithm, batch)}
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-        items: Batch = to_batch(tensors, self._spec, 1_000)
+        items = to_batch(tensors, self._spec, 1_000)
         metrics, priorities = self._optimiser.update(self._algorithm, items)
         return {"loss": metrics["loss"].numpy().copy(), "priorities": priorities.numpy().copy()}
 
