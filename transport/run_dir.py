@@ -122,6 +122,11 @@ class RunDir:
         return self.path / "spec.json"
 
     @property
+    def spaces(self) -> Path:
+        """What the environment's observations and actions are, so that a policy can be used without it."""
+        return self.path / "spaces.json"
+
+    @property
     def device(self) -> Path:
         """What the learner computes on, and in which precision."""
         return self.path / "device.json"

@@ -51,14 +51,17 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str = "import"
     spec: ExperienceSpec | None = None
     slowest_seconds: float = 0.0
+    spaces: dict[str, Any] = {}
     error: str = ""
 
 
 class Tried(NamedTuple):
-    """What the pre-flight has found: the spec, and the time of the slowest reset or step, the first reset included."""
+    """What the pre-flight has found: the spec, the time of the slowest reset or step (the first reset included), and the
+    environment's spaces as data: {"observation": …, "action": …}."""
 
     spec: ExperienceSpec
     slowest_seconds: float
+    spaces: dict[str, Any] = {}
 
 
 def preflight(
@@ -87,7 +90,7 @@ def preflight(
         if lines[-1].error:
             raise EnvError(lines[-1].error)
         if lines[-1].spec is not None:
-            return Tried(lines[-1].spec, lines[-1].slowest_seconds)
+            return Tried(lines[-1].spec, lines[-1].slowest_seconds, lines[-1].spaces)
         if status is None:
             limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
             raise EnvError(f"{config.id}: {phase} did not return within {limit}")
@@ -163,7 +166,7 @@ def _child(order: _Order) -> None:
 
         try:
             tried = _try(order, enter)
-            _write(report, _Line("done", tried.spec, tried.slowest_seconds))
+            _write(report, _Line("done", *tried))
         except EnvError as error:
             _write(report, _Line(phase, error=str(error)))
         except Exception as error:  # whatever an environment raises is its user's to read, in one line
@@ -176,6 +179,7 @@ def _try(order: _Order, enter: Any) -> Tried:
     """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
     from actors.envs.checks import check_observation, check_reward
     from actors.envs.make import make_env
+    from actors.envs.spaces import describe_space
     from actors.envs.spec import experience_spec
 
     name = order.config.id
@@ -222,9 +226,10 @@ def _try(order: _Order, enter: Any) -> Tried:
             _check_goal_rewards(env, earned)
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
+    spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
     enter("close")
     env.close()
-    return Tried(spec, slowest)
+    return Tried(spec, slowest, spaces)
 
 
 def _check_goal_rewards(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> None:

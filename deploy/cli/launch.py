@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -72,6 +73,7 @@ class Launch:
     run: RunDir
     config: RunConfig
     spec: ExperienceSpec
+    spaces: dict[str, Any]
     resumed: bool
     fresh: bool
 
@@ -80,6 +82,7 @@ class Launch:
         self.run.create()
         write_atomically(self.run.config, write_config(self.config))
         write_atomically(self.run.spec, msgspec.json.encode(self.spec))
+        write_atomically(self.run.spaces, msgspec.json.encode(self.spaces))
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
@@ -141,7 +144,7 @@ def prepare(request: Request) -> Launch:
         config = resolve(stack)
     os.environ.update(child_environment())  # for the device probe
     with _device_probe(config.learner) as probe:
-        spec, slowest_seconds = _check_environment(config)
+        spec, slowest_seconds, spaces = _check_environment(config)
         device = _probed(probe)
     on_gpu = device["device"] != "cpu"
     config = fit_rollouts(settle_threads(settle_patience(resolve(stack, on_gpu), slowest_seconds), spec, on_gpu), spec)
@@ -151,7 +154,7 @@ def prepare(request: Request) -> Launch:
         raise NoSpace("; ".join(shortages))
     if little := find_little_disk(config, spec, run):
         print(little, flush=True)
-    return Launch(run, config, spec, stopped, request.fresh)
+    return Launch(run, config, spec, spaces, stopped, request.fresh)
 
 
 def settle_patience(config: RunConfig, slowest_seconds: float) -> RunConfig:

@@ -1,8 +1,8 @@
 """`python -m learner.weights.export RUN_DIR OUT`: a run's policy as one file that needs no run's folder, behind
 `headrace export`.
 
-The file is a checkpoint: safetensors, checksummed. Its metadata hold the resolved configuration (`config`) and the experience
-spec (`spec`) as JSON, which is all it takes to build the network.
+The file is a checkpoint: safetensors, checksummed. Its metadata hold the resolved configuration (`config`), the experience
+spec (`spec`) and the environment's spaces (`spaces`) as JSON, which is all it takes to build the network and to act by it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
     if metadata.get("spec_digest") != spec.digest:
         raise CheckpointError(f"run {run_dir.name}: the weights were made for another experience spec than spec.json describes")
     metadata |= {"run": run_dir.name, "config": json.dumps(config), "spec": msgspec.json.encode(spec).decode()}
+    if run_dir.spaces.is_file():  # runs of older versions have none
+        metadata["spaces"] = run_dir.spaces.read_text(encoding="utf-8")
     write(out, dict(weights), metadata)
     return metadata
 

@@ -1,0 +1,49 @@
+"""What can go wrong, as exceptions whose message is one line: what happened, why, and what to do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class HeadraceError(Exception):
+    """The base of all errors that this package raises."""
+
+
+class ConfigurationError(HeadraceError, ValueError):
+    """A setting, a name, a file or an environment that cannot be used."""
+
+
+class RefusedError(HeadraceError):
+    """The run cannot start now: it is already up, the address is unsafe, or there is too little space."""
+
+
+class RunFailedError(HeadraceError):
+    """A run that ended with a failure; the message names the process and the cause."""
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Turns the errors of the packages below, which are one line each, into ConfigurationError."""
+    try:
+        yield
+    except (HeadraceError, KeyboardInterrupt):
+        raise
+    except (ValueError, RuntimeError, OSError) as error:
+        raise ConfigurationError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def raises_one_line(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """`one_line` around a function."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        with one_line():
+            return function(*arguments, **options)
+
+    return wrapped

@@ -1,0 +1,72 @@
+"""`headrace.evaluate`: how good a policy is, in the figures of `headrace eval --json`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from actors.config import EnvConfig
+from actors.envs.make import make_env
+from actors.envs.spec import leaves
+from actors.envs.vector import VectorEnv
+from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play, summarise
+from headrace.errors import ConfigurationError, raises_one_line
+from headrace.names import reference
+from headrace.policy import Policy, load
+from headrace.run import Run
+from learner.algorithms.acting import Mode
+
+MOST_STEPS = 27_000  # an episode that lasts longer is cut there, as the evaluator of a run does
+
+
+@raises_one_line
+def evaluate(
+    policy: Policy | Run | str | os.PathLike[str],
+    env: gymnasium.Env | str | Callable[..., gymnasium.Env] | None = None,
+    episodes: int = 100,
+    deterministic: bool = True,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Plays `episodes` episodes and gives the document of `headrace eval --json`.
+
+    `policy` may also be what `load` takes. `env` is an environment (which stays open), or what `--env` takes, or a function that
+    makes one; without it the environment that the policy has learned in. Seeds are not those of training.
+    Raises ConfigurationError.
+    """
+    policy = policy if isinstance(policy, Policy) else load(policy)
+    if episodes < 1:
+        raise ConfigurationError(f"episodes must be at least 1, not {episodes}")
+    given = env if isinstance(env, gymnasium.Env) else None
+    config = policy.env if env is None or given is not None else EnvConfig(id=reference(env, "env"))
+    count = 1 if given is not None else min(ENVIRONMENTS, episodes)
+    seeds = [seed + SEED_OFFSET + k for k in range(count)]
+    make = make_env if given is None else lambda config: given
+    worlds = VectorEnv(config, policy.spec, count, seeds, random_starts=True, make=make, most_steps=MOST_STEPS)
+    try:
+        _check_same(policy, worlds.example)
+        policy.seed(seed + SEED_OFFSET)
+        mode: Mode = "greedy" if deterministic else "explore"
+        played = [episode for ended in play(worlds, policy.spec, policy.acting, episodes, mode) for episode in ended]
+    finally:
+        if given is None:
+            worlds.close()
+    known = policy.about | {"env": "a given environment" if given is not None else config.id, "stochastic": not deterministic}
+    return known | summarise(played)
+
+
+def _check_same(policy: Policy, env: gymnasium.Env) -> None:
+    """Raises ConfigurationError where the environment gives or takes something else than the one of training."""
+    for word, theirs, ours in (
+        ("observes", env.observation_space, policy.observation_space),
+        ("acts by", env.action_space, policy.action_space),
+    ):
+        if _shape(theirs) != _shape(ours):
+            raise ConfigurationError(f"the policy {word} {ours}, and this environment has {theirs}")
+
+
+def _shape(space: gymnasium.Space) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None]]:
+    return [(name, type(leaf), leaf.shape, leaf.dtype) for name, leaf, _ in leaves(space)]

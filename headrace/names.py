@@ -1,0 +1,33 @@
+"""From a class or a function to the name by which other processes import it."""
+
+from __future__ import annotations
+
+import importlib
+
+from headrace.errors import ConfigurationError
+
+
+def reference(thing: object, kind: str) -> str:
+    """`module:qualname` of a class or a function; a string stays as it is. `kind` is the word for messages.
+
+    Raises ConfigurationError for what another process cannot import: a lambda, a local function, a class of a notebook or of
+    the script that is running.
+    """
+    if isinstance(thing, str):
+        return thing
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not callable(thing) or not isinstance(module, str) or not isinstance(name, str):
+        raise ConfigurationError(f"{kind}: give a name, a class or a function, not {type(thing).__name__}")
+    if "<lambda>" in name:
+        raise ConfigurationError(f"{kind}: other processes cannot import a lambda; write it as a function into a file of its own")
+    advice = f"put {name.rpartition('.')[2]} into a file of its own and import it from there"
+    if module in ("__main__", "__mp_main__"):
+        raise ConfigurationError(f"{kind}: other processes cannot import {name} from a notebook or a running script; {advice}")
+    if "<locals>" in name:
+        raise ConfigurationError(f"{kind}: other processes cannot import {name}, which is inside a function; {advice}")
+    found: object = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not thing:
+        raise ConfigurationError(f"{kind}: {module}:{name} is something else than what was given; {advice}")
+    return f"{module}:{name}"

@@ -1,0 +1,33 @@
+"""An environment as a user would write it: a batch of choices as action, a Dict with a choice as observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Corridor(gymnasium.Env):
+    """Walk to the right end; the second choice of the action does nothing."""
+
+    observation_space = spaces.Dict({"place": spaces.Discrete(5, start=1), "speed": spaces.Box(-1, 1, (2, 2), np.float32)})
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = 1
+        return self._seen(), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._place = max(self._place + (1 if action[0] else -1), 1)
+        return self._seen(), float(self._place == 5), self._place == 5, False, {}
+
+    def _seen(self) -> dict[str, Any]:
+        return {"place": self._place, "speed": np.full((2, 2), self._place / 10, np.float32)}
+
+
+def make_corridor() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Corridor(), 20)

@@ -1,0 +1,116 @@
+"""Real runs, started and used from Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace
+from tests.headrace import own_env
+
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(180)]
+STEPS = 3_000
+DEADLINE_SECONDS = 120.0
+SMALL = {"replay": {"min_size": 256}, "learner": {"batch_size": 64}, "evaluator": {"enabled": False}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory for the whole module, in which `run` has trained."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path := tmp_path_factory.mktemp("work"))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Iterator[headrace.Run]:
+    started = headrace.train(own_env.make_corridor, "dqn", actors=1, run="corridor", total_steps=STEPS, seed=3, **SMALL)
+    yield started
+    started.stop()
+
+
+def test_a_run_is_waited_for_and_tells_what_it_has_done(run: headrace.Run, folder: Path) -> None:
+    status = run.wait(DEADLINE_SECONDS)
+    assert status["state"] == "stopped" and status["steps"] >= STEPS and not run.is_up
+    assert status["env"] == "tests.headrace.own_env:make_corridor" and status["algorithm"] == "dqn"
+    assert run.path == folder / "runs" / "corridor" and run.status() == status
+    run.stop()  # of a run that is over: nothing happens
+
+
+def test_a_policy_acts_on_plain_observations_one_or_many(run: headrace.Run) -> None:
+    run.wait(DEADLINE_SECONDS)
+    policy = run.policy()
+    env = own_env.make_corridor()
+    observation, _ = env.reset(seed=1)
+    one = policy.predict(observation)
+    assert policy.action_space == env.action_space and policy.action_space.contains(one)
+    assert policy.observation_space == env.observation_space
+    many = policy.predict({"place": np.array([1, 1, 4]), "speed": np.stack([observation["speed"]] * 3)})
+    assert many.shape == (3, 2) and (many[0] == one).all() and (many[1] == one).all()
+    policy.seed(1)
+    drawn = {tuple(policy.predict(observation, deterministic=False)) for _ in range(300)}
+    assert len(drawn) > 1
+    with pytest.raises(headrace.ConfigurationError, match="shape"):
+        policy.predict({"place": np.ones((2, 2, 2)), "speed": observation["speed"]})
+
+
+def test_a_policy_is_evaluated_in_its_own_or_another_environment(run: headrace.Run) -> None:
+    run.wait(DEADLINE_SECONDS)
+    figures = headrace.evaluate(run, episodes=5)
+    assert {
+        "run",
+        "env",
+        "algorithm",
+        "policy_version",
+        "episodes",
+        "stochastic",
+        "return_mean",
+        "success_rate",
+    } <= figures.keys()
+    assert figures["run"] == "corridor" and figures["episodes"] == 5 and figures["policy_version"] > 0
+    env = own_env.make_corridor()
+    assert headrace.evaluate(run.policy(), env, episodes=5)["return_mean"] == figures["return_mean"]
+    assert headrace.evaluate(run.path, own_env.make_corridor, episodes=5)["return_mean"] == figures["return_mean"]
+    with pytest.raises(headrace.ConfigurationError, match="the policy observes"):
+        headrace.evaluate(run, "CartPole-v1", episodes=1)
+
+
+def test_an_exported_policy_acts_without_the_run_and_the_environment(run: headrace.Run, folder: Path) -> None:
+    run.wait(DEADLINE_SECONDS)
+    command = [sys.executable, "-m", "headrace", "export", "corridor", "out.safetensors"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+    policy = headrace.load("out.safetensors")
+    observation, _ = own_env.make_corridor().reset()
+    assert (policy.predict(observation) == run.policy().predict(observation)).all()
+    assert policy.about["run"] == "corridor" and policy.action_space == own_env.Corridor.action_space
+
+
+def test_a_stopped_run_goes_on_and_is_stopped_again(run: headrace.Run, folder: Path) -> None:
+    run.wait(DEADLINE_SECONDS)
+    with headrace.train(own_env.make_corridor, run="corridor", total_steps=10**9) as again:
+        assert again.path == run.path and again.is_up
+        with pytest.raises(headrace.RefusedError, match="already up"):
+            headrace.train(own_env.make_corridor, run="corridor")
+        with pytest.raises(TimeoutError, match="still up"):
+            again.wait(0.5)
+    assert not again.is_up and again.status()["steps"] >= STEPS
+
+
+def test_a_mistake_is_one_line(folder: Path) -> None:
+    for settings, words in [
+        ({"env": "CartPole-v2"}, "CartPole-v2"),
+        ({"env": "CartPole-v1", "algo": "dqm"}, "did you mean dqn?"),
+        ({"env": "CartPole-v1", "total_stesp": 5}, "did you mean --total-steps?"),
+        ({"env": "CartPole-v1", "learner": {"batch_sise": 5}}, "did you mean --learner.batch-size?"),
+    ]:
+        with pytest.raises(headrace.ConfigurationError) as caught:
+            headrace.train(**settings)  # type: ignore[arg-type]
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+    for wrong in ("nothing", "nothing.safetensors"):
+        with pytest.raises(headrace.ConfigurationError, match="there is no run"):
+            headrace.load(wrong)
