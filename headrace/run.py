@@ -91,7 +91,7 @@ class Run:
     def status(self) -> dict[str, Any]:
         """The document of `headrace status --json`: a key without a figure holds None."""
         from deploy import runs
-        from deploy.config.run import load_run_config
+        from deploy.config.layers import load_run_config
         from deploy.reporting import status
         from transport.run_dir import RunDir
 
