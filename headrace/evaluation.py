@@ -17,7 +17,6 @@ from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play, summaris
 from headrace.errors import ConfigurationError, raises_one_line
 from headrace.names import reference
 from headrace.policy import Policy, load
-from headrace.run import Run
 from learner.algorithms.acting import Mode
 
 MOST_STEPS = 27_000  # an episode that lasts longer is cut there, as the evaluator of a run does
@@ -25,7 +24,7 @@ MOST_STEPS = 27_000  # an episode that lasts longer is cut there, as the evaluat
 
 @raises_one_line
 def evaluate(
-    policy: Policy | Run | str | os.PathLike[str],
+    policy: Policy | str | os.PathLike[str],
     env: gymnasium.Env | str | Callable[..., gymnasium.Env] | None = None,
     episodes: int = 100,
     deterministic: bool = True,
@@ -33,8 +32,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Plays `episodes` episodes and gives the document of `headrace eval --json`.
 
-    `policy` may also be what `load` takes. `env` is an environment (which stays open), or what `--env` takes, or a function that
-    makes one; without it the environment that the policy has learned in. Seeds are not those of training.
+    `policy` may also be a run or a file, as `load` takes it. `env` is an environment (which stays open), or what `--env`
+    takes, or a function that makes one; without it, it is the environment of training. Other seeds are used than in training.
     Raises ConfigurationError.
     """
     policy = policy if isinstance(policy, Policy) else load(policy)

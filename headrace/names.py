@@ -1,8 +1,10 @@
-"""From a class or a function to the name by which other processes import it."""
+"""From a class or a function to the name by which other processes import it; from a run's name to its folder."""
 
 from __future__ import annotations
 
 import importlib
+import os
+from pathlib import Path
 
 from headrace.errors import ConfigurationError
 
@@ -31,3 +33,12 @@ def reference(thing: object, kind: str) -> str:
     if found is not thing:
         raise ConfigurationError(f"{kind}: {module}:{name} is something else than what was given; {advice}")
     return f"{module}:{name}"
+
+
+def run_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of a run that is given by its folder or by its name. Raises ConfigurationError where there is no run."""
+    path = Path(name)
+    found = path if (path / "config.toml").is_file() or len(path.parts) != 1 else Path("runs") / path
+    if not (found / "config.toml").is_file():
+        raise ConfigurationError(f"there is no run in {found} (no config.toml)")
+    return found.resolve()

@@ -20,7 +20,7 @@ from actors.envs.spec import flatten_observation, leaves, to_env_action
 from actors.evaluation.evaluate import STOCHASTIC_EPSILON, load_policy
 from actors.stack import Stack
 from headrace.errors import ConfigurationError, one_line, raises_one_line
-from headrace.run import Run
+from headrace.names import run_folder
 from learner.algorithms.acting import QPolicy
 from learner.algorithms.policies import acting_policy
 from learner.weights.export import load as load_exported
@@ -111,14 +111,13 @@ class Policy:
 
 
 @raises_one_line
-def load(path_or_run: str | os.PathLike[str] | Run, best: bool = False) -> Policy:
+def load(path_or_run: str | os.PathLike[str], best: bool = False) -> Policy:
     """The policy of a run (a `Run`, its folder or its name) or of a file that `headrace export` has written.
 
     `best`: a run's best weights instead of its newest. Raises ConfigurationError.
     """
-    if not isinstance(path_or_run, Run) and (path := Path(path_or_run)).is_file():
-        return _load_file(path)
-    return _load_run(path_or_run if isinstance(path_or_run, Run) else Run(path_or_run), best)
+    path = Path(path_or_run)
+    return _load_file(path) if path.is_file() else _load_run(RunDir(run_folder(path)), best)
 
 
 def _load_file(path: Path) -> Policy:
@@ -128,12 +127,11 @@ def _load_file(path: Path) -> Policy:
     return _policy(spec, acting_policy(network), metadata, metadata.get("spaces", ""), env)
 
 
-def _load_run(run: Run, best: bool) -> Policy:
-    run_dir = RunDir(run.path)
+def _load_run(run_dir: RunDir, best: bool) -> Policy:
     settings = read_settings(run_dir, 0)
     acting, metadata = load_policy(run_dir, settings, best)
     spaces = run_dir.spaces.read_text() if run_dir.spaces.is_file() else ""
-    return _policy(settings.spec, acting, metadata | {"run": run.name}, spaces, settings.env)
+    return _policy(settings.spec, acting, metadata | {"run": run_dir.name}, spaces, settings.env)
 
 
 def _policy(spec: ExperienceSpec, acting: Any, metadata: dict[str, str], spaces: str, env: EnvConfig) -> Policy:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigurationError, HeadraceError, RefusedError, RunFailedError, raises_one_line
-from headrace.names import reference
+from headrace.names import reference, run_folder
 
 if TYPE_CHECKING:
     from headrace.policy import Policy
@@ -59,12 +59,10 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """`path` is a folder such as runs/NAME, or a run's name. Raises ConfigurationError where there is no run."""
-        folder = Path(path)
-        if not (folder / "config.toml").is_file() and len(folder.parts) == 1:
-            folder = Path("runs") / folder
-        if not (folder / "config.toml").is_file():
-            raise ConfigurationError(f"there is no run in {folder} (no config.toml)")
-        self.path = folder.resolve()
+        self.path = run_folder(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @property
     def name(self) -> str:
