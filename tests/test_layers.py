@@ -29,11 +29,23 @@ OWNERS = {
     "ale_py": ("actors/envs/atari.py",),
     "pybullet": ("actors/envs/robot/bullet.py",),
     "tensorboard": ("deploy/reporting/tensorboard.py",),
+    "matplotlib": ("actors/envs/drawing.py", "actors/evaluation/picture.py"),
     "imageio_ffmpeg": ("actors/evaluation/demo.py",),
     "ray": ("deploy/engines/ray.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
-LAZY = {"ale_py", "nes_py", "gym_super_mario_bros", "gym", "stable_retro", "pybullet", "ray", "tensorboard", "imageio_ffmpeg"}
+LAZY = {
+    "ale_py",
+    "nes_py",
+    "gym_super_mario_bros",
+    "gym",
+    "stable_retro",
+    "pybullet",
+    "ray",
+    "tensorboard",
+    "imageio_ffmpeg",
+    "matplotlib",
+}
 TORCHLESS = (
     "deploy.cli.main",
     "deploy.supervision.service",

@@ -7,17 +7,17 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from actors.envs.drawing import new_figure, pixels
 from actors.envs.robot.kinematics import Kinematics
 from actors.envs.robot.targets import TIERS, Targets
 
-Colour = tuple[int, int, int]
 INK, FAINT, PAPER = (30, 30, 30), (205, 205, 205), (255, 255, 255)  # red, green, blue, as all here
 ARM, TARGET = (225, 160, 20), (215, 40, 40)
-TIER_COLOURS: dict[str, Colour] = {"easy": (70, 165, 90), "medium": (60, 110, 200), "hard": (170, 60, 150)}
-FRAME_PIXELS, MAP_PIXELS = 320, 640  # a panel's side
+TIER_COLOURS = {"easy": "tab:green", "medium": "tab:blue", "hard": "tab:purple"}
+ARM_COLOUR = "goldenrod"
+FRAME_PIXELS = 320  # a panel's side
 MARGIN = 44
 SLICE_METRES = 0.1  # half the thickness of what a map of the workspace shows
-LEGEND_PIXELS = 34
 
 
 class _Panel(NamedTuple):
@@ -52,21 +52,30 @@ def draw_arm(kinematics: Kinematics, q: np.ndarray, target: np.ndarray) -> np.nd
 
 
 def draw_workspace(kinematics: Kinematics, targets: Targets) -> np.ndarray:
-    """[H, W, 3] RGB uint8: slices through the cached targets, coloured by tier, and the arm at home."""
+    """[H, W, 3] RGB uint8: slices through the cached targets, coloured by tier, and the arm at home. Raises EnvError."""
     reach, home = _reach(kinematics), kinematics.flange(kinematics.arm.home[None])[0]
-    panels = []
-    for title, across, up, flat in (("side view", 0, 2, 1), ("top view", 0, 1, 2)):
+    near, far = targets.edges
+    spans = (f"below {near:.2f} m", f"{near:.2f} to {far:.2f} m", f"above {far:.2f} m")
+    bones = _bones(kinematics, kinematics.arm.home)
+    figure = new_figure(13, 7)
+    figure.suptitle(f"{kinematics.arm.name.replace('_', ' ')}: workspace, tiers by the distance from the flange at home")
+    for axes, (title, across, up, flat) in zip(
+        figure.subplots(1, 2), (("side view", 0, 2, 1), ("top view", 0, 1, 2)), strict=True
+    ):
         inside = np.abs(targets.positions[:, flat] - home[flat]) < SLICE_METRES
-        slab = f"{'xyz'[flat]} = {home[flat]:.2f} +- {SLICE_METRES:.2f} m"
-        panel = _panel(f"{title}, {slab}: {int(inside.sum()):,} targets", across, up, reach, MAP_PIXELS)
-        places, tiers = panel.pixels(targets.positions[inside]), targets.tier[inside]
-        colours = np.array([TIER_COLOURS[tier] for tier in TIERS], np.uint8)[tiers]
-        for right in (0, 1):
-            for down in (0, 1):
-                panel.canvas[places[:, 1] + down, places[:, 0] + right] = colours
-        _draw_links(panel, kinematics, kinematics.arm.home)
-        panels.append(panel.canvas)
-    return np.vstack([np.hstack(panels), _legend(kinematics, targets, 2 * MAP_PIXELS)])
+        for number, (tier, span) in enumerate(zip(TIERS, spans, strict=True)):
+            shown = targets.positions[inside & (targets.tier == number)]
+            label = f"{tier}, {span}: {int((targets.tier == number).sum()):,} targets"
+            axes.scatter(shown[:, across], shown[:, up], s=2, color=TIER_COLOURS[tier], label=label)
+        axes.plot(bones[:, across], bones[:, up], "-o", color=ARM_COLOUR, linewidth=4, markeredgecolor="black")
+        slab = f"{'xyz'[flat]} = {home[flat]:.2f} ± {SLICE_METRES:.2f} m"
+        axes.set(
+            title=f"{title}, {slab}: {int(inside.sum()):,} targets", xlabel=f"{'xyz'[across]} (m)", ylabel=f"{'xyz'[up]} (m)"
+        )
+        axes.set(aspect="equal", xlim=(-reach, reach), ylim=(-0.1 * reach, 1.9 * reach) if up == 2 else (-reach, reach))
+        axes.grid(alpha=0.3)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(TIERS), markerscale=5)
+    return pixels(figure)
 
 
 def describe(kinematics: Kinematics, targets: Targets) -> list[str]:
@@ -106,7 +115,7 @@ def _panel(title: str, across: int, up: int, reach: float, side: int) -> _Panel:
         low[1] = -0.1 * reach
     panel = _Panel(np.full((side, side, 3), PAPER, np.uint8), across, up, low, (side - 2 * MARGIN) / (2 * reach))
     step = 0.25 if reach < 1.2 else 0.5 if reach < 2.5 else 1.0
-    size = 0.36 if side < MAP_PIXELS else 0.42
+    size = 0.36
     for number in range(-20, 21):
         value = number * step
         for axis in (0, 1):
@@ -126,28 +135,20 @@ def _panel(title: str, across: int, up: int, reach: float, side: int) -> _Panel:
     return panel
 
 
+def _bones(kinematics: Kinematics, q: np.ndarray) -> np.ndarray:
+    """[joints + 2, 3] metres: base, joints and flange."""
+    pose = kinematics.pose(q[None], points=False)
+    return np.concatenate([np.zeros((1, 3)), pose.joint[:, 0], pose.flange])
+
+
 def _draw_links(panel: _Panel, kinematics: Kinematics, q: np.ndarray) -> None:
     """The arm's bones from the base to the flange, its joints as dots."""
-    pose = kinematics.pose(q[None], points=False)
-    bones = panel.pixels(np.concatenate([np.zeros((1, 3)), pose.joint[:, 0], pose.flange]))
-    width = 5 if len(panel.canvas) < MAP_PIXELS else 8
+    bones = panel.pixels(_bones(kinematics, q))
+    width = 5
     cv2.polylines(panel.canvas, [bones.reshape(-1, 1, 2)], False, INK, width + 2, cv2.LINE_AA)
     cv2.polylines(panel.canvas, [bones.reshape(-1, 1, 2)], False, ARM, width, cv2.LINE_AA)
     for place in bones.tolist():
         cv2.circle(panel.canvas, place, width // 2 + 1, INK, -1, cv2.LINE_AA)
-
-
-def _legend(kinematics: Kinematics, targets: Targets, width: int) -> np.ndarray:
-    """A strip: the arm's name, the tiers' colours, edges and numbers."""
-    strip = np.full((LEGEND_PIXELS, width, 3), PAPER, np.uint8)
-    near, far = targets.edges
-    spans = (f"below {near:.2f} m", f"{near:.2f} to {far:.2f} m", f"above {far:.2f} m")
-    _write(strip, f"{kinematics.arm.name.replace('_', ' ')}, distance from home:", (MARGIN, 16), 0.45)
-    for number, (tier, span) in enumerate(zip(TIERS, spans, strict=True)):
-        left = 340 + number * 305
-        cv2.circle(strip, (left, 12), 6, TIER_COLOURS[tier], -1, cv2.LINE_AA)
-        _write(strip, f"{tier}, {span}: {int((targets.tier == number).sum()):,}", (left + 12, 16), 0.45)
-    return strip
 
 
 def _write(canvas: np.ndarray, text: str, place: tuple[int, int], size: float) -> None:

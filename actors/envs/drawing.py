@@ -1,0 +1,38 @@
+"""Pictures drawn by matplotlib, which is an extra and is imported only when a picture is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+
+from actors.envs.errors import EnvError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of that size in inches, without a window. Raises EnvError where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise EnvError("a picture needs matplotlib, which is not installed: pip install 'headrace[picture]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def pixels(figure: Figure) -> np.ndarray:
+    """[H, W, 3] RGB uint8."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+
+
+def write_png(path: Path, picture: np.ndarray) -> None:
+    """Writes [H, W, 3] RGB uint8. Raises OSError."""
+    _, png = cv2.imencode(".png", picture[:, :, ::-1])
+    path.write_bytes(png.tobytes())
