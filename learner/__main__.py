@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -44,7 +45,9 @@ def read_settings(run_dir: RunDir) -> LearnerSettings:
 
 def main() -> int:
     """Set up, then one loop. Where several processes are wanted this one starts them, each with this same command."""
-    run_dir = RunDir(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="python -m learner", description="The learner process of a run.")
+    parser.add_argument("run_dir", type=Path)
+    run_dir = RunDir(parser.parse_args().run_dir)
     rank, size = place()
     try:
         settings = read_settings(run_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tomllib
 from pathlib import Path
@@ -49,8 +50,10 @@ def describe(record: Record) -> str:
 
 def main() -> int:
     """Set up, then one loop."""
+    parser = argparse.ArgumentParser(prog="python -m replay", description="The replay process of a run.")
+    parser.add_argument("run_dir", type=Path)
+    run_dir = RunDir(parser.parse_args().run_dir)
     share_heap()
-    run_dir = RunDir(Path(sys.argv[1]))
     document = tomllib.loads(run_dir.config.read_text())
     config = msgspec.convert(document["replay"], ReplayConfig)
     try:

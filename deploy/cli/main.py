@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import sys
@@ -69,6 +70,7 @@ may read. What is there already stays.
 def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     """The parser and those of its commands."""
     parser = options.Parser(prog="headrace", description=ABOUT)
+    parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=options.Parser)
     made: dict[str, argparse.ArgumentParser] = {}
 
@@ -183,6 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not typed:
             parser.print_help()
             return DONE
+        if typed == ["--version"]:
+            print(f"headrace {_version()}")
+            return DONE
         if not typed[0].startswith("-") and typed[0] not in commands:
             raise ConfigError(f"unknown command {typed[0]!r}; {nearest(typed[0], commands)}")
         parsed = options.parse(parser, typed, flags_of)
@@ -197,6 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("headrace: stopped by you", file=sys.stderr)
         return DONE
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("headrace")
+    except importlib.metadata.PackageNotFoundError:
+        return "(a source tree that is not installed)"
 
 
 def _complain(text: str, exit_status: int) -> int:
