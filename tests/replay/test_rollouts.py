@@ -176,11 +176,18 @@ def settle(link: Link, *writers: ExperienceWriter) -> None:
     link.until(lambda: all(writer._welcomed for writer in writers), *writers)
 
 
+def share(link: Link, *writers: ExperienceWriter) -> None:
+    """Until replay knows all of these and each has its share of the credit. The first to greet has all of it until the next does."""
+    link.until(lambda: all(writer.has_credit for writer in writers), *writers)
+    settle(link, *writers)
+
+
 def test_the_second_chunk_of_one_stream_is_not_sent_before_the_first_is_drawn(link: Link) -> None:
     server = link.serve()
     sampler = link.sampler(slots=1, batch_size=2, rollouts=True)
     one, other = Feeder(link.writer("actor-0"), CHUNKS), Feeder(link.writer("actor-1"), CHUNKS)
     both = (one, other)
+    share(link, one.writer, other.writer)
     for drawn_batches in range(1, 6):
         batch: list[SampledBatch] = []
 
