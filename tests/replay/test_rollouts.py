@@ -177,7 +177,7 @@ def settle(link: Link, *writers: ExperienceWriter) -> None:
 
 
 def share(link: Link, *writers: ExperienceWriter) -> None:
-    """Until replay knows all of these and each has its share of the credit. The first to greet has all of it until the next does."""
+    """Until each of these has its share of the credit: the first that greets has all of it until the next does."""
     link.until(lambda: all(writer.has_credit for writer in writers), *writers)
     settle(link, *writers)
 
