@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.report import print_results
-from deploy.supervision.process import child_environment, python_command
+from deploy.children import child_environment, python_command
 
 GRACE_SECONDS = 30.0  # that a part may need after its time to end what it has begun and to write
 LEAST_SECONDS = 20.0  # a part with less is left out

@@ -36,10 +36,10 @@ from actors.stack import Stack
 from benchmarks.processes import ONE_THREAD
 from benchmarks.recording import load_frames
 from benchmarks.report import Report
+from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
-from deploy.supervision.process import child_environment, python_command
 from learner.algorithms.acting import Policy, QPolicy
 from learner.algorithms.policies import acting_policy, build_policy
 from learner.algorithms.ppo.networks import ActorCritic

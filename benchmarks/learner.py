@@ -39,7 +39,7 @@ from benchmarks.learner_runs import CaseFailed, Found, Source, by_hand, say, ser
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.wire import ACTIONS
 from benchmarks.workloads import WORKLOADS, Setting, Task
-from deploy.supervision.process import child_environment, python_command
+from deploy.children import child_environment, python_command
 
 CASES = ("compared", "variants", "peers", "bounds", "actors")
 USUAL = CASES[:-1]

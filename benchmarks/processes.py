@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from deploy.supervision.process import child_environment
+from deploy.children import child_environment
 from transport.run_dir import RunDir
 
 READY_SECONDS = 120.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from deploy.supervision.process import child_environment, python_command
+from deploy.children import child_environment, python_command
 
 INDENT = " " * 28
 WIDTH = 150

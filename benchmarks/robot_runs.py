@@ -20,10 +20,10 @@ from actors.evaluation.evaluate import SEED_OFFSET
 from benchmarks.peers import saved_mlp
 from benchmarks.peers.run import Peer
 from benchmarks.processes import records
+from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
-from deploy.supervision.process import child_environment, python_command
 from learner.algorithms.policies import acting_policy, build_policy
 from learner.weights.checkpoint import load_into, read
 from transport.experience import ExperienceSpec, bounded

@@ -21,11 +21,11 @@ from typing import Any
 
 from benchmarks.report import Report
 from benchmarks.robot_runs import HeadraceTraining
+from deploy.children import child_environment, python_command
 from deploy.config import options
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
-from deploy.supervision.process import child_environment, python_command
 
 BACKENDS = ("pybullet", "kinematic")
 PATIENCE_SECONDS = 120.0  # beyond its time that a run has until it has ended

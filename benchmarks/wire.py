@@ -17,7 +17,7 @@ import tomli_w
 
 from benchmarks.recording import Recording, load_frames, vectors
 from benchmarks.replay_roles import READY_SECONDS, SLOTS, Task, save_circle
-from deploy.supervision.process import child_environment
+from deploy.children import child_environment
 from replay.config import ReplayConfig
 from replay.table.capacity import overhead_bytes, slot_bytes
 from replay.table.storage import batch_layout

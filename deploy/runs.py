@@ -129,6 +129,11 @@ def read_status(run: RunDir) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
+def read_steps(run: RunDir) -> int:
+    """Environment steps that the run had done when it was last up."""
+    return int((read_status(run) or {}).get("steps") or 0)
+
+
 def set_aside(run: RunDir) -> Path | None:
     """Moves a run's folder, but for its keys, to the first free NAME.1, NAME.2, …; None when there is none to move."""
     if not run.path.exists():

@@ -161,7 +161,7 @@ def _text(name: str, value: Any) -> str:
 
 def _command(arguments: list[str], folder: Path, show: bool) -> tuple[int, str]:
     """Runs `headrace ARGUMENTS` and gives its exit status and what it printed; `show`: line by line, as it comes."""
-    from deploy.supervision.process import child_environment, python_command
+    from deploy.children import child_environment, python_command
 
     environment = child_environment()
     environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], *_own_folders()])

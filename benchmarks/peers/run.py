@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.supervision.process import ROOT
+from deploy.children import ROOT
 
 PEERS = ("reverb", "reverb-trajectory", "cpprb", "torchrl")
 PATIENCE_SECONDS = 1800.0

@@ -7,11 +7,11 @@ import json
 import subprocess
 
 from deploy import runs
+from deploy.children import ROOT, check_actor_python, child_environment, python_command
 from deploy.config import options
 from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
-from deploy.supervision.process import ROOT, check_actor_python, child_environment, python_command
 from transport.names import nearest
 from transport.run_dir import RunDir
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from deploy.children import child_environment, python_command
 from deploy.minimum_versions import shortfalls, torch_load
-from deploy.supervision.process import child_environment, python_command
 from transport.sockets.authenticator import library
 
 Finding = tuple[str, str, str]  # what, "ok" or "lacks" or "note", and in words

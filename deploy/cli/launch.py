@@ -21,6 +21,7 @@ import psutil
 from actors.envs.make import EnvError, pinned
 from actors.envs.preflight import Tried, preflight
 from deploy import runs
+from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli import access
 from deploy.config.checks import changes_refused_on_resume, validate
 from deploy.config.errors import ConfigError
@@ -29,8 +30,7 @@ from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.reporting.status import Document, algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
-from deploy.supervision.process import check_actor_python, child_environment, python_command
-from deploy.supervision.service import own_cores, read_steps
+from deploy.supervision.reports import own_cores
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.config import SacConfig
@@ -86,7 +86,7 @@ class Launch:
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
-        steps = read_steps(self.run)
+        steps = runs.read_steps(self.run)
         newest = max(self.run.checkpoints.glob("epoch-*.safetensors"), default=None)
         learner = (
             f"the learner continues from checkpoints/{newest.name}"
@@ -211,7 +211,7 @@ def _check_resume(run: RunDir, config: RunConfig) -> None:
     changed = changes_refused_on_resume(load_run_config(run.config), config)
     if changed:
         raise ConfigError(f"run {run.name} was made with another {', '.join(changed)}; {ANEW}")
-    done = read_steps(run)
+    done = runs.read_steps(run)
     if config.total_steps and done >= config.total_steps:
         raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from actors.envs.make import EnvError, known_envs
 from deploy import runs
+from deploy.children import ROOT
 from deploy.cli import access, children, doctor, experience, launch
 from deploy.config import options
 from deploy.config.errors import ConfigError
@@ -21,7 +22,6 @@ from deploy.config.layers import load_run_config
 from deploy.config.presets import presets
 from deploy.reporting import logs, status
 from deploy.supervision import service
-from deploy.supervision.process import ROOT
 from transport.experience import SpecError
 from transport.messages import MOST_ACTORS, Message, Scale, Scaling, Stop, Stopping
 from transport.names import nearest

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from deploy.config.run import RunConfig
+from deploy.places.base import Usage
 from deploy.supervision.supervisor import Slot, Supervisor
 from transport.metrics import Record
 from transport.run_dir import RunDir
@@ -37,32 +37,6 @@ TROUBLES = (  # what processes count that had better be zero: each gate that som
 WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
 
 
-class Gauge:
-    """Memory and processor use of the processes of a run."""
-
-    def __init__(self) -> None:
-        """Knows no process yet."""
-        self._before: dict[int, psutil.Process] = {}
-        self._known: dict[int, psutil.Process] = {}
-
-    def turn(self) -> None:
-        """Begins another round of readings; who was not read in the last one is forgotten."""
-        self._before, self._known = self._known, {}
-
-    def read(self, pid: int, members: bool = False) -> tuple[int | None, float | None]:
-        """(resident bytes, percent of one core since the last call), of its children as well where those are `members` that do
-        its work; None for what cannot be read."""
-        try:
-            process = self._before.get(pid) or psutil.Process(pid)
-            children = [self._before.get(child.pid, child) for child in process.children()] if members else []
-            read = [process, *children]
-            found = sum(each.memory_info().rss for each in read), sum(each.cpu_percent() for each in read)
-        except psutil.Error:
-            return None, None
-        self._known |= {each.pid: each for each in read}
-        return found
-
-
 def figures(record: Record, names: tuple[str, ...]) -> dict[str, float | int | None]:
     """The named figures, None for those that are missing; counts as whole numbers."""
     found = {name: record.get(name) for name in names}
@@ -83,14 +57,12 @@ def document(
     config: RunConfig,
     device: Document,
     supervisor: Supervisor,
-    gauge: Gauge,
     uptime_seconds: float,
     steps: float,
     evaluation: Document,
 ) -> Document:
     """Everything about the run now; a key without a figure holds None. `evaluation` is the newest there has been."""
     records = {slot.name: slot.record for slot in supervisor.slots}
-    gauge.turn()
     return {
         "run": run.name,
         "state": run_state(supervisor),
@@ -102,7 +74,7 @@ def document(
         "algorithm": algorithm_name(config),
         "steps": int(steps),
         "total_steps": config.total_steps or None,
-        "processes": [_process(slot, supervisor, gauge) for slot in supervisor.slots],
+        "processes": [_process(slot, supervisor) for slot in supervisor.slots],
         "replay": figures(records.get("replay", {}), REPLAY_KEYS),
         "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
         "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
@@ -124,21 +96,20 @@ def algorithm_name(config: RunConfig) -> str:
     return str(config.algorithm.__struct_config__.tag)
 
 
-def _process(slot: Slot, supervisor: Supervisor, gauge: Gauge) -> Document:
-    pid = slot.process.pid if slot.process else None
-    rss_bytes, cpu_percent = gauge.read(pid, slot.plan.processes > 1) if pid else (None, None)
+def _process(slot: Slot, supervisor: Supervisor) -> Document:
+    usage = slot.process.usage() if slot.process else Usage()
     silent = supervisor.silent_seconds(slot)
     return {
         "name": slot.name,
         "role": slot.plan.role,
-        "pid": pid,
+        "pid": slot.process.pid if slot.process else None,
         "state": "silent" if silent is not None and silent > SILENT_SECONDS else slot.state,
         "silent_seconds": None if silent is None else round(silent, 1),
         "restarts": slot.restarts,
         "last_exit": slot.last_exit,
         "steps_per_second": slot.record.get("steps_per_second"),
-        "rss_bytes": rss_bytes,
-        "cpu_percent": cpu_percent,
+        "rss_bytes": usage.rss_bytes,
+        "cpu_percent": usage.cpu_percent,
     }
 
 

@@ -1,16 +1,15 @@
-"""The supervisor's mind: a table of processes and what to do next. No clock, no process and no socket of its own."""
+"""The supervisor: a table of processes and what to do next. It has no clock, no process and no socket of its own."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from deploy.config.deploy import DeployConfig
+from deploy.places.base import OUT_OF_MEMORY, Exit, Process
 from deploy.supervision.liveness import Patience
-from deploy.supervision.memory import OUT_OF_MEMORY
-from deploy.supervision.process import Exit
 from deploy.supervision.topology import STOP_ORDER, Plan
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
@@ -18,61 +17,50 @@ from transport.metrics import Record
 
 State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
 LONGEST_DELAY_SECONDS = 60.0
-LEAK_PENANCE = 10.0  # times as long has to be worked to make up for a death for want of memory
+LEAK_FACTOR = 10.0  # an exit for want of memory needs so many times as much work to be forgotten
 LAST_WAIT_SECONDS = 1.0  # what SIGKILL may take before we go on without
 USAGE_ERROR = 2
 
 
-class Process(Protocol):
-    """What the supervisor needs of a child."""
-
-    pid: int
-
-    def poll(self) -> Exit | None:
-        """How it ended, or None while it lives."""
-
-    def kill(self) -> None:
-        """Ends it at once."""
-
-
 @dataclass
 class Slot:
-    """One line of the table: a place in the run, and the process that fills it now."""
+    """One line of the table: a process that the run is to have, and the one that there is now."""
 
     plan: Plan
     state: State = "waiting"
     process: Process | None = None
     started: float = 0.0
     start_at: float = 0.0  # not before
-    failures: float = 0.0  # deaths, less what work has made up for
+    failures: float = 0.0  # exits that were not wanted, less those that later work has made up for
     restarts: int = 0  # in all
     last_exit: str | None = None
-    been_ready: bool = False  # in any of its lives
+    been_ready: bool = False  # in any incarnation
     ready_at: float | None = None  # in this one
-    words: int = 0  # that it has sent in this life
-    settled: bool = False  # has sent one since it was ready
-    heard: float = 0.0  # when it last sent word, or was started
-    record: Record = field(default_factory=dict)  # the newest; empty after a death
-    steps_before: float = 0.0  # environment steps of its earlier lives
+    reports: int = 0  # of this incarnation
+    settled: bool = False  # has reported since it was ready
+    heard: float = 0.0  # when it last reported, or was started
+    record: Record = field(default_factory=dict)  # the newest; empty once it has ended
+    steps_before: float = 0.0  # environment steps of its earlier incarnations
     killed: float | None = None
     cause: str = ""  # why we killed it
+    no_room: bool = False  # it was to be started, and no place had room
     leaving: float | None = None  # since when it is no longer part of the run
 
     @property
     def name(self) -> str:
-        """The process's name."""
         return self.plan.name
 
     @property
     def steps(self) -> float:
-        """Environment steps of all its lives."""
+        """Environment steps of all its incarnations."""
         return self.steps_before + self.record.get("steps", 0.0)
 
 
 class Supervisor:
-    """Starts processes in order of readiness, replaces the dead, and brings all to an end by one deadline.
+    """Starts processes in order of readiness, replaces those that end, and brings all to an end by one deadline.
 
     Call `turn` some ten times a second until `finished`. Clock, spawn, ask and say are given, so that tests can replay histories.
+    `spawn` gives None where there is no room yet; it is asked again at each turn, and nothing counts as failed.
     """
 
     def __init__(
@@ -81,12 +69,11 @@ class Supervisor:
         config: DeployConfig,
         *,
         clock: Callable[[], float],
-        spawn: Callable[[Plan], Process],
+        spawn: Callable[[Plan], Process | None],
         ask: Callable[[Slot], None],
         say: Callable[[str], None],
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
     ) -> None:
-        """Nothing is started yet."""
         self.slots = [Slot(plan) for plan in plans]
         self.exit_status = 0
         self.reason = ""
@@ -112,11 +99,11 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        """Whether every process that has not been given up has done its work; a later replacement changes nothing."""
+        """Whether every process that is not abandoned has been ready; a later replacement changes nothing."""
         return all(slot.been_ready or slot.state == "failed" or slot.leaving is not None for slot in self.slots)
 
     def silent_seconds(self, slot: Slot) -> float | None:
-        """Time since a ready process's main loop last sent word."""
+        """Time since the last report of a ready process's main loop."""
         return self._clock() - slot.heard if slot.state == "ready" else None
 
     def turn(self) -> None:
@@ -127,6 +114,7 @@ class Supervisor:
             if slot.process is not None and (ended := slot.process.poll()) is not None:
                 self._on_exit(slot, ended, now)
         if not self.stopping:
+            self._replace_faulty()
             self._start(now)
             self._end_silent(now)
             self._hurry_leavers(now)
@@ -134,19 +122,19 @@ class Supervisor:
             self._proceed_with_stop(now)
 
     def knows(self, progress: Progress) -> bool:
-        """Whether a process of this run says that, in this life of it."""
+        """Whether a process of this run reports that, in its present incarnation."""
         slot = self._by_name.get(progress.name)
         return slot is not None and slot.process is not None and slot.process.pid == progress.pid
 
     def heard(self, progress: Progress) -> None:
-        """Takes a process's word about itself; that of a stranger or of an earlier life is ignored."""
+        """Takes a report; one of another process, or of an earlier incarnation, is ignored."""
         if not self.knows(progress):
             return
         slot, now = self._by_name[progress.name], self._clock()
         self._forgive(now)
-        if slot.words:
+        if slot.reports:
             self._patience.broken(slot.plan.role, now - slot.heard)
-        slot.heard, slot.words = now, slot.words + 1
+        slot.heard, slot.reports = now, slot.reports + 1
         if progress.record:
             slot.record = progress.record
         if slot.state == "ready":
@@ -169,8 +157,8 @@ class Supervisor:
                 self._ask(slot)
 
     def replan(self, plans: Sequence[Plan]) -> None:
-        """From now on the run consists of these: who is missing, or was given up, is started; who is not among them drains and is
-        not replaced."""
+        """From now on the run consists of these. Those that are missing or abandoned are started; others hand over what they
+        hold, leave, and are not replaced."""
         now, wanted = self._clock(), {plan.name: plan for plan in plans}
         known, leavers = {}, []
         for slot in self.slots:
@@ -178,7 +166,7 @@ class Supervisor:
                 known[slot.name] = slot
                 slot.leaving = None  # one that was about to go starts again when it has gone
                 if slot.state == "failed":
-                    self._say(f"{slot.name} had been given up ({slot.last_exit}); trying it again")
+                    self._say(f"{slot.name} had been abandoned ({slot.last_exit}); trying it again")
                     slot.state, slot.failures = "waiting", 0
             elif slot.process is None:
                 self._steps_of_leavers += slot.steps
@@ -191,14 +179,14 @@ class Supervisor:
         self._by_name = {slot.name: slot for slot in self.slots}
 
     def end(self, slot: Slot, cause: str) -> None:
-        """Kills a process that cannot be asked, to be replaced; `cause` is what its death is put down to."""
+        """Kills a process, to be replaced; `cause` is the reason that is shown for its end."""
         if slot.process is not None and slot.killed is None and slot.leaving is None and not self.stopping:
             slot.cause = cause
             self._kill(slot, self._clock())
 
     @property
-    def given_up(self) -> list[Slot]:
-        """Who is not started again."""
+    def abandoned(self) -> list[Slot]:
+        """Those that are not started again."""
         return [slot for slot in self.slots if slot.state == "failed"]
 
     def kill_all(self) -> None:
@@ -214,12 +202,23 @@ class Supervisor:
             due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
             if not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
                 continue
-            slot.state, slot.started, slot.heard, slot.killed = "starting", now, now, None
-            slot.words, slot.settled, slot.ready_at, slot.cause = 0, False, None, ""
+            slot.reports, slot.settled, slot.ready_at, slot.cause, slot.killed = 0, False, None, "", None
             try:
                 slot.process = self._spawn(slot.plan)
             except OSError as error:
-                self._on_death(slot, f"could not be started: {error}", now, hopeless=False)
+                self._on_failure(slot, f"could not be started: {error}", now, hopeless=False)
+                continue
+            if slot.process is None:
+                if not slot.no_room:
+                    self._say(f"{slot.name} waits: there is no room for it yet")
+                slot.no_room = True
+                continue
+            slot.state, slot.started, slot.heard, slot.no_room = "starting", now, now, False
+
+    def _replace_faulty(self) -> None:
+        for slot in self.slots:
+            if slot.process is not None and slot.process.fault:
+                self.end(slot, slot.process.fault)
 
     def _on_exit(self, slot: Slot, ended: Exit, now: float) -> None:
         slot.process, reason = None, slot.cause or ended.reason
@@ -239,17 +238,17 @@ class Supervisor:
             return
         # Trying again cannot help against a process that says so, or, before it ever worked, that it was started wrongly.
         hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
-        self._on_death(slot, reason, now, hopeless)
+        self._on_failure(slot, reason, now, hopeless)
 
-    def _on_death(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
+    def _on_failure(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
         worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
-        slow = LEAK_PENANCE if reason.startswith(OUT_OF_MEMORY) else 1.0  # to fill the memory takes a while, and proves nothing
+        slow = LEAK_FACTOR if reason.startswith(OUT_OF_MEMORY) else 1.0  # work until the memory is full proves nothing
         slot.failures = max(slot.failures - worked / self._config.healthy_seconds / slow, 0.0) + 1
         if hopeless or slot.failures > self._config.restarts:
             slot.state = "failed"
             after = f" after {slot.restarts} restarts" if slot.restarts else ""
-            self._say(f"{slot.name} died ({reason}); given up{after}")
+            self._say(f"{slot.name} died ({reason}); abandoned{after}")
             self._fail_run(slot)
             return
         slot.state = "restarting"
@@ -265,8 +264,8 @@ class Supervisor:
         left = sum(slot.state != "failed" for slot in peers)
         least = min(self._config.min_actors, len(peers)) if culprit.plan.role == "actor" else 1
         if culprit.plan.vital or not left:
-            who = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
-            self.stop(f"{who} failed ({culprit.last_exit})", exit_status=1)
+            name = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
+            self.stop(f"{name} failed ({culprit.last_exit})", exit_status=1)
         elif left < least:
             needed = f"{left} of {len(peers)} actors left, and deploy.min_actors is {self._config.min_actors}"
             self.stop(f"{needed}; {culprit.name} failed ({culprit.last_exit})", exit_status=1)
@@ -299,7 +298,7 @@ class Supervisor:
             roles, share = STOP_ORDER[self._phase]
             alive = [slot for slot in self.slots if slot.process and (slot.plan.role in roles or self._at_once)]
             for slot in alive:
-                if slot.state != "stopping" or slot.leaving is not None:  # there is less time now than a leaver was given
+                if slot.state != "stopping" or slot.leaving is not None:  # a stop leaves less time than leaving alone
                     slot.state, slot.leaving = "stopping", None
                     self._ask(slot)
                 if now >= self._stop_began + share * self._config.stop_seconds and slot.killed is None:
@@ -308,7 +307,7 @@ class Supervisor:
             if any(slot.killed is None or now < slot.killed + LAST_WAIT_SECONDS for slot in alive):
                 return
             for slot in alive:
-                self._say(f"{slot.name} (pid {slot.process.pid if slot.process else 0}) cannot be killed; going on without")
+                self._say(f"{slot.name} (pid {slot.process.pid if slot.process else 0}) cannot be killed; stopping without it")
             self._phase += 1
         self.finished = True
 

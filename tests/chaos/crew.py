@@ -17,10 +17,10 @@ import psutil
 
 from actors.config import ActorsConfig, EnvConfig
 from deploy import runs
+from deploy.children import child_environment
 from deploy.config.deploy import DeployConfig
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
-from deploy.supervision.process import child_environment
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE, read_life
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command

@@ -197,7 +197,7 @@ def test_a_crash_loop_of_one_is_given_up_and_the_others_train(row: Row, tmp_path
         run.tell(actor_0={"raise_at_reset": True})
         os.kill(run.pid("actor-0"), signal.SIGKILL)
         began = time.monotonic()
-        run.until(lambda: run.lines("actor-0 died", "given up"), "it is given up", 125)
+        run.until(lambda: run.lines("actor-0 died", "abandoned"), "it is given up", 125)
         took, process = time.monotonic() - began, run.process("actor-0")
         before = [steps_of(run, f"actor-{i}") for i in (1, 2, 3)]
         run.until(lambda: all(steps_of(run, f"actor-{i + 1}") > before[i] for i in range(3)), "the others step")
@@ -207,7 +207,7 @@ def test_a_crash_loop_of_one_is_given_up_and_the_others_train(row: Row, tmp_path
         run.until(lambda: "actor-0" in run.actors(), "who had been given up is tried again when asked for")
         run.down()
         verdict = run.verdict()
-    row.measured(run.lines("given up")[0].partition("| ")[2], restarts=process["restarts"], given_up_seconds=took)
+    row.measured(run.lines("abandoned")[0].partition("| ")[2], restarts=process["restarts"], given_up_seconds=took)
     assert process["restarts"] <= 8 and took <= 120 and verdict.sound
 
 

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from deploy import minimum_versions as floors
+from deploy.children import child_environment, python_command
 from deploy.cli import access
 from deploy.cli import main as cli
 from deploy.config.deploy import DeployConfig
 from deploy.config.run import RunConfig
-from deploy.supervision.process import child_environment, python_command
 from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until
 from tests.flow.world import World

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.supervision.process import python_command
+from deploy.children import python_command
 from tests.chaos.crew import SPEC, Crew, cmdline, crew
 from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until
@@ -91,7 +91,7 @@ def reaper_of(run: Crew, but: int = 0) -> psutil.Process | None:
     """The process that stands by, if there is one; never the one with the number `but`."""
     assert run.host is not None
     for child in psutil.Process(run.host.pid).children():
-        if "deploy.supervision.reaper" in cmdline(child) and child.pid != but:
+        if "deploy.places.reaper" in cmdline(child) and child.pid != but:
             return child
     return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.supervision.process import child_environment, python_command
+from deploy.children import child_environment, python_command
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="a shell script"), pytest.mark.timeout(240)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.supervision.process import child_environment, python_command
+from deploy.children import child_environment, python_command
 from learner.weights import checkpoint
 from transport.run_dir import RunDir
 

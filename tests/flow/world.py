@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from deploy.supervision.process import child_environment, python_command
+from deploy.children import child_environment, python_command
 from tests.flow.fleet import wait_until
 from transport.experience import ExperienceSpec, read_spec
 from transport.run_dir import RunDir

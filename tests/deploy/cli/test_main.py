@@ -12,6 +12,7 @@ from actors.config import EnvConfig
 from actors.envs.make import EnvError
 from actors.envs.preflight import Tried
 from deploy import runs
+from deploy.children import child_environment
 from deploy.cli import launch
 from deploy.cli import main as cli
 from deploy.config import options
@@ -19,7 +20,6 @@ from deploy.config.errors import ConfigError
 from deploy.config.files import Tree
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
-from deploy.supervision.process import child_environment
 from deploy.supervision.topology import topology
 from transport.experience import Categorical, Continuous, ExperienceSpec, Field
 from transport.run_dir import RunDir
@@ -413,7 +413,7 @@ def test_a_duration_may_carry_a_unit(text: str, seconds: float) -> None:
 
 def test_the_command_line_imports_neither_torch_nor_a_simulator() -> None:
     code = (
-        "import sys, deploy.cli.main, deploy.supervision.service; "
+        "import sys, deploy.cli.main, deploy.supervision.__main__; "
         "print([m for m in ('torch', 'gymnasium', 'cv2', 'nes_py') if m in sys.modules])"
     )
     command = [sys.executable, "-P", "-c", code]

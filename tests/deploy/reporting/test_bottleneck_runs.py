@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from deploy.supervision.process import child_environment
+from deploy.children import child_environment
 
 # The supervisor's own command line, only that it gives its verdict sooner.
-UP = "import sys; from deploy import cli, service; service.VERDICT_SECONDS = 14.0; sys.exit(cli.main(['up', *sys.argv[1:]]))"
+UP = """
+import sys
+from deploy.cli import main
+from deploy.supervision import reports
+reports.BOTTLENECK_SECONDS = 14.0
+sys.exit(main.main(["up", *sys.argv[1:]]))
+"""
 COMMON = ["--stop-after", "30s", "--env.chunk-length", "16", "--evaluator.enabled", "false", "--replay.min-size", "500"]
 CASES = [
     pytest.param("sleepy", ["--actors", "1", "--envs-per-actor", "1", "--replay.min-size", "100", "--learner.batch-size", "32"],

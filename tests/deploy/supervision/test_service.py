@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from deploy import runs
+from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.config.layers import load_run_config
-from deploy.supervision.process import child_environment
 from transport.run_dir import RunDir
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals")]

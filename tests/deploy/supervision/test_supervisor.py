@@ -7,8 +7,8 @@ import pytest
 
 from deploy.config.deploy import DeployConfig
 from deploy.config.run import RunConfig
+from deploy.places.base import Exit, Usage
 from deploy.supervision.liveness import settled_hang_seconds
-from deploy.supervision.process import Exit
 from deploy.supervision.supervisor import Slot, Supervisor
 from deploy.supervision.topology import STOP_ORDER, Plan, topology
 from transport.lifetime import HOPELESS_STATUS
@@ -28,9 +28,15 @@ class FakeProcess:
     deaf: bool = False  # does not end when asked
     immortal: bool = False
     ended: Exit | None = None
+    fault: str = ""
 
     def poll(self) -> Exit | None:
         return self.ended
+
+    def ask(self) -> None: ...
+
+    def usage(self) -> Usage:
+        return Usage()
 
     def kill(self) -> None:
         if not self.immortal and self.ended is None:
@@ -51,6 +57,7 @@ class World:
     immortal: tuple[str, ...] = ()
     mute: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    full: bool = False  # no place has room
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(
@@ -63,7 +70,9 @@ class World:
             jitter=lambda: 1.0,
         )
 
-    def spawn(self, plan: Plan) -> FakeProcess:
+    def spawn(self, plan: Plan) -> FakeProcess | None:
+        if self.full:
+            return None
         if plan.name in self.broken:
             raise OSError("no more processes")
         pid = 100 + len(self.events)
@@ -145,7 +154,7 @@ def test_a_crash_loop_backs_off_then_the_slot_fails_and_the_rest_goes_on() -> No
         world.die("actor-0", 1, "ValueError: boom")
         world.run(70, step=0.5)
     assert world.slot("actor-0").state == "failed"
-    assert "actor-0 died (exit 1: ValueError: boom); given up after 6 restarts" in world.lines
+    assert "actor-0 died (exit 1: ValueError: boom); abandoned after 6 restarts" in world.lines
     assert world.slot("actor-1").state == "ready" and not world.supervisor.stopping
 
 
@@ -213,7 +222,7 @@ def test_actors_of_a_slow_simulator_may_be_silent_for_longer() -> None:
 
 
 @pytest.mark.parametrize("name", ["replay", "learner"])
-def test_the_run_fails_with_the_reason_when_a_server_is_given_up(name: str) -> None:
+def test_the_run_fails_with_the_reason_when_a_server_is_abandoned(name: str) -> None:
     world = World(DeployConfig(restarts=0))
     world.bring_up()
     world.die(name, 1, "RuntimeError: out of order")
@@ -222,7 +231,7 @@ def test_the_run_fails_with_the_reason_when_a_server_is_given_up(name: str) -> N
     assert world.supervisor.reason == f"{name} failed (exit 1: RuntimeError: out of order)"
 
 
-def test_the_run_fails_only_when_every_actor_is_given_up() -> None:
+def test_the_run_fails_only_when_every_actor_is_abandoned() -> None:
     world = World(DeployConfig(restarts=0))
     world.bring_up()
     world.die("actor-0", 1, "boom")
@@ -259,6 +268,47 @@ def test_a_process_that_cannot_be_started_counts_as_dead() -> None:
     world = World(DeployConfig(restarts=1), broken=("replay",))
     world.run(5)
     assert world.supervisor.finished and "could not be started: no more processes" in world.supervisor.reason
+
+
+def test_a_process_without_room_waits_and_nothing_counts_as_failed() -> None:
+    world = World(full=True)
+    world.run(200)
+    slot = world.slot("replay")
+    assert (slot.state, slot.failures, slot.restarts, slot.last_exit) == ("waiting", 0, 0, None) and not world.events
+    assert world.lines == ["replay waits: there is no room for it yet"], "said once"
+    world.full = False
+    world.run(0.2)
+    assert len(world.starts("replay")) == 1 and slot.state == "starting"
+
+
+def test_a_process_that_ended_and_finds_no_room_is_not_booked_as_failed_again() -> None:
+    world = World()
+    world.bring_up()
+    world.full = True
+    world.die("actor-0")
+    world.run(100)
+    slot = world.slot("actor-0")
+    assert (slot.state, slot.restarts, slot.process) == ("restarting", 1, None) and slot.failures == 1
+    world.full = False
+    world.run(0.2)
+    assert len(world.starts("actor-0")) == 2 and not world.supervisor.stopping
+
+
+def test_a_run_that_waits_for_room_stops_at_once() -> None:
+    world = World(full=True)
+    world.run(1)
+    world.supervisor.stop("you said so")
+    world.run(1)
+    assert world.supervisor.finished and world.slot("replay").state == "stopped"
+
+
+def test_a_process_with_a_fault_is_replaced_and_the_fault_is_the_reason() -> None:
+    world = World()
+    world.bring_up()
+    world.processes["actor-0"].fault = "out of memory: 312 MB of 300 MB (actors.memory_bytes)"
+    world.run(0.3)
+    assert world.slot("actor-0").last_exit == "out of memory: 312 MB of 300 MB (actors.memory_bytes)"
+    assert len(world.starts("actor-0")) == 2 and world.slot("actor-0").failures == 1
 
 
 def test_an_orderly_stop_goes_actors_learner_replay() -> None:
@@ -427,7 +477,7 @@ def test_nobody_is_blamed_for_a_supervisor_that_was_held_up(words_first: bool) -
     assert hush(world, "actor-0") <= 4.0  # and nobody was granted an hour
 
 
-def test_who_hangs_again_and_again_is_given_up() -> None:
+def test_who_hangs_again_and_again_is_abandoned() -> None:
     world = World()
     world.bring_up()
     for _ in range(world.config.restarts + 1):
@@ -484,16 +534,16 @@ def test_fewer_actors_than_the_least_may_be_asked_for() -> None:
     assert not world.supervisor.stopping and len(world.supervisor.slots) == 3
 
 
-def test_an_actor_given_up_is_tried_again_when_the_plan_is_made_anew() -> None:
+def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
     world = World(DeployConfig(restarts=0))
     world.bring_up()
     world.die("actor-0", 1, "boom")
     world.run(1)
-    assert [slot.name for slot in world.supervisor.given_up] == ["actor-0"]
+    assert [slot.name for slot in world.supervisor.abandoned] == ["actor-0"]
     world.supervisor.replan(PLANS)
     world.run(0.5)
-    assert len(world.starts("actor-0")) == 2 and not world.supervisor.given_up
-    assert "actor-0 had been given up (exit 1: boom); trying it again" in world.lines
+    assert len(world.starts("actor-0")) == 2 and not world.supervisor.abandoned
+    assert "actor-0 had been abandoned (exit 1: boom); trying it again" in world.lines
 
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.supervision import memory, process
-from deploy.supervision.memory import KernelsVerdict, oom_counter, oom_kills, resident_bytes
-from deploy.supervision.process import Child, Exit, child_environment
+from deploy.children import child_environment
+from deploy.places import local, memory
+from deploy.places.base import Exit
+from deploy.places.child import Child
+from deploy.places.local import LocalPlace
+from deploy.places.memory import OutOfMemoryWatch, oom_counter, oom_kills, resident_bytes
+from deploy.supervision.topology import Plan
 from tests.flow.fleet import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")
@@ -38,41 +42,41 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_a_count_that_rose_a_moment_ago_speaks_against_the_kernel(world: World) -> None:
-    verdict = KernelsVerdict(1, world.clock)
-    assert not verdict.guilty
+    watch = OutOfMemoryWatch(1, world.clock)
+    assert not watch.lately
     world.write(8)
-    verdict.look(at_once=True)
-    assert verdict.guilty
+    watch.look(at_once=True)
+    assert watch.lately
 
 
 def test_a_count_that_rose_before_the_process_was_there_or_long_ago_does_not(world: World) -> None:
-    verdict = KernelsVerdict(1, world.clock)
-    verdict.look(at_once=True)
-    assert not verdict.guilty
+    watch = OutOfMemoryWatch(1, world.clock)
+    watch.look(at_once=True)
+    assert not watch.lately
     world.write(8)
     world.now = 2
-    verdict.look()
+    watch.look()
     world.now = 60
-    verdict.look()
-    assert not verdict.guilty
+    watch.look()
+    assert not watch.lately
 
 
 def test_the_count_is_read_once_a_second_and_that_of_a_former_group_goes_on_to_count(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    verdict = KernelsVerdict(1, world.clock)
+    watch = OutOfMemoryWatch(1, world.clock)
     world.write(8)
-    verdict.look()
-    assert not verdict.guilty
+    watch.look()
+    assert not watch.lately
     monkeypatch.setattr(memory, "oom_counter", lambda pid: tmp_path / "nothing")  # a dying process is in no group any more
     world.now = 1
-    verdict.look()
-    assert verdict.guilty
+    watch.look()
+    assert watch.lately
 
 
 def test_a_system_without_such_counts_accuses_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "oom_counter", lambda pid: tmp_path / "nothing")
-    assert not KernelsVerdict(1).guilty
+    assert not OutOfMemoryWatch(1).lately
 
 
 def group_of(controllers: str) -> str | None:
@@ -128,12 +132,14 @@ def test_only_a_kill_that_we_did_not_send_may_be_the_kernels(world: World, rose:
 def test_whoever_simulates_is_the_kernels_first_choice(
     role: str, share: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(process, "python_command", lambda *arguments, python: ["sleep", "60"])
+    monkeypatch.setattr(local, "python_command", lambda *arguments, python: ["sleep", "60"])
     before = int(Path("/proc/self/oom_score_adj").read_text())
-    child = process.spawn(process.Plan("one", role, "module", ()), lambda name, line: None, "mark:1")
+    place = LocalPlace(lambda name, line: None)
+    child = place.begin(Plan("one", role, "module", ()), None)
     try:
         found = int(Path(f"/proc/{child.pid}/oom_score_adj").read_text())
         assert found == (share or before)
     finally:
         child.kill()
         ended(child)
+        place.close()

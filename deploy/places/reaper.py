@@ -1,9 +1,9 @@
-"""`python -m deploy.supervision.reaper MARK`: outlives a supervisor by a moment, and ends what its processes have left behind.
+"""`python -m deploy.places.reaper MARK`: outlives a supervisor by a moment, and ends what its processes have left behind.
 
-A process of a run dies with its supervisor by itself; what a simulator has started does not. So the supervisor keeps this
-process, tells it over a pipe which process groups there are ("+PGID", "-PGID"), and when the pipe ends, however that came, all
-of those are killed, and whoever carries the run's mark in his environment, in a session of his own or not. Nothing but the
-standard library is imported here: it stands by as long as the run lasts.
+A process of a run ends with its supervisor by itself; what a simulator has started does not. So the supervisor keeps this
+process and tells it over a pipe which process groups there are ("+PGID", "-PGID"). When the pipe ends, for whatever reason, it
+kills those groups and every process that has the run's mark in its environment, also in a session of its own. It imports
+nothing but the standard library, because it waits as long as the run lasts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import signal
 import sys
 from collections.abc import Iterable
 
-MARK_VARIABLE = "HEADRACE_LIFE"  # the run's mark, a colon, and which life of a process it is
-ROUNDS = 20  # one who is being killed may just be starting another
+MARK_VARIABLE = "HEADRACE_MARK"  # the run's mark, a colon, and the number of the process's incarnation
+ROUNDS = 20  # a process that is being killed may just be starting another
 
 
 def families(mark: str) -> dict[str, list[int]]:
-    """Who carries a mark that begins so, by the whole of it; children inherit it. Only Linux tells: elsewhere, nobody."""
+    """The pids by mark, of all marks that begin with `mark`; children inherit it. Nothing on other systems than Linux."""
     found: dict[str, list[int]] = {}
     sought = f"{MARK_VARIABLE}={mark}".encode()
     for name in os.listdir("/proc") if sys.platform.startswith("linux") else ():
@@ -44,7 +44,7 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def kill_families(mark: str, spared: Iterable[str] = ()) -> int:
-    """Ends all who carry a mark that begins so, but for the whole marks that are spared. How many there were."""
+    """Ends every process whose mark begins with `mark`, but for the marks in `spared`. Returns how many there were."""
     spared, ended = set(spared), set[int]()
     for _ in range(ROUNDS):
         found = {pid for whole, pids in families(mark).items() if whole not in spared for pid in pids}

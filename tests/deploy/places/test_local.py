@@ -9,9 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from deploy import children
+from deploy.children import ROOT, check_actor_python, child_environment, python_command
 from deploy.config.errors import ConfigError
-from deploy.supervision import process
-from deploy.supervision.process import ROOT, Child, Exit, check_actor_python, child_environment, python_command
+from deploy.places.base import Exit
+from deploy.places.child import Child
 
 Made = Callable[[str], Child]
 
@@ -30,14 +32,14 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def start(lines: list[str]) -> Iterator[Made]:
-    children: list[Child] = []
+    made: list[Child] = []
 
     def make(code: str) -> Child:
-        children.append(Child("child", [sys.executable, "-c", code], child_environment(), lambda name, line: lines.append(line)))
-        return children[-1]
+        made.append(Child("child", [sys.executable, "-c", code], child_environment(), lambda name, line: lines.append(line)))
+        return made[-1]
 
     yield make
-    for child in children:
+    for child in made:
         child.kill()
         until(lambda child=child: child.poll() is not None)  # type: ignore[misc]
 
@@ -126,5 +128,5 @@ def test_another_interpreter_gets_the_source_tree_but_not_what_is_installed_for_
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "mine"]))
     assert paths()[:2] == [str(ROOT), "mine"]
-    monkeypatch.setattr(process.sysconfig, "get_path", lambda name: str(ROOT))
+    monkeypatch.setattr(children.sysconfig, "get_path", lambda name: str(ROOT))
     assert str(ROOT) not in paths() and "mine" in paths()

@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.supervision import reaper
-from deploy.supervision.orphans import Strays, children
-from deploy.supervision.process import Child, child_environment
+from deploy.children import child_environment
+from deploy.places import reaper
+from deploy.places.child import Child
+from deploy.places.orphans import Orphans, children
 from tests.flow.fleet import wait_until
 from tests.flow.world import gone
 
@@ -24,12 +25,12 @@ SERVER = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_
 class Family:
     """A process with a server in a session of its own."""
 
-    def __init__(self, strays: Strays, more: str = "") -> None:
-        self.mark, self.lines = strays.mark(), list[str]()
+    def __init__(self, orphans: Orphans, more: str = "") -> None:
+        self.mark, self.lines = orphans.mark(), list[str]()
         code = SERVER.format(more=more) + "; import time; time.sleep(600)"
         environment = child_environment(**{reaper.MARK_VARIABLE: self.mark})
         self.child = Child("child", [sys.executable, "-S", "-c", code], environment, lambda name, line: self.lines.append(line))
-        strays.began(self.child.pid, self.mark)
+        orphans.began(self.child.pid, self.mark)
         wait_until(lambda: bool(self.lines), 10, "the server")
         self.server = int(self.lines[0])
 
@@ -39,28 +40,28 @@ class Family:
 
 
 @pytest.fixture
-def strays() -> Iterator[Strays]:
-    made = Strays()
+def orphans() -> Iterator[Orphans]:
+    made = Orphans()
     yield made
     made.close()
 
 
-def test_what_a_dead_process_has_left_is_ended_and_nobody_elses(strays: Strays) -> None:
-    dead, alive = Family(strays), Family(strays)
+def test_what_a_dead_process_has_left_is_ended_and_nobody_elses(orphans: Orphans) -> None:
+    dead, alive = Family(orphans), Family(orphans)
     dead.die()
     assert not gone(dead.server), "its own session kept it out of the group"
-    strays.tend([alive.child.pid])
+    orphans.tend([alive.child.pid])
     wait_until(lambda: gone(dead.server), 5, "the end of the server")
-    assert not gone(alive.server) and strays.members() == {alive.child.pid: [alive.child.pid, alive.server]}
+    assert not gone(alive.server) and orphans.members() == {alive.child.pid: [alive.child.pid, alive.server]}
     alive.die()
-    strays.close()
+    orphans.close()
     wait_until(lambda: gone(alive.server), 5, "the end of the other")
 
 
-def test_the_reaper_ends_groups_and_families_when_the_pipe_ends(strays: Strays) -> None:
-    family = Family(strays)
-    strays.tend([family.child.pid])
-    standing_by = strays._reaper
+def test_the_reaper_ends_groups_and_families_when_the_pipe_ends(orphans: Orphans) -> None:
+    family = Family(orphans)
+    orphans.tend([family.child.pid])
+    standing_by = orphans._reaper
     assert standing_by is not None and standing_by.stdin is not None
     assert psutil.Process(standing_by.pid).memory_info().rss < 20_000_000
     standing_by.stdin.close()
@@ -68,15 +69,15 @@ def test_the_reaper_ends_groups_and_families_when_the_pipe_ends(strays: Strays) 
     wait_until(lambda: family.child.poll() is not None and gone(family.server), 5, "the end of all")
 
 
-def test_a_reaper_that_died_is_replaced_and_the_next_one_knows_all(strays: Strays) -> None:
-    family = Family(strays)
-    strays.tend([family.child.pid])
-    first = strays._reaper
+def test_a_reaper_that_died_is_replaced_and_the_next_one_knows_all(orphans: Orphans) -> None:
+    family = Family(orphans)
+    orphans.tend([family.child.pid])
+    first = orphans._reaper
     assert first is not None
     first.kill()
     first.wait()
-    strays.tend([family.child.pid])
-    second = strays._reaper
+    orphans.tend([family.child.pid])
+    second = orphans._reaper
     assert second is not None and second.pid != first.pid and second.stdin is not None
     second.stdin.close()
     second.wait(5)
@@ -85,16 +86,16 @@ def test_a_reaper_that_died_is_replaced_and_the_next_one_knows_all(strays: Stray
 
 SUPERVISOR = """
 import subprocess, sys, time
-from deploy.supervision.orphans import Strays
-strays = Strays()
-strays.adopt()
+from deploy.places.orphans import Orphans
+orphans = Orphans()
+orphans.adopt()
 quiet = {"env": {}, "stdout": subprocess.PIPE, "text": True}
 shell = subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], **quiet)  # nobody knows whose it is
 time.sleep(0.1)
-strays.tend([])
+orphans.tend([])
 print(shell.stdout.strip(), flush=True)
 input()
-strays.close()
+orphans.close()
 """
 
 

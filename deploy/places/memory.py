@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process for want of memory, and how much the processes of a family hold together."""
+"""Whether the kernel killed a process for want of memory, and what processes hold."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 
 import psutil
 
-OUT_OF_MEMORY = "out of memory"  # how the reason for such a death begins
+from deploy.places.base import Usage
+
 LOOK_SECONDS = 1.0
 RECENT_SECONDS = 10.0  # between the kernel's choice and the end of a large process that is to be seen
 VMSTAT = Path("/proc/vmstat")
 COUNTERS = {2: "memory.events", 1: "memory.oom_control"}  # of a group, by the version
 
 
-class KernelsVerdict:
-    """Watches the kernel's count of processes that it killed for want of memory, where one process is counted.
+class OutOfMemoryWatch:
+    """Watches the kernel's count of processes that it killed for want of memory.
 
-    That is the memory cgroup that the process is in, in version 2 or 1; where there is none, the whole machine.
+    The count is that of the process's memory cgroup, version 2 or 1; where there is none, that of the whole machine.
     """
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins to watch."""
         self._pid, self._clock = pid, clock
         self._counts: dict[Path, int] = {}
         self._rose: float | None = None
@@ -33,7 +33,7 @@ class KernelsVerdict:
         self.look()
 
     def look(self, at_once: bool = False) -> None:
-        """Reads the count, if it is time or `at_once`; before the process is reaped, or it is in no group any more."""
+        """Reads the count, if it is time or `at_once`. Call it before the process is reaped, which takes it out of its cgroup."""
         now = self._clock()
         if now < self._next_look and not at_once:
             return
@@ -46,13 +46,13 @@ class KernelsVerdict:
                 self._counts[path] = count
 
     @property
-    def guilty(self) -> bool:
+    def lately(self) -> bool:
         """Whether the count rose a moment ago."""
         return self._rose is not None and self._clock() - self._rose < RECENT_SECONDS
 
 
 def oom_counter(pid: int) -> Path:
-    """The file that counts processes killed for want of memory where this one is: of its memory cgroup, or /proc/vmstat."""
+    """The file with the count: that of the process's memory cgroup, or /proc/vmstat."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
@@ -71,7 +71,7 @@ def oom_counter(pid: int) -> Path:
 
 @cache
 def _mounts() -> tuple[tuple[int, str, str], ...]:
-    """Where groups with memory are to be seen: (version, the group that is at the top there, folder) each."""
+    """The mounts of memory cgroups: (version, the group at the top of the mount, folder) each."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -87,7 +87,7 @@ def _mounts() -> tuple[tuple[int, str, str], ...]:
 
 
 def oom_kills(counter: Path) -> int | None:
-    """What a file counts in its line oom_kill; None where it has none."""
+    """The number in a file's line oom_kill; None where it has none."""
     try:
         for line in counter.read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -99,9 +99,29 @@ def oom_kills(counter: Path) -> int | None:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory that processes hold, what they share counted once for each; those that have gone hold none."""
+    """Memory that processes hold; what they share counts for each. Those that have ended hold none."""
     total = 0
     for pid in pids:
         with suppress(psutil.Error):
             total += psutil.Process(pid).memory_info().rss
     return total
+
+
+class Gauge:
+    """Memory and processor use of one process."""
+
+    def __init__(self, pid: int, with_children: bool = False) -> None:
+        """`with_children`: those that it has started do its work and count as well."""
+        self._pid, self._with_children = pid, with_children
+        self._known: dict[int, psutil.Process] = {}  # psutil measures processor time from the reading before
+
+    def read(self) -> Usage:
+        """Resident bytes, and percent of one core since the last call."""
+        try:
+            process = self._known.get(self._pid) or psutil.Process(self._pid)
+            children = process.children() if self._with_children else []
+            self._known = {each.pid: self._known.get(each.pid, each) for each in (process, *children)}
+            read = self._known.values()
+            return Usage(sum(each.memory_info().rss for each in read), sum(each.cpu_percent() for each in read))
+        except psutil.Error:
+            return Usage()

@@ -1,0 +1,90 @@
+"""How a child process of ours is started: with which command and environment, and by which interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.config.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+POSIX = os.name == "posix"
+LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
+OLDEST_PYTHON = [3, 11]
+CHECK_SECONDS = 30.0
+ACTOR_IMPORTS = tuple("actors torch numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
+CHECK = """
+import importlib.util, json, sys
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+print(json.dumps([sys.version_info[:2], missing]))
+"""
+
+
+def python_command(module: str, *arguments: str, python: str = "") -> list[str]:
+    """`python -m module`, in such a way that a folder of that name in the current directory cannot take its place.
+
+    `python` is another interpreter than this one; then the process also needs `child_environment(python)`.
+    """
+    # On Windows the interpreter of a virtual environment is a launcher with another pid than the program's.
+    executable = getattr(sys, "_base_executable", sys.executable) if sys.platform == "win32" else sys.executable
+    return [python or executable, "-P", "-m", module, *arguments]
+
+
+def child_environment(python: str = "", **extra: str) -> dict[str, str]:
+    """This process's environment with what every child needs: our modules first, the user's own after them.
+
+    `python` is the child's interpreter where it is not this one.
+    """
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = dict.fromkeys([str(ROOT), *filter(None, known), os.getcwd()])
+    if python and ROOT == Path(sysconfig.get_path("purelib")):
+        del paths[str(ROOT)]  # what is installed beside our modules was built for this interpreter
+    result = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"} | extra
+    if python:
+        result.pop(LAUNCHER, None)
+    elif sys.platform == "win32" and sys.prefix != sys.base_prefix:
+        result[LAUNCHER] = sys.executable
+    return result
+
+
+def check_actor_python(python: str) -> None:
+    """Raises ConfigError where deploy.actor_python names no interpreter that an actor could run in; nothing is fine."""
+    if not python:
+        return
+    try:
+        done = subprocess.run(
+            [python, "-c", CHECK, *ACTOR_IMPORTS],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_SECONDS,
+            check=True,
+            env=child_environment(python),
+        )
+        version, missing = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        raise ConfigError(f"deploy.actor_python: {python} does not run as a Python interpreter; give the path of one") from None
+    if version < OLDEST_PYTHON:
+        raise ConfigError(f"deploy.actor_python: {python} is Python {version[0]}.{version[1]}; actors need 3.11 or newer")
+    if missing:
+        raise ConfigError(f"deploy.actor_python: {python} lacks {', '.join(missing)}; install Headrace for that interpreter, too")
+
+
+def start_in_background(command: list[str], log: Path) -> Callable[[], int | None]:
+    """Starts a process that outlives this one, its output appended to `log`; returns its `poll`."""
+    detached = 0 if POSIX else subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=child_environment(),
+            start_new_session=POSIX,
+            creationflags=detached,
+        ).poll

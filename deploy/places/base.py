@@ -1,0 +1,76 @@
+"""The seam between the supervisor, which decides what runs, and the places where it runs.
+
+A place begins processes, looks after them, and ends what they leave behind. `deploy/places/local.py` is this machine.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple, Protocol
+
+from deploy.supervision.topology import Plan
+from transport.messages import Assignment
+
+OUT_OF_MEMORY = "out of memory"  # how the reason begins when a process ended for want of memory
+
+
+class Exit(NamedTuple):
+    """How a process ended. `code` is negative for a signal, as in subprocess; `last_words` is its last line."""
+
+    code: int
+    last_words: str = ""
+    out_of_memory: bool = False  # the kernel killed it
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        if self.out_of_memory:
+            return f"{OUT_OF_MEMORY}: killed by the kernel"
+        if self.code < 0:
+            try:
+                return f"killed by {signal.Signals(-self.code).name}"
+            except ValueError:
+                return f"killed by signal {-self.code}"
+        if self.code == 0:
+            return "it ended by itself"
+        return f"exit {self.code}: {self.last_words}" if self.last_words else f"exit {self.code}"
+
+
+class Usage(NamedTuple):
+    """What a process takes; None where it cannot be read."""
+
+    rss_bytes: int | None = None
+    cpu_percent: float | None = None  # of one core, since the last reading
+
+
+class Process(Protocol):
+    """A process of the run, wherever it is."""
+
+    pid: int
+    fault: str  # why it is to be replaced although it is at work; empty while there is no reason
+
+    def poll(self) -> Exit | None:
+        """How it ended, or None while it runs."""
+
+    def ask(self) -> None:
+        """Asks it to end, besides the message that the supervisor sends to it."""
+
+    def kill(self) -> None:
+        """Ends it at once, and what it has started."""
+
+    def usage(self) -> Usage:
+        """Its memory and processor time."""
+
+
+class Place(Protocol):
+    """Where processes of a run can be. Used by one thread, that of the supervisor."""
+
+    def begin(self, plan: Plan, assignment: Assignment | None) -> Process | None:
+        """Starts a process; `assignment` is an actor's. None: there is no room yet, nothing has failed; the supervisor asks
+        again. Raises OSError where there is room and it cannot be started."""
+
+    def turn(self) -> None:
+        """Called some ten times a second."""
+
+    def close(self) -> None:
+        """Ends whatever is left. No process of the run is alive then."""

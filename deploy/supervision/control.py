@@ -1,0 +1,94 @@
+"""The supervisor's socket: processes report on it and are told what to do, commands such as `headrace down` ask on it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import structs
+
+from transport.messages import MAX_HEADER_BYTES, Message, Progress, Refused, Scale, Scaling, Stop, Stopping
+from transport.metrics import finite
+from transport.run_dir import RunDir
+from transport.sockets.channel import Server
+from transport.sockets.keys import OPERATOR, role_of
+
+MESSAGES_PER_TURN = 4096  # of all processes
+STALE = 0.1  # of an offence: a process that is being replaced may still report
+
+
+class Run(Protocol):
+    """What the socket needs of the run behind it."""
+
+    def knows(self, progress: Progress) -> bool:
+        """Whether the report is of a process of this run, in its present incarnation."""
+
+    def heard(self, progress: Progress) -> None:
+        """A process of this run reports."""
+
+    def scale(self, actors: int) -> Scaling | Stopping:
+        """Another number of actors is wanted."""
+
+    def stop(self, reason: str) -> None:
+        """The end is wanted."""
+
+
+class Control:
+    """Receives, checks who sends, and passes on."""
+
+    def __init__(self, run_dir: RunDir, run: Run) -> None:
+        """Binds. Raises OSError, KeysError."""
+        self._run = run
+        self._peers: dict[str, bytes] = {}  # by the process's name
+        keys = run_dir.keys("supervisor")
+        self.has_keys = keys is not None
+        self._server = Server(run_dir.bind_address("supervisor"), MAX_HEADER_BYTES, keys=keys, door="supervisor")
+        self.address = self._server.address
+        run_dir.write_endpoint("supervisor", self.address)
+
+    @property
+    def names(self) -> list[str]:
+        """The processes that have reported."""
+        return list(self._peers)
+
+    def send(self, name: str, message: Message) -> bool:
+        """To a process of the run. Whether it has reported, so that the message could be sent."""
+        peer = self._peers.get(name)
+        return peer is not None and self._server.send(peer, message)
+
+    def forget(self, name: str) -> None:
+        """The next process of that name has another connection."""
+        self._peers.pop(name, None)
+
+    def listen(self, timeout_seconds: float) -> None:
+        """Handles what has arrived; waits for the first message."""
+        for _ in range(MESSAGES_PER_TURN):
+            arrived = self._server.receive(timeout_seconds)
+            if arrived is None:
+                return
+            timeout_seconds = 0
+            self._handle(arrived[0], arrived[1])
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _handle(self, peer: bytes, message: object) -> None:
+        if isinstance(message, Progress):
+            self._report(peer, message)
+        elif isinstance(message, Scale | Stop) and (reason := self._server.vouch(peer, OPERATOR)):
+            self._server.send(peer, Refused(reason))
+        elif isinstance(message, Scale):
+            self._server.send(peer, self._run.scale(message.actors))
+        elif isinstance(message, Stop):
+            self._server.send(peer, Stopping())
+            self._run.stop(message.reason)
+        else:
+            self._server.offence(peer, "messages that are not meant for the supervisor")
+
+    def _report(self, peer: bytes, progress: Progress) -> None:
+        if self._server.vouch(peer, role_of(progress.name), progress.name):
+            return
+        if self._run.knows(progress):
+            self._peers[progress.name] = peer
+            self._run.heard(structs.replace(progress, record=finite(progress.record)))
+        elif not self.has_keys:  # with keys it may be an actor on another machine
+            self._server.offence(peer, "progress of a process that is not of this run", STALE)

@@ -1,0 +1,122 @@
+"""What the supervisor writes about a run while it is up: status.json, the points of the sinks, the line about the bottleneck."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import psutil
+
+from deploy import runs
+from deploy.config.run import RunConfig
+from deploy.reporting.bottleneck import bottleneck
+from deploy.reporting.logs import Log
+from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
+from deploy.reporting.tensorboard import Board, tags
+from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.supervisor import Supervisor
+from transport.run_dir import RunDir, write_atomically
+
+STATUS_SECONDS = 1.0
+POINT_SECONDS = 10.0
+BOTTLENECK_SECONDS = 30.0
+
+
+class Reports:
+    """Writes each when it is due, from the newest records of the processes."""
+
+    def __init__(self, run: RunDir, log: Log, supervisor: Supervisor, curriculum: Curriculum) -> None:
+        self._run, self._log, self._supervisor, self._curriculum = run, log, supervisor, curriculum
+        self._board = Board(run.tensorboard)
+        self._began = time.monotonic()
+        self._next_status, self._next_point, self._next_bottleneck = 0.0, self._began + POINT_SECONDS, self._began
+        self._next_bottleneck += BOTTLENECK_SECONDS
+        self._drawn_version: float | None = None  # of the newest evaluation that is among the points
+        self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}
+        cores_busy()  # the first call only sets the mark
+
+    def turn(self, config: RunConfig, steps: float, next_seed: int) -> None:
+        """Called at each turn of the supervisor. `steps` are all of the run, `next_seed` is the first that is free."""
+        now = time.monotonic()
+        if now >= self._next_status:
+            self._next_status = now + STATUS_SECONDS
+            self.write_status(config, steps, next_seed)
+        if now >= self._next_point:
+            self._next_point = now + POINT_SECONDS
+            self.write_point(steps)
+        if now >= self._next_bottleneck and not self._supervisor.stopping:
+            self._next_bottleneck = now + BOTTLENECK_SECONDS
+            self._log.verdict(self._bottleneck(config))
+
+    def close(self) -> None:
+        self._board.close()
+
+    def write_status(self, config: RunConfig, steps: float, next_seed: int) -> None:
+        """Replaces status.json."""
+        for slot in self._supervisor.slots:
+            if slot.plan.role == "evaluator" and "return_mean" in slot.record:
+                self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
+        uptime_seconds = time.monotonic() - self._began
+        device = read_device(self._run)
+        status = document(self._run, config, device, self._supervisor, uptime_seconds, steps, self._evaluation)
+        status["next_seed"] = next_seed
+        if self._curriculum.levels:
+            status["curriculum"] = self._curriculum.figures()
+        try:
+            write_atomically(self._run.status, json.dumps(status).encode())
+        except OSError:  # a full disk must not end the run
+            pass
+
+    def write_point(self, steps: float) -> None:
+        """A point of each curve; of an evaluation's only when there is a new one."""
+        records = {slot.name: slot.record for slot in self._supervisor.slots if slot.record}
+        if not records:
+            return
+        evaluation = records.get("evaluator", {})
+        version = evaluation.get("policy_version", self._drawn_version)
+        if version == self._drawn_version:
+            evaluation = {}
+        self._drawn_version = version
+        actors = {int(name.partition("-")[2]): record for name, record in records.items() if name.startswith("actor-")}
+        values = tags(actors, records.get("replay", {}), records.get("learner", {}), evaluation, steps)
+        if self._curriculum.levels:
+            level = self._curriculum.figures()
+            values |= {f"curriculum/{name}": float(value) for name, value in level.items() if value is not None}
+        self._board.write(steps, values)
+
+    def _bottleneck(self, config: RunConfig) -> str:
+        records = {slot.name: slot.record for slot in self._supervisor.slots}
+        return bottleneck(
+            [slot.record for slot in self._supervisor.slots if slot.plan.role == "actor"],
+            records.get("replay", {}),
+            records.get("learner", {}),
+            min_size=0 if config.replay.selector == "fifo" else config.replay.min_size,
+            envs_per_actor=config.actors.envs_per_actor,
+            cores=len(own_cores()),
+            cores_busy=cores_busy(),
+        )
+
+
+def own_cores() -> list[int]:
+    """The cores that this run may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(psutil.cpu_count() or 1))
+
+
+def cores_busy() -> float:
+    """The share of them that has been in use, by any process, since the last call."""
+    shares = psutil.cpu_percent(percpu=True)
+    own = [shares[core] for core in own_cores() if core < len(shares)] or shares
+    return sum(own) / len(own) / 100
+
+
+def read_device(run: RunDir) -> dict[str, Any]:
+    """What the learner computes on, as its newest incarnation has written it."""
+    try:
+        found = json.loads(run.device.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
