@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import seam_rules
+
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 BESIDE = ("tests", "benchmarks")
@@ -19,7 +21,7 @@ OWNERS = {
     "zmq": ("transport/sockets/",),
     "cramjam": ("transport/compression.py",),
     "zstandard": ("transport/compression.py",),
-    "torch": ("learner/", "actors/", "deploy/"),
+    "torch": ("learner/", "actors/__main__.py", "actors/evaluation/"),
     "gymnasium": ("actors/", "headrace/"),
     "cv2": ("actors/",),
     "nes_py": ("actors/envs/mario/console.py",),
@@ -251,6 +253,8 @@ def test_the_root_is_no_package() -> None:
         (owner_faults, "transport/metrics.py", "import zmq.asyncio"),
         (owner_faults, "replay/log/segment_log.py", "from cramjam import lz4"),
         (owner_faults, "replay/table/table.py", "import torch.nn as nn"),
+        (owner_faults, "transport/experience.py", "import torch"),
+        (owner_faults, "actors/agent.py", "def f():\n    import torch"),
         (owner_faults, "deploy/cli/main.py", "def f():\n    import gymnasium"),
         (owner_faults, "learner/networks/q_network.py", "import cv2"),
         (owner_faults, "actors/envs/make.py", "def f():\n    import nes_py"),
@@ -318,3 +322,110 @@ def test_torch_is_found_behind_other_modules_but_not_inside_functions() -> None:
     graph = import_graph(sources, at_run_time=True)
     assert "torch" in reached(graph, "deploy.cli.main")
     assert "torch" not in reached(graph, "deploy.lazy")
+
+
+# ---- seams: nobody outside its folder asks which algorithm, network or environment family it is
+
+
+def test_nothing_asks_what_a_seam_should_declare() -> None:
+    known = seam_rules.read_known(seam_rules.KNOWN.read_text())
+    present = seam_rules.all_breaches()
+    counted = seam_rules.count(present)
+    new = [breach for breach in present if counted[breach.path, breach.kind] > known[breach.path, breach.kind]]
+    assert new == [], "declare it behind the seam instead of asking (SEAMS in ARCHITECTURE.md)"
+    gone = known - counted
+    assert not gone, "mended: run `python -m tests.seam_rules --shrink`"
+
+
+def test_the_list_of_known_breaches_is_of_the_form_that_is_read() -> None:
+    text = seam_rules.KNOWN.read_text()
+    assert seam_rules.write_known(seam_rules.read_known(text)) == text
+
+
+DQN = "from learner.algorithms.dqn.config import DqnConfig\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "source"),
+    [
+        ("type", "actors/a.py", DQN + "isinstance(config, DqnConfig)"),
+        ("type", "actors/a.py", DQN + "isinstance(config, (int, DqnConfig))"),
+        ("type", "deploy/a.py", DQN + "isinstance(config, DqnConfig | None)"),
+        ("type", "deploy/a.py", DQN + "issubclass(found, DqnConfig)"),
+        ("type", "deploy/a.py", "def f():\n    from learner.algorithms.dqn.config import DqnConfig as C\n    isinstance(c, C)"),
+        ("type", "learner/loop.py", "from learner.algorithms.ppo import update\nisinstance(algorithm, update.Ppo)"),
+        ("type", "learner/loop.py", "import learner.algorithms.ppo.update as ppo\nisinstance(algorithm, ppo.Ppo)"),
+        ("type", "learner/algorithms/make.py", DQN + "isinstance(config, DqnConfig)"),
+        ("type", "learner/inference/a.py", "from learner.networks.nature import Torso\nisinstance(torso, Torso)"),
+        ("type", "actors/actor.py", "from actors.envs.robot.env import Reach\nisinstance(env, Reach)"),
+        ("type", "deploy/a.py", DQN + "match config:\n    case DqnConfig():\n        pass"),
+        ("type", "deploy/a.py", DQN + "type(config) is DqnConfig"),
+        ("type", "deploy/a.py", DQN + "type(config) == DqnConfig"),
+        ("type", "deploy/a.py", DQN + "config.__class__ is DqnConfig"),
+        ("type", "deploy/a.py", DQN + "type(config) in (DqnConfig, int)"),
+        ("class name", "deploy/a.py", "type(config).__name__ == 'DqnConfig'"),
+        ("class name", "deploy/a.py", "found.__class__.__name__ != 'Ppo'"),
+        ("class name", "learner/loop.py", "name = type(self.algorithm).__name__.lower()"),
+        ("attribute", "actors/actor.py", "hasattr(self._policy, 'explore_with')"),
+        ("attribute", "learner/loop.py", "hasattr(algorithm, 'prepare')"),
+        ("attribute", "actors/evaluation/a.py", "getattr(env.unwrapped, 'figures', None)"),
+        ("name", "deploy/a.py", "config.algorithm.name == 'dqn'"),
+        ("name", "deploy/a.py", "'ppo' != config.algorithm.name"),
+        ("name", "learner/loop.py", "name == 'sac'"),
+        ("name", "learner/algorithms/policies.py", "name == 'sac'"),
+        ("name", "actors/actor.py", "config.id == 'mario'"),
+        ("name", "actors/envs/make.py", "name == 'robot'"),
+        ("name", "deploy/a.py", "env.startswith('snake')"),
+        ("name", "deploy/a.py", "env == 'robot:flat'"),
+        ("name", "replay/a.py", "config.selector == 'fifo'"),
+        ("name", "replay/a.py", "FIFO = 'fifo'\nconfig.selector == FIFO"),
+        ("name", "actors/a.py", "match name:\n    case 'ppo':\n        pass"),
+        ("name", "learner/inference/a.py", "config.network == 'mlp'"),
+        ("names", "deploy/a.py", "ON_POLICY = {'ppo', 'a2c'}"),
+        ("names", "deploy/a.py", "ALGORITHMS = {'dqn': 1}"),
+        ("names", "replay/config.py", "Literal['prioritised', 'fifo']"),
+        ("names", "actors/envs/make.py", "OWNERS = ('mario', 'robot')"),
+        ("metric", "replay/__main__.py", "'dropped_chunks' in record"),
+        ("metric", "deploy/a.py", "'clip_fraction' not in learner"),
+        ("metric", "deploy/a.py", "record.get('temperature') is not None"),
+    ],
+)
+def test_a_question_about_what_is_behind_a_seam_is_found(kind: str, path: str, source: str) -> None:
+    found = seam_rules.breaches({path: source})
+    assert {breach.kind for breach in found} >= {kind}, found
+
+
+def test_a_question_after_an_option_that_only_some_have_is_found() -> None:
+    config = "class SacConfig(Struct):\n    hindsight: int = 4\n    gamma: float = 0.9"
+    others = "class LearnerConfig(Struct):\n    gamma: float = 0.9"
+    asks = "'hindsight' in names or 'gamma' in names"
+    tree = {"learner/algorithms/sac/config.py": config, "learner/config.py": others, "deploy/a.py": asks}
+    assert [(breach.kind, breach.path) for breach in seam_rules.breaches(tree)] == [("option", "deploy/a.py")]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("learner/algorithms/dqn/algorithm.py", DQN + "isinstance(config, DqnConfig) and name == 'dqn'"),
+        ("learner/networks/base.py", "from learner.networks.nature import Torso\nisinstance(torso, Torso)"),
+        ("learner/networks/base.py", "isinstance(module, nn.Linear)"),
+        ("learner/algorithms/base.py", "BUILTIN = {'dqn': 'learner.algorithms.dqn.algorithm:Dqn'}"),
+        ("actors/envs/mario/env.py", "name == 'mario'"),
+        ("actors/a.py", "from actors.envs.errors import EnvError\nisinstance(error, EnvError)"),
+        ("actors/a.py", "from transport.experience import Categorical\nisinstance(spec.action, Categorical)"),
+        ("actors/a.py", "import os\nhasattr(os, 'nice') and getattr(error, 'strerror', None)"),
+        ("deploy/a.py", "f'{type(error).__name__}: {error}'"),
+        ("deploy/a.py", "algorithm = find_algorithm('dqn')"),
+        ("deploy/a.py", "'episode_return' in record"),
+        ("deploy/config/renamed.py", "{'replay.selector': 'fifo'}['replay.selector'] == 'fifo'"),
+        ("tests/a.py", DQN + "isinstance(config, DqnConfig)"),
+    ],
+)
+def test_what_may_be_asked_is_not_reported(path: str, source: str) -> None:
+    assert seam_rules.breaches({path: source}) == []
+
+
+def test_a_folder_with_too_many_siblings_is_found() -> None:
+    paths = [f"replay/log/file{n}.py" for n in range(seam_rules.MOST_SIBLINGS)] + ["replay/log/__init__.py", "tests/log/a.py"]
+    assert seam_rules.crowded(paths) == []
+    assert [breach.path for breach in seam_rules.crowded([*paths, "replay/log/more/a.py"])] == ["replay/log"]
