@@ -14,23 +14,25 @@ import torch
 from actors.actor import Actor, ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import EnvError
-from learner.config import AlgorithmConfig
+from learner.algorithms.base import read_algorithm
 from learner.devices.capabilities import DeviceError
 from replay.client import ReplayRefused
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
+from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 
 def read_settings(run_dir: RunDir, index: int, other_env: str = "") -> ActorSettings:
-    """What actor `index` needs of a run's files; `other_env` (JSON) lies over the run's env section. Raises SpecError."""
+    """What actor `index` needs of a run's files; `other_env` (JSON) lies over the run's env section. Raises SpecError,
+    UnknownName."""
     document = tomllib.loads(run_dir.config.read_text())
     return ActorSettings(
         index,
         document.get("seed", 0),
         msgspec.convert(document["env"] | json.loads(other_env or "{}"), EnvConfig),
-        msgspec.convert(document["algorithm"], AlgorithmConfig),
+        read_algorithm(document["algorithm"]),
         msgspec.convert(document["actors"], ActorsConfig),
         read_spec(run_dir.spec.read_bytes()),
     )
@@ -55,7 +57,7 @@ def main() -> int:
             place = settings.assignment.offset, arguments.environments, arguments.first_seed
             life.assignment = Assignment(*place, arguments.level)
         Actor(settings, run_dir, life).run()
-    except (SpecError, EnvError, DeviceError, ReplayRefused) as error:
+    except (SpecError, EnvError, DeviceError, ReplayRefused, UnknownName) as error:
         say(f"actor-{arguments.actor}: {error}")
         return 2
     life.close()

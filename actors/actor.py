@@ -9,23 +9,20 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from actors.agent import Agent
 from actors.chunker import Chunker
-from actors.completion import completion
 from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
-from actors.stack import Stack
-from learner.algorithms.acting import QPolicy
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.exploration import epsilon_ladder
-from learner.algorithms.policies import acting_policy, build_policy
-from learner.algorithms.ppo.config import PpoConfig
-from learner.config import AlgorithmConfig
+from actors.hindsight import GoalReward, Hindsight
+from learner.algorithms.base import make_algorithm
+from learner.inference.forward import open_inference
 from learner.weights.distribution import WeightFollower
 from replay.client import ExperienceWriter
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
 from transport.metrics import Metrics, Record
+from transport.names import Named
 from transport.run_dir import RunDir
 
 UNTRAINED_VERSION = 0
@@ -41,7 +38,7 @@ class ActorSettings:
     index: int
     seed: int
     env: EnvConfig
-    algorithm: AlgorithmConfig
+    algorithm: Named
     actors: ActorsConfig
     spec: ExperienceSpec
 
@@ -82,18 +79,20 @@ class Actor:
         self._metrics: Metrics = life.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
         self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=life.beat)
-        self._network = build_policy(spec, settings.algorithm)
-        self._policy = acting_policy(self._network, settings.actors.precision)
-        # Untrained weights choose one action for ever; chance sees more of the environment. PPO's are chance already.
-        self._rollouts = isinstance(settings.algorithm, PpoConfig)
-        self._random_until = -1 if self._rollouts else UNTRAINED_VERSION
+        algorithm = make_algorithm(settings.algorithm)
+        self._network = algorithm.policy(spec)
+        self._inference = open_inference(algorithm, self._network, settings.actors.precision)
+        self._policy = algorithm.acting(spec, self._inference)
+        self._agent = Agent(spec, self._policy, streams)
+        self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
+        self._rollouts = algorithm.needs(spec).unit == "rollouts"
         self._assignment = life.assignment or settings.assignment
         self._take_place()
-        self._stack = Stack(spec, streams)
-        known, complete = completion(spec, settings.algorithm, self._env, settings.assignment.first_seed)
+        first_seed = settings.assignment.first_seed
+        self._hindsight = Hindsight(spec, GoalReward(self._env.example), first_seed) if spec.hindsight else None
         # What is learned from once and in whole rollouts had better arrive together.
         chunk_seconds = settings.actors.chunk_seconds
-        self._chunker = Chunker(known, streams, chunk_seconds, complete=complete, staggered=not self._rollouts)
+        self._chunker = Chunker(spec, streams, chunk_seconds, annotate=self._annotate, staggered=not self._rollouts)
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
         self._next_poll = 0.0
@@ -111,7 +110,7 @@ class Actor:
             self._follow()
             life.pause(0.02)
         observation = self._env.reset()
-        self._stack.reset(observation)
+        self._agent.reset(observation)
         life.measure = self._measure
         life.ready()
         while not life.stopping:
@@ -128,7 +127,10 @@ class Actor:
 
     def _follow(self) -> None:
         if self._follower.poll():
-            self._policy.refresh()
+            self._inference.refresh()
+
+    def _annotate(self, columns: Columns) -> Columns:
+        return self._policy.annotate(columns if self._hindsight is None else self._hindsight(columns))
 
     def _beat_while_waiting(self) -> bool:
         self._life.beat()
@@ -144,13 +146,9 @@ class Actor:
 
     def _take_place(self) -> None:
         """Explores as its place asks, at once; the seeds are for the episodes to come."""
-        streams, algorithm, place = self._settings.actors.envs_per_actor, self._settings.algorithm, self._assignment
+        streams, place = self._settings.actors.envs_per_actor, self._assignment
         self._env.reseed(range(place.first_seed, place.first_seed + streams))
-        self._policy.seed(place.first_seed)
-        if isinstance(algorithm, DqnConfig):
-            ladder = epsilon_ladder(place.offset, streams, place.environments, algorithm.epsilon_base, algorithm.epsilon_power)
-            assert isinstance(self._policy, QPolicy)
-            self._policy.explore_with(ladder)
+        self._policy.assign(place.first_seed, place.offset, streams, place.environments)
         self._take_level()
 
     def _take_level(self) -> None:
@@ -163,14 +161,14 @@ class Actor:
     def _step(self, observation: Columns) -> Columns:
         metrics, version = self._metrics, self._follower.version
         with metrics.phase("act"):
-            acted = self._policy.act(self._stack.stacked, "random" if version <= self._random_until else "explore")
+            action, columns = self._agent.act("random" if version <= self._random_until else "explore")
         with metrics.phase("env_step"):
-            step = self._env.step(bounded(self._settings.spec, acted.action))
+            step = self._env.step(bounded(self._settings.spec, action))
         with metrics.phase("insert"):
             done, last = (step.reward, step.terminated, step.truncated), step.final_observation
-            self._outbox.extend(self._chunker.step(observation, acted.action, *done, last, version, acted.remembered))
-            self._stack.push(step.observation, step.terminated | step.truncated)
-        metrics.count("steps", len(acted.action))
+            self._outbox.extend(self._chunker.step(observation, action, *done, last, version, columns))
+            self._agent.push(step.observation, step.terminated | step.truncated)
+        metrics.count("steps", len(action))
         metrics.count("episodes", len(step.episodes))
         self._recent.extend(step.episodes)
         if self._env.levels:

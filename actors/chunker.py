@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from transport.experience import Chunk, Columns, ExperienceSpec
+from transport.experience import INITIAL_PRIORITY, Chunk, Columns, ExperienceSpec
 
+DEFAULTS = {INITIAL_PRIORITY: -1.0}  # in rows without action: unknown
 BURSTS = 8  # one would hold up the actor and fill replay's queue; many small ones cost more each
 
 
@@ -21,7 +22,7 @@ class Chunker:
 
     Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after
     them, or, shorter, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action
-    (valid = 0) that holds its last observation; so does `drain`, where a stream ends. What is remembered is NaN there.
+    (valid = 0) that holds its last observation; so does `drain`, where a stream ends. What else is known of a row is 0 there.
 
     Rows lie in the order in which they came, all streams side by side: a step is one copy per column, however many streams there
     are. Which rows are a stream's is an index, and all chunks that leave together are cut out by it at once.
@@ -33,26 +34,33 @@ class Chunker:
         streams: int,
         chunk_seconds: float,
         clock: Callable[[], float] = time.monotonic,
-        complete: Callable[[Columns], Columns] = _as_they_are,
+        annotate: Callable[[Columns], Columns] = _as_they_are,
         staggered: bool = False,
     ) -> None:
         """`clock` gives seconds; tests bring their own.
 
-        `complete` turns the columns [M, rows, …] of M chunks that leave together into those that they carry. `staggered` cuts
-        the first chunks of some streams short, so that from then on chunks leave evenly over time, in BURSTS bursts.
+        `annotate` adds columns to those [M, rows, …] of M chunks that leave together; what the spec does not have is then
+        dropped. `staggered` cuts the first chunks of some streams short, so that from then on chunks leave evenly over time, in
+        BURSTS bursts.
         """
         self._spec = spec
         self._streams = streams
         self._seconds = chunk_seconds
         self._clock = clock
-        self._complete = complete
+        self._annotate = annotate
         self._rows = spec.rows(spec.chunk_length)
         self._everyone = np.arange(streams)
         # A ring of `rows` vector steps: no stream holds more. Behind it lie the rows that truncations add, taken from `_spare`;
         # memory that none of them needs is never touched. Rows before a stream's first are never looked at; zeros keep them
         # harmless and cheap to compress.
         ring = self._rows * streams
-        self._columns = {column.name: np.zeros((2 * ring, *column.shape), np.dtype(column.dtype)) for column in spec.columns}
+        later = {*spec.remembered, *(column.name for column in spec.hindsight_columns)}  # given with the steps, or by annotate
+        self._columns = {
+            column.name: np.zeros((2 * ring, *column.shape), np.dtype(column.dtype))
+            for column in spec.columns
+            if column.name not in later
+        }
+        self._kept: dict[str, np.ndarray] = {}  # what is given with the steps: its value in rows without action
         self._spare = list(range(2 * ring - 1, ring - 1, -1))
         self._ring = ring
         self._next = 0  # the vector step of the ring that is written next
@@ -76,13 +84,16 @@ class Chunker:
         truncated: np.ndarray,
         final_observation: Columns,
         policy_version: int,
-        remembered: Columns,
+        columns: Columns,
     ) -> Iterator[Chunk]:
         """One step of every stream: observation[name] [K, *shape] at rest, what was done on it, and what came of that.
 
-        final_observation[name] [K, *shape] is read only where truncated. remembered[name] [K] has what the spec asks for.
+        final_observation[name] [K, *shape] is read only where truncated. columns[name] [K, …]: what else the rows are to hold, at
+        every step the same names; what the spec does not have is there for `annotate`.
         """
-        row = {**observation, **remembered, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+        if columns and not self._kept:
+            self._keep(columns)
+        row = {**observation, **columns, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
         yield from self._append(self._everyone, row, 1, policy_version)
         self._episode_step += 1
         if truncated.any():
@@ -105,9 +116,17 @@ class Chunker:
                 yield from self._cut(self._everyone[k : k + 1], held)
 
     def _append_last(self, observation: Columns, where: np.ndarray, policy_version: int) -> Iterator[Chunk]:
-        row = observation | dict.fromkeys(self._spec.remembered, np.full((), np.nan, np.float32))
+        row = observation | self._kept
         row |= dict.fromkeys(("action", "reward", "terminated", "truncated"), np.zeros((), np.float32))
         yield from self._append(where, row, 0, policy_version)
+
+    def _keep(self, columns: Columns) -> None:
+        """Makes room for columns like these [K, …]."""
+        dtypes = {column.name: column.dtype for column in self._spec.columns}
+        for name, values in columns.items():
+            dtype = np.dtype(dtypes.get(name, values.dtype))
+            self._columns[name] = np.zeros((2 * self._ring, *values.shape[1:]), dtype)
+            self._kept[name] = np.full((), DEFAULTS.get(name, 0.0), dtype)
 
     def _append(self, where: np.ndarray, row: Columns, valid: int, policy_version: int) -> Iterator[Chunk]:
         """Adds one row to the streams `where` [M]; `row` holds [M, …] columns, or what is the same for all."""
@@ -148,7 +167,8 @@ class Chunker:
         """Copies the first `length` items of streams `where` [M] out, and keeps the rows that the next chunks need as well."""
         place = self._place[where]  # [M, rows]
         rows = place[:, : self._spec.rows(length)]
-        columns = self._complete({name: column.take(rows, axis=0) for name, column in self._columns.items()})
+        columns = self._annotate({name: column.take(rows, axis=0) for name, column in self._columns.items()})
+        columns = {column.name: columns[column.name] for column in self._spec.columns}
         self._place[where, : self._rows - length] = place[:, length:]
         gone = place[:, :length]
         self._spare += gone[gone >= self._ring].tolist()

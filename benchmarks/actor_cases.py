@@ -13,21 +13,20 @@ import torch
 
 from actors.__main__ import read_settings
 from actors.actor import Actor, ActorSettings
+from actors.agent import Agent
 from actors.config import EnvConfig
 from actors.envs.make import make_env
 from actors.envs.simulators import Simulators
 from actors.envs.vector import VectorEnv
-from actors.stack import Stack
 from benchmarks.phases import Stopwatch, instrument
-from learner.algorithms.acting import QPolicy
-from learner.networks.q_network import build_network
+from learner.algorithms.base import make_algorithm
+from learner.inference.forward import open_inference
 from transport.experience import Categorical, ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
 RESTART_STEPS = 200  # of the emulator alone, which does not know when an episode ends
 WARM_STEPS = 3  # vector steps before the clock starts
-EPSILON = 0.05  # of the policy that acts without a run around it
 LEAD_SECONDS = 2.0  # of an actor, before its phases are timed
 
 
@@ -153,13 +152,13 @@ def _environment(settings: ActorSettings, count: int) -> Callable[[], None]:
 def _policy(settings: ActorSettings, count: int) -> Callable[[], None]:
     """Steps a vectorised environment by a policy's actions, all of them from one forward pass."""
     torch.set_num_threads(1)
-    env, stack = VectorEnv(settings.env, settings.spec, count, range(count)), Stack(settings.spec, count)
-    policy = QPolicy(build_network(settings.spec, settings.algorithm), settings.actors.precision)
-    policy.explore_with(EPSILON)
-    stack.reset(env.reset())
+    env, algorithm = VectorEnv(settings.env, settings.spec, count, range(count)), make_algorithm(settings.algorithm)
+    inference = open_inference(algorithm, algorithm.policy(settings.spec), settings.actors.precision)
+    agent = Agent(settings.spec, algorithm.acting(settings.spec, inference), count)
+    agent.reset(env.reset())
 
     def play() -> None:
-        step = env.step(policy.act(stack.stacked, "explore").action)
-        stack.push(step.observation, step.terminated | step.truncated)
+        step = env.step(agent.act("stochastic")[0])
+        agent.push(step.observation, step.terminated | step.truncated)
 
     return play

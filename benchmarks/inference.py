@@ -22,9 +22,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -40,12 +42,11 @@ from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
-from learner.algorithms.acting import Policy, QPolicy
-from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.base import ActingPolicy, Algorithm, make_algorithm, read_algorithm
 from learner.algorithms.ppo.networks import ActorCritic
 from learner.algorithms.sac.networks import SoftPolicy
 from learner.devices.capabilities import DeviceError
-from learner.inference.forward import Forward
+from learner.inference.forward import Forward, open_inference
 from learner.inference.int8 import check
 from learner.networks.q_network import QNetwork, Torso
 from learner.weights.checkpoint import CheckpointError
@@ -73,6 +74,7 @@ CASES: dict[str, Tree] = {
 class Subject(NamedTuple):
     """A network to act by, and what it sees: observation[name] [OBSERVED, stack, *shape]."""
 
+    algorithm: Algorithm
     network: nn.Module
     spec: ExperienceSpec
     seen: Columns
@@ -87,14 +89,15 @@ def subject(config: RunConfig, weights: list[Path]) -> Subject:
         spec = experience_spec(env, config.env, config.algorithm.n_step, "none", config.algorithm.remembered)
         env.close()
     torch.manual_seed(0)
-    network, trained = build_policy(spec, config.algorithm), False
+    algorithm = make_algorithm(read_algorithm(msgspec.to_builtins(config.algorithm)))
+    network, trained = algorithm.policy(spec), False
     for path in weights:
         found, made_for, about = load(path)
         if about.get("env") == config.env.id and _shapes(found) == _shapes(network):
             network, spec, trained = found, made_for, True
             break
-    seen = _recorded(spec) if config.env.id == "mario" else _met(config, spec, acting_policy(network))
-    return Subject(network, spec, seen, trained)
+    seen = _recorded(spec) if config.env.id == "mario" else _met(config, spec, Way(algorithm, spec, network, "float32").policy)
+    return Subject(algorithm, network, spec, seen, trained)
 
 
 def _shapes(network: nn.Module) -> dict[str, torch.Size]:
@@ -107,17 +110,29 @@ def _recorded(spec: ExperienceSpec) -> Columns:
     return {spec.fields[0].name: frames.observation[frames.stack(rows, spec.stack)]}
 
 
-def _met(config: RunConfig, spec: ExperienceSpec, policy: Policy) -> Columns:
+def _met(config: RunConfig, spec: ExperienceSpec, policy: ActingPolicy) -> Columns:
     env, stack = VectorEnv(config.env, spec, ENVIRONMENTS, range(ENVIRONMENTS)), Stack(spec, ENVIRONMENTS)
-    policy.seed(0)
+    policy.assign(0, 0, ENVIRONMENTS, ENVIRONMENTS)
     stack.reset(env.reset())
     seen: list[Columns] = []
     while len(seen) * ENVIRONMENTS < OBSERVED:
         seen.append({name: rows.copy() for name, rows in stack.stacked.items()})
-        step = env.step(bounded(spec, policy.act(stack.stacked, "explore").action))
+        step = env.step(bounded(spec, policy.act(stack.stacked, {}, "explore").action))
         stack.push(step.observation, step.terminated | step.truncated)
     env.close()
     return {name: np.concatenate([columns[name] for columns in seen]) for name in seen[0]}
+
+
+class Way:
+    """A way to act: inference by a network, and the policy over it."""
+
+    def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, network: nn.Module, precision: str) -> None:
+        self.inference = open_inference(algorithm, network, precision)
+        self.policy = algorithm.acting(spec, self.inference)
+
+    def answers(self, observation: Columns) -> np.ndarray:
+        """What the network says."""
+        return self.inference(observation, {})[0]
 
 
 class _InTorch:
@@ -159,24 +174,25 @@ def _dynamic(body: nn.Sequential) -> nn.Module:
     return quantised
 
 
-def ways(network: nn.Module) -> dict[str, Policy]:
+def ways(one: Subject) -> dict[str, Way]:
     """Policies to compare, float32 as actors have it first. Raises DeviceError."""
+    network, made = one.network, partial(Way, one.algorithm, one.spec, one.network)
     convolutions = any(parameter.dim() == 4 for parameter in network.parameters())
     if convolutions:
-        return {precision: acting_policy(network, precision) for precision in PRECISIONS}
-    found = {"float32": acting_policy(network)}
+        return {precision: made(precision) for precision in PRECISIONS}
+    found = {"float32": made("float32")}
     converted: dict[str, Forward] = {
         "torch float32": _InTorch(network, lambda body: body, torch.float32),
         "torch bfloat16": _InTorch(network, lambda body: body.to(torch.bfloat16), torch.bfloat16),
         "torch int8": _InTorch(network, _dynamic, torch.float32),
     }
     for name, forward in converted.items():
-        found[name] = acting_policy(network)
-        found[name]._forward = forward  # type: ignore[attr-defined]
+        found[name] = made("float32")
+        found[name].inference._forward = forward
     return found
 
 
-def compare(report: Report, case: str, policies: dict[str, Policy], one: Subject) -> None:
+def compare(report: Report, case: str, policies: dict[str, Way], one: Subject) -> None:
     """Adds how far each is from the first."""
     answers = {name: _answers(policy, one.seen) for name, policy in policies.items()}
     exact = answers["float32"]
@@ -185,17 +201,17 @@ def compare(report: Report, case: str, policies: dict[str, Policy], one: Subject
             same = float((found.argmax(1) == exact.argmax(1)).mean())
             report.add(f"{case}, actions", f"{name} same action", "%", [100 * same])
         report.add(f"{case}, actions", f"{name} difference", "%", [float(100 * np.abs(found - exact).mean() / exact.std())])
-        if isinstance(policies[name], QPolicy):
+        if "td" in one.algorithm.figures and isinstance(one.spec.action, Categorical):
             report.add(f"{case}, actions", f"{name} Q off", "on average", [float(np.abs(found - exact).mean())])
 
 
-def _answers(policy: Policy, seen: Columns) -> np.ndarray:
+def _answers(policy: Way, seen: Columns) -> np.ndarray:
     count, rows = len(next(iter(seen.values()))), max(ROWS)
-    parts = [policy._forward({name: all_[at : at + rows] for name, all_ in seen.items()}) for at in range(0, count, rows)]  # type: ignore[attr-defined]
+    parts = [policy.answers({name: all_[at : at + rows] for name, all_ in seen.items()}) for at in range(0, count, rows)]
     return np.concatenate([part.copy() for part in parts])
 
 
-def clock(report: Report, case: str, policies: dict[str, Policy], seen: Columns, runs: int) -> None:
+def clock(report: Report, case: str, policies: dict[str, Way], seen: Columns, runs: int) -> None:
     """Adds what an act() takes in each, in turn, in µs of processor time."""
     for rows in ROWS:
         observation = {name: np.ascontiguousarray(all_[:rows]) for name, all_ in seen.items()}
@@ -211,15 +227,15 @@ def clock(report: Report, case: str, policies: dict[str, Policy], seen: Columns,
         if name in PRECISIONS:
             began = time.process_time()
             for _ in range(runs):
-                policy.refresh()
+                policy.inference.refresh()
             report.add(f"{case}, refresh", name, "ms", [1e3 * (time.process_time() - began) / runs])
 
 
-def _seconds(policy: Policy, observation: Columns, calls: int) -> float:
+def _seconds(policy: Way, observation: Columns, calls: int) -> float:
     """Of processor time for one act()."""
     began = time.process_time()
     for _ in range(calls):
-        policy.act(observation, "explore")
+        policy.policy.act(observation, {}, "explore")
     return (time.process_time() - began) / calls
 
 
@@ -242,7 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in options.case or CASES:
             one = subject(resolve(layers(CASES[case], None)), options.weights)
             report.notes.append(f"{case}: {'trained' if one.trained else 'random'} weights")
-            policies = ways(one.network)
+            policies = ways(one)
             compare(report, case, policies, one)
             clock(report, case, policies, one.seen, options.runs)
     except (CheckpointError, DeviceError) as error:

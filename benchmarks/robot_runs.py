@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import tomli_w
 
@@ -24,7 +25,8 @@ from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
-from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.inference.forward import open_inference
 from learner.weights.checkpoint import load_into, read
 from transport.experience import ExperienceSpec, bounded
 from transport.run_dir import RunDir
@@ -115,12 +117,13 @@ class HeadraceTraining:
         policy = {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")}
         config = load_run_config(self.run.config)
         spec = spec_of(config)
-        network = build_policy(spec, config.algorithm)
+        algorithm = make_algorithm(read_algorithm(msgspec.to_builtins(config.algorithm)))
+        network = algorithm.policy(spec)
         load_into(network, policy)
-        acting = acting_policy(network)
+        acting = algorithm.acting(spec, open_inference(algorithm, network, "float32"))
 
         def act(observation: np.ndarray) -> np.ndarray:
-            return np.asarray(bounded(spec, acting.act({"observation": observation[:, None]}, "greedy").action))
+            return np.asarray(bounded(spec, acting.act({"observation": observation[:, None]}, {}, "greedy").action))
 
         return steps, act
 

@@ -17,7 +17,7 @@ from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play, summaris
 from headrace.errors import ConfigurationError, raises_one_line
 from headrace.names import reference
 from headrace.policy import Policy, load
-from learner.algorithms.acting import Mode
+from learner.algorithms.base import Mode
 
 MOST_STEPS = 27_000  # an episode that lasts longer is cut there, as the evaluator of a run does
 
@@ -48,7 +48,7 @@ def evaluate(
     try:
         _check_same(policy, worlds.example)
         policy.seed(seed + SEED_OFFSET)
-        mode: Mode = "greedy" if deterministic else "explore"
+        mode: Mode = "greedy" if deterministic else "stochastic"
         played = [episode for ended in play(worlds, policy.spec, policy.acting, episodes, mode) for episode in ended]
     finally:
         if given is None:

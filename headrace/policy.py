@@ -12,17 +12,17 @@ import msgspec
 import numpy as np
 
 from actors.__main__ import read_settings
+from actors.agent import Agent
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
 from actors.envs.spaces import read_space
 from actors.envs.spec import flatten_observation, leaves, to_env_action
-from actors.evaluation.evaluate import STOCHASTIC_EPSILON, load_policy
-from actors.stack import Stack
+from actors.evaluation.evaluate import load_policy
 from headrace.errors import ConfigurationError, one_line, raises_one_line
 from headrace.names import run_folder
-from learner.algorithms.acting import QPolicy
-from learner.algorithms.policies import acting_policy
+from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.inference.forward import open_inference
 from learner.weights.export import load as load_exported
 from transport.experience import Columns, bounded
 from transport.run_dir import RunDir
@@ -51,7 +51,7 @@ class Policy:
         self.spec, self.env, self.about = spec, env, about
         self.observation_space, self.action_space = spaces
         self.acting = acting
-        self._stack: Stack | None = None
+        self._agent: Agent | None = None
         self._count = 0
         self._started = np.ones(0, bool)
 
@@ -61,11 +61,11 @@ class Policy:
 
     def seed(self, seed: int) -> None:
         """Begins the stream of random choices anew: those of predict(…, deterministic=False)."""
-        self.acting.seed(seed)
+        self.acting.assign(seed, 0, max(self._count, 1), max(self._count, 1))
 
     def reset(self, ended: Any = None) -> None:
         """Forgets earlier observations: call it where an episode begins. `ended` [K] bool: only in those of K environments."""
-        if ended is None or self._stack is None:
+        if ended is None or self._agent is None:
             self._started = np.ones(self._count, bool)
             return
         where = np.asarray(ended, bool)
@@ -84,9 +84,8 @@ class Policy:
         with one_line():
             rows, single = _rows(self.observation_space, observation)
             seen = self._stored(rows)
-            stacked = self._remember(seen, len(rows))
-            acted = self.acting.act(stacked, "greedy" if deterministic else "explore").action
-            actions = [to_env_action(self.action_space, action) for action in bounded(self.spec, acted)]
+            chosen, _ = self._observing(seen, len(rows)).act("greedy" if deterministic else "stochastic")
+            actions = [to_env_action(self.action_space, action) for action in bounded(self.spec, chosen)]
         return actions[0] if single else np.array(actions)
 
     def _stored(self, rows: list[Any]) -> Columns:
@@ -100,14 +99,14 @@ class Policy:
                     )
         return {field.name: np.stack([field.encode(row[field.name]) for row in values]) for field in self.spec.fields}
 
-    def _remember(self, seen: Columns, count: int) -> Columns:
-        if self._stack is None or self._count != count:
-            self._stack, self._count = Stack(self.spec, count), count
-            self._stack.reset(seen)
+    def _observing(self, seen: Columns, count: int) -> Agent:
+        if self._agent is None or self._count != count:
+            self._agent, self._count = Agent(self.spec, self.acting, count), count
+            self._agent.reset(seen)
         else:
-            self._stack.push(seen, self._started)
+            self._agent.push(seen, self._started)
         self._started = np.zeros(count, bool)
-        return self._stack.stacked
+        return self._agent
 
 
 @raises_one_line
@@ -124,7 +123,9 @@ def _load_file(path: Path) -> Policy:
     network, spec, metadata = load_exported(path)
     config = msgspec.json.decode(metadata["config"])
     env = msgspec.convert(config["env"], EnvConfig)
-    return _policy(spec, acting_policy(network), metadata, metadata.get("spaces", ""), env)
+    algorithm = make_algorithm(read_algorithm(config["algorithm"]))
+    acting = algorithm.acting(spec, open_inference(algorithm, network, "float32"))
+    return _policy(spec, acting, metadata, metadata.get("spaces", ""), env)
 
 
 def _load_run(run_dir: RunDir, best: bool) -> Policy:
@@ -141,8 +142,6 @@ def _policy(spec: ExperienceSpec, acting: Any, metadata: dict[str, str], spaces:
         "algorithm": metadata.get("algorithm"),
         "policy_version": int(metadata.get("policy_version", UNKNOWN_VERSION)),
     }
-    if isinstance(acting, QPolicy):
-        acting.explore_with(STOCHASTIC_EPSILON)
     return Policy(spec, acting, env, _spaces(spaces, env), about)
 
 

@@ -20,6 +20,7 @@ from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, amount, load_policy, play, read_evaluator
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
+from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 FRAMES_PER_SECOND = 30.0  # where an environment does not say
@@ -136,7 +137,7 @@ def run(options: argparse.Namespace) -> list[Episode]:
 
     most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
     env = VectorEnv(settings.env, settings.spec, 1, seeds, random_starts=True, make=make, most_steps=most_steps)
-    policy.seed(options.seed)
+    policy.assign(options.seed, 0, 1, 1)
     played: list[Episode] = []
     try:
         for counted in play(env, settings.spec, policy, options.episodes):
@@ -169,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     try:
         run(options)
-    except (CheckpointError, EnvError, SpecError, OSError, gymnasium.error.Error) as error:
+    except (CheckpointError, EnvError, SpecError, UnknownName, OSError, gymnasium.error.Error) as error:
         print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0

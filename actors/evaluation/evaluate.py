@@ -23,22 +23,22 @@ import torch
 
 from actors.__main__ import read_settings
 from actors.actor import ActorSettings
+from actors.agent import Agent
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
-from actors.stack import Stack
-from learner.algorithms.acting import Mode, Policy, QPolicy
-from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.capabilities import DeviceError
-from learner.weights.checkpoint import CheckpointError, load_into, policy_weights, read
+from learner.inference.forward import open_inference
+from learner.weights.checkpoint import CheckpointError, Weights, load_into, policy_weights, read
 from transport.experience import ExperienceSpec, SpecError, bounded
+from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 ENVIRONMENTS = 8
 SEED_OFFSET = 1_000_000_007  # far from any seed of training
-STOCHASTIC_EPSILON = 0.05
 PROGRESS_SECONDS = 5.0
 
 
@@ -53,14 +53,16 @@ def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
     return msgspec.convert(tomllib.loads(run_dir.config.read_text()).get("evaluator", {}), EvaluatorConfig)
 
 
-def play(env: VectorEnv, spec: ExperienceSpec, policy: Policy, episodes: int, mode: Mode = "greedy") -> Iterator[list[Episode]]:
+def play(
+    env: VectorEnv, spec: ExperienceSpec, policy: ActingPolicy, episodes: int, mode: Mode = "greedy"
+) -> Iterator[list[Episode]]:
     """Plays `episodes` episodes from fresh starts; yields after every vector step those that ended with it and count."""
     quota = [episodes // env.count + (k < episodes % env.count) for k in range(env.count)]
-    stack = Stack(spec, env.count)
-    stack.reset(env.reset())
+    agent = Agent(spec, policy, env.count)
+    agent.reset(env.reset())
     while any(quota):
-        step = env.step(bounded(spec, policy.act(stack.stacked, mode).action))
-        stack.push(step.observation, step.terminated | step.truncated)
+        step = env.step(bounded(spec, agent.act(mode)[0]))
+        agent.push(step.observation, step.terminated | step.truncated)
         counted = []
         for episode in step.episodes:
             if quota[episode.env]:  # an environment that has played its share goes on unheeded
@@ -71,7 +73,7 @@ def play(env: VectorEnv, spec: ExperienceSpec, policy: Policy, episodes: int, mo
 
 def load_policy(
     run_dir: RunDir, settings: ActorSettings, best: bool, path: Path | None = None, precision: str = "float32"
-) -> tuple[Policy, dict[str, str]]:
+) -> tuple[ActingPolicy, dict[str, str]]:
     """The newest policy of a run, or the best, or that of a file, ready to act, with what its file says of it.
 
     Raises CheckpointError, or DeviceError for a precision that there is not.
@@ -84,9 +86,16 @@ def load_policy(
     weights, metadata = read(path)
     if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
         raise CheckpointError(f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}")
-    network = build_policy(settings.spec, settings.algorithm)
-    load_into(network, policy_weights(weights))
-    return acting_policy(network, precision), metadata
+    return acting_by(settings, policy_weights(weights), precision), metadata
+
+
+def acting_by(settings: ActorSettings, weights: Weights | None, precision: str = "float32") -> ActingPolicy:
+    """The run's policy with these weights, or with untrained ones. Raises CheckpointError, DeviceError."""
+    algorithm = make_algorithm(settings.algorithm)
+    network = algorithm.policy(settings.spec)
+    if weights is not None:
+        load_into(network, weights)
+    return algorithm.acting(settings.spec, open_inference(algorithm, network, precision))
 
 
 def interval(successes: int, episodes: int) -> tuple[float, float]:
@@ -175,12 +184,10 @@ def _seen(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
     return [(field.name, field.shape, field.dtype) for field in spec.fields]
 
 
-def measure(settings: ActorSettings, policy: Policy, mode: Mode, episodes: int, most_steps: int) -> list[Episode]:
+def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int, most_steps: int) -> list[Episode]:
     """Plays and tells on stderr how far it is, every few seconds. Raises EnvError."""
     env = environments(settings, min(ENVIRONMENTS, episodes), most_steps)
-    policy.seed(settings.seed + SEED_OFFSET)
-    if isinstance(policy, QPolicy):
-        policy.explore_with(STOCHASTIC_EPSILON)
+    policy.assign(settings.seed + SEED_OFFSET, 0, env.count, env.count)
     next_word = time.monotonic() + PROGRESS_SECONDS
     played: list[Episode] = []
     try:
@@ -222,10 +229,10 @@ def main(arguments: list[str] | None = None) -> int:
         if options.env:
             check_same(settings)
         if options.random:  # acts in the same environments from the same seeds
-            policy, metadata = acting_policy(build_policy(settings.spec, settings.algorithm)), dict[str, str]()
+            policy, metadata = acting_by(settings, None), dict[str, str]()
         else:
             policy, metadata = load_policy(run_dir, settings, options.best, options.weights, options.precision)
-        mode: Mode = "random" if options.random else "explore" if options.stochastic else "greedy"
+        mode: Mode = "random" if options.random else "stochastic" if options.stochastic else "greedy"
         most_steps = read_evaluator(run_dir).max_episode_steps
 
         def play_with(chosen: ActorSettings) -> list[Episode]:
@@ -234,14 +241,14 @@ def main(arguments: list[str] | None = None) -> int:
         figures = {
             "run": run_dir.name,
             "env": settings.env.id,
-            "algorithm": "random" if options.random else metadata.get("algorithm", "dqn"),
+            "algorithm": "random" if options.random else settings.algorithm.name,
             "policy_version": None if options.random else int(metadata.get("policy_version", -1)),
             "stochastic": options.stochastic or options.random,
             **summarise(play_with(settings)),
         }
         if options.tolerances:
             figures["by_tolerance"] = by_tolerance(settings, options.tolerances, play_with)
-    except (CheckpointError, DeviceError, EnvError, SpecError) as error:
+    except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
     print(json.dumps(figures) if options.json else describe(figures))

@@ -22,13 +22,15 @@ from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.vector import Episode
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play, read_evaluator, summarise
-from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.base import make_algorithm
+from learner.inference.forward import open_inference
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.distribution import WeightFollower
 from transport.experience import SpecError
 from transport.lifetime import Lifetime, say
 from transport.metrics import Record
+from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 NAME = "evaluator"
@@ -96,11 +98,12 @@ class Evaluator:
         """Makes the environments. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._life = settings, config, run_dir, life
         self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config.max_episode_steps, OWN_SEEDS)
-        self._network = build_policy(settings.spec, settings.algorithm)
-        self._policy = acting_policy(self._network)
+        algorithm = make_algorithm(settings.algorithm)
+        self._network = algorithm.policy(settings.spec)
+        self._inference = open_inference(algorithm, self._network, "float32")
+        self._policy = algorithm.acting(settings.spec, self._inference)
         self._throttle = Throttle(config.core_share)
-        algorithm = str(settings.algorithm.__struct_config__.tag)
-        about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": algorithm}
+        about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
         self._best = Best(run_dir.best, about)
 
     def run(self) -> None:
@@ -135,7 +138,7 @@ class Evaluator:
         played: list[Episode] = []
         self._throttle.begin()
         begun = next_word = time.monotonic()
-        self._policy.refresh()
+        self._inference.refresh()
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
@@ -200,7 +203,7 @@ def main() -> int:
         config = read_evaluator(run_dir)
         life = Lifetime(NAME, run_dir, silent)
         Evaluator(settings, config, run_dir, life).run()
-    except (SpecError, EnvError) as error:
+    except (SpecError, EnvError, UnknownName) as error:
         say(f"{NAME}: {error}")
         return 2
     life.close()

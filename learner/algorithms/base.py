@@ -7,12 +7,14 @@ supervisor, actors and the learner ask the class or its instance for what they n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
-from transport.experience import ExperienceSpec, Field
+from learner.inference.base import Inference
+from transport.experience import Columns, ExperienceSpec, Field
 from transport.names import FIXED as FIXED
 from transport.names import Named, UnknownName, find
 
@@ -38,7 +40,7 @@ ALGORITHMS = {
 DEFAULT = "dqn"
 PARTS = (
     *("Config", "actions", "begins_random", "exact_acting", "figures", "advice"),
-    *("defaults", "needs", "policy", "update"),
+    *("defaults", "needs", "policy", "acting", "update"),
 )  # of every algorithm
 
 
@@ -50,6 +52,31 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     burn_in: int = 0
     goals: int = 0  # hindsight goals per row; none where the environment has none
     columns: tuple[Field, ...] = ()
+
+
+class ActionBatch(NamedTuple):
+    """What K environments are to do."""
+
+    action: np.ndarray  # [K] int64, or [K, A] float32 unbounded
+    columns: Columns  # {name: [K, …]} of the rows; those that the spec does not have are kept for annotate() only
+    state: Columns  # {name: [K, *shape]} for the next act(); {} without memory
+
+
+class ActingPolicy(Protocol):
+    """Chooses actions. numpy."""
+
+    @property
+    def state(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of one environment's state, as the inference has it; the names are columns'."""
+
+    def assign(self, seed: int, offset: int, count: int, total: int) -> None:
+        """Begins random choices anew; environments offset … offset + count - 1 of `total` are played. Again at each rescale."""
+
+    def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
+        """On observation[name] [K, stack, *shape] as stored, and state[name] [K, *shape], zeros at the start of an episode."""
+
+    def annotate(self, columns: Columns) -> Columns:
+        """The columns [M, rows, …] of M chunks of one length that are about to leave, with those that were not known earlier."""
 
 
 class Algorithm(Protocol):
@@ -74,6 +101,9 @@ class Algorithm(Protocol):
 
     def policy(self, spec: ExperienceSpec) -> nn.Module:
         """The network whose weights travel, in float32 on the CPU. Imports torch."""
+
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> ActingPolicy:
+        """What chooses actions by the network's answers. Imports no torch."""
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> Update:
         """What learns. Imports torch."""

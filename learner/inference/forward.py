@@ -9,13 +9,14 @@ for (learner/inference/int8.py).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.networks import ACHIEVED, CLIP, DESIRED, EPSILON, NEAR, ActorCritic
 from learner.algorithms.sac.networks import SoftPolicy
 from learner.devices.capabilities import precision
@@ -37,6 +38,33 @@ class Forward(Protocol):
         """See the class."""
 
 
+class NetworkInference:
+    """learner/inference/base.py's Inference by a network on the CPU, whose weights may be changed; refresh() then."""
+
+    def __init__(self, network: QNetwork | ActorCritic | SoftPolicy, precision: str = "float32") -> None:
+        """`precision` is that of convolutions, or auto. Raises DeviceError for one that there is not."""
+        self.state: Mapping[str, tuple[int, ...]] = {}
+        self.network = network
+        self._forward = forward(network, precision)
+        log_std = network.log_std if isinstance(network, ActorCritic) else None
+        self._log_std = None if log_std is None else log_std.detach().numpy()
+
+    def refresh(self) -> None:
+        """The network has other weights now."""
+        self._forward.refresh()
+
+    def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
+        answer = self._forward(observation)
+        if self._log_std is not None:
+            answer = np.concatenate([answer, np.broadcast_to(self._log_std, answer.shape)], 1)
+        return answer, state
+
+
+def open_inference(algorithm: Algorithm, network: Any, precision: str) -> NetworkInference:
+    """Inference by the network of algorithm.policy(). Raises DeviceError for a precision that there is not."""
+    return NetworkInference(network, "float32" if algorithm.exact_acting and precision == "auto" else precision)
+
+
 def forward(network: QNetwork | ActorCritic | SoftPolicy, requested: str = "float32") -> Forward:
     """The forward pass of a network on the CPU, in evaluation mode.
 
@@ -56,12 +84,10 @@ def forward(network: QNetwork | ActorCritic | SoftPolicy, requested: str = "floa
 
 
 def _precision(network: QNetwork | ActorCritic, requested: str) -> str:
-    """What convolutions run in. auto is float32 for an actor-critic: in another precision another policy acts than is learned."""
+    """What convolutions run in."""
     if requested == "int8":
         quantised.check()
         return requested
-    if requested == "auto" and isinstance(network, ActorCritic):
-        return "float32"
     return precision(requested, CPU, large_convolutions(network.parameters()))
 
 

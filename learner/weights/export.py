@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 from torch import nn
 
-from learner.algorithms.policies import build_policy
-from learner.config import AlgorithmConfig
+from learner.algorithms.base import make_algorithm, read_algorithm
 from learner.weights.checkpoint import CheckpointError, load_into, read, write
 from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 
@@ -42,10 +42,12 @@ def load(path: Path) -> tuple[nn.Module, ExperienceSpec, dict[str, str]]:
     weights, metadata = read(path)
     try:
         spec = read_spec(metadata["spec"].encode())
-        algorithm = msgspec.convert(json.loads(metadata["config"])["algorithm"], AlgorithmConfig)
+        algorithm = make_algorithm(read_algorithm(json.loads(metadata["config"])["algorithm"]))
+    except UnknownName as error:
+        raise CheckpointError(f"{path}: {error}") from error
     except (KeyError, ValueError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: a checkpoint, but not an exported one (`headrace export` makes those)") from error
-    network = build_policy(spec, algorithm).eval()
+    network = algorithm.policy(spec).eval()
     load_into(network, weights)
     return network, spec, metadata
 

@@ -6,11 +6,12 @@ from actors.actor import ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
 from learner.algorithms.dqn.config import DqnConfig
 from tests.learner.examples import make_spec, vector
+from transport.names import Named
 
 
 def make_settings(index: int, count: int, each: int) -> ActorSettings:
     actors = ActorsConfig(count=count, envs_per_actor=each)
-    return ActorSettings(index, 1, EnvConfig(), DqnConfig(), actors, make_spec(vector()))
+    return ActorSettings(index, 1, EnvConfig(), Named("dqn", DqnConfig()), actors, make_spec(vector()))
 
 
 def test_the_environments_of_all_actors_are_numbered_through() -> None:

@@ -153,25 +153,26 @@ def test_staggered_streams_send_their_chunks_evenly_over_time_and_lose_no_row(co
     assert all(items >= 16 * 6 for items in streams.check())
 
 
-def test_chunks_that_leave_together_are_completed_together() -> None:
+def test_chunks_that_leave_together_are_annotated_together() -> None:
     spec = make_spec(length=4, stack=2, n_step=1)
     seen: list[tuple[int, ...]] = []
 
-    def complete(columns: Columns) -> Columns:
+    def annotate(columns: Columns) -> Columns:
         seen.append(columns["reward"].shape)
-        return columns | {"twice": 2 * columns["reward"]}
+        return columns | {"log_prob": columns["reward"] + columns["scratch"][..., 0]}
 
     streams = Streams(spec, 3)
-    streams.chunker = Chunker(spec, 3, 1e9, streams.clock, complete)
+    streams.chunker = Chunker(spec, 3, 1e9, streams.clock, annotate)
     never = np.zeros(3, bool)
     ones = np.ones(3, np.float32)
-    remembered = {"log_prob": ones}
+    scratch = {"scratch": np.ones((3, 2))}
     chunks: list[Chunk] = []
     for _ in range(5):
-        chunks += streams.chunker.step(streams.observation, ones, ones, never, never, streams.observation, 0, remembered)
+        chunks += streams.chunker.step(streams.observation, ones, ones, never, never, streams.observation, 0, scratch)
     assert seen == [(3, spec.rows(4))]
     assert [chunk.stream for chunk in chunks] == [0, 1, 2]
-    assert all(chunk.columns["twice"].tolist() == [0, 2, 2, 2, 2, 2] for chunk in chunks)
+    assert all(chunk.columns["log_prob"].tolist() == [0, 2, 2, 2, 2, 2] for chunk in chunks)
+    assert all(list(chunk.columns) == [column.name for column in spec.columns] for chunk in chunks), "scratch does not leave"
 
 
 def test_streams_that_are_truncated_at_every_step_need_no_more_room_than_there_is() -> None:

@@ -22,10 +22,11 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
 from actors.evaluation import evaluate
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
-from learner.algorithms.acting import QPolicy
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import QNetwork, build_network
 from learner.weights import checkpoint
+from tests.learner.acting import Acting
+from transport.names import Named
 from transport.run_dir import RunDir
 
 ALGORITHM = DqnConfig(hidden=4, dueling=False, n_step=1)
@@ -75,7 +76,7 @@ class Uneven(gymnasium.Env):
 def make_settings(kind: str) -> ActorSettings:
     env = EnvConfig(id=f"tests.actors.test_evaluate:{kind}")
     spec = experience_spec(make_env(env), env, 1, "none")
-    return ActorSettings(0, 1, env, ALGORITHM, ActorsConfig(), spec)
+    return ActorSettings(0, 1, env, Named("dqn", ALGORITHM), ActorsConfig(), spec)
 
 
 def make_network(settings: ActorSettings, right: float = 1.0) -> QNetwork:
@@ -111,9 +112,9 @@ def write_weights(run: RunDir, right: float = 1.0) -> None:
 
 def play_all(settings: ActorSettings, network: QNetwork, episodes: int, epsilon: float) -> list[Episode]:
     env = environments(settings, min(ENVIRONMENTS, episodes), most_steps=1_000)
-    policy = QPolicy(network)
-    policy.explore_with(epsilon)
-    policy.seed(3)
+    config = msgspec.structs.replace(ALGORITHM, epsilon_base=epsilon, epsilon_power=0.0)
+    policy = Acting(settings.spec, config, network).policy
+    policy.assign(3, 0, env.count, env.count)
     return [episode for ended in play(env, settings.spec, policy, episodes, "explore") for episode in ended]
 
 

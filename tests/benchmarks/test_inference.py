@@ -12,10 +12,10 @@ import pytest
 from benchmarks import inference
 from benchmarks.processes import ONE_THREAD
 from deploy.config.layers import layers, resolve
-from learner.algorithms.policies import build_policy
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised
 from learner.weights.checkpoint import write
+from tests.learner.acting import algorithm_of
 
 CASE = "CartPole-v1, dqn"
 
@@ -50,7 +50,7 @@ def test_a_tiny_run_of_a_network_with_convolutions_tells_every_precision(capsys:
 def test_the_ways_not_taken_compute_what_numpy_does(case: str) -> None:
     config = resolve(layers(inference.CASES[case], None))
     one = inference.subject(config, [])
-    policies = inference.ways(one.network)
+    policies = inference.ways(one)
     answers = {name: inference._answers(policy, one.seen) for name, policy in policies.items()}
     assert len(answers["float32"]) == inference.OBSERVED and not one.trained
     spread = np.abs(answers["float32"]).max()
@@ -63,7 +63,7 @@ def test_the_ways_not_taken_compute_what_numpy_does(case: str) -> None:
 def test_an_exported_file_of_the_case_is_acted_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = resolve(layers(inference.CASES[CASE], None))
     one = inference.subject(config, [])
-    network = build_policy(one.spec, config.algorithm)
+    network = algorithm_of(config.algorithm).policy(one.spec)
     about = {"env": "CartPole-v1", "spec": msgspec.json.encode(one.spec).decode()}
     about["config"] = json.dumps({"algorithm": msgspec.to_builtins(config.algorithm)})
     weights = {name: value.numpy() for name, value in network.state_dict().items()}

@@ -25,7 +25,7 @@ from actors.envs.vector import VectorEnv
 from deploy.cli import main as cli
 from deploy.config.run import RunConfig
 from learner import __main__ as command
-from learner.algorithms.acting import Acted
+from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
@@ -251,8 +251,8 @@ def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.Ca
     made = Learner(LearnerSettings(1, "toy", algorithm, config, spec, 1), bench.run_dir, life)
     assert isinstance(made.algorithm, Ppo)
 
-    def act(stacked: Columns) -> Acted:
-        return Acted(np.zeros(2, np.int64), {LOG_PROB: np.full(2, -1.1, np.float32)})
+    def act(stacked: Columns) -> ActionBatch:
+        return ActionBatch(np.zeros(2, np.int64), {LOG_PROB: np.full(2, -1.1, np.float32)}, {})
 
     rollout = to_rollout(to_arrays(spec, play(spec, act, 2, 20, 1)[0]), spec, torch.device("cpu"))
     for epoch in range(6):  # of six updates each; from the third on for two epochs without a step

@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from actors.stack import Stack
-from learner.algorithms.acting import QPolicy
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.make import make_algorithm
-from learner.algorithms.policies import acting_policy, build_policy
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.sac.config import SacConfig
@@ -33,6 +31,7 @@ from replay.config import ReplayConfig
 from replay.table.storage import batch_layout, resting_columns, rollout_array, rollout_layout
 from replay.table.table import Table
 from tests.chaos.rows import Row
+from tests.learner.acting import Acting
 from transport.experience import Chunk, ExperienceSpec, bounded
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("one_thread")]
@@ -79,26 +78,23 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
     vector = VectorEnv(env_config, _spec(env_config, config), 2, range(seed, seed + 2))
     spec, batch_size = _spec(env_config, config), 32
     learning = Learning(spec, config, batch_size)
-    network = build_policy(spec, config)
-    policy = acting_policy(network)
-    policy.seed(seed)
-    if isinstance(policy, QPolicy):
-        policy.explore_with(np.array([0.1, 0.5]))
-    table, chunker, stack = Table(spec, ReplayConfig(min_size=1, capacity=2_000), seed), Chunker(spec, 2, 1e9), Stack(spec, 2)
+    acting = Acting(spec, config)
+    acting.assign(seed, count=2)
+    network, agent = acting.network, Agent(spec, acting.policy, 2)
+    table = Table(spec, ReplayConfig(min_size=1, capacity=2_000), seed)
+    chunker = Chunker(spec, 2, 1e9, annotate=acting.policy.annotate)
     observation = vector.reset()
-    stack.reset(observation)
+    agent.reset(observation)
     waiting: list[Chunk] = []
     for epoch in range(epochs):
         load_into(network, {key: value.numpy().copy() for key, value in learning.algorithm.policy().state_dict().items()})
-        policy.refresh()
+        acting.refresh()
         for _ in range(24):
-            acted = policy.act(stack.stacked, "explore")
-            step = vector.step(bounded(spec, acted.action))
+            action, columns = agent.act("explore")
+            step = vector.step(bounded(spec, action))
             done = (step.reward, step.terminated, step.truncated, step.final_observation)
-            waiting += chunker.step(
-                observation, acted.action, *done, epoch, {key: acted.remembered[key] for key in spec.remembered}
-            )
-            stack.push(step.observation, step.terminated | step.truncated)
+            waiting += chunker.step(observation, action, *done, epoch, columns)
+            agent.push(step.observation, step.terminated | step.truncated)
             observation = step.observation
         if resumed_in is not None and epoch == epochs // 2:
             learning = learning.through_a_file(resumed_in, spec, config, batch_size)

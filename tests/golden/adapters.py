@@ -6,7 +6,6 @@ Options of cases have the names that a user types; arrays have the names that th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,15 +15,13 @@ import torch
 from actors.chunker import Chunker
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
-from learner.algorithms.acting import QPolicy
-from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
-from learner.algorithms.exploration import epsilon_ladder
-from learner.algorithms.make import make_algorithm
-from learner.algorithms.policies import acting_policy, build_policy
+from learner.algorithms.base import Algorithm, find_algorithm
+from learner.algorithms.make import make_algorithm as make_update
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
 from learner.feed import to_batch
+from learner.inference.forward import open_inference
 from learner.updates.optimiser import Optimiser
 from replay.config import ReplayConfig
 from replay.server.arrivals import Pending, Writer
@@ -32,6 +29,7 @@ from replay.server.rollout_queue import Rollouts
 from replay.table.storage import batch_layout
 from replay.table.table import Table
 from tests.golden.cases import Arrays, Case, World
+from tests.golden.cases import weights as fixed_weights
 from transport.compression import crc32, pack_chunk
 from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Continuous, ExperienceSpec, Field
 from transport.messages import Insert, SampleRequest
@@ -55,6 +53,10 @@ def algorithm_config(case: Case) -> AlgorithmConfig:
     options = {OPTIONS.get(name, name): value for name, value in case.options.items()}
     config: AlgorithmConfig = CONFIGS[case.algorithm](**options, **goals)
     return config
+
+
+def make_algorithm(case: Case) -> Algorithm:
+    return find_algorithm(case.algorithm)(algorithm_config(case))
 
 
 def make_spec(case: Case) -> ExperienceSpec:
@@ -85,39 +87,29 @@ class Acting:
     """Acts by fixed weights, in the place `first` to `first + streams` of `total` environments."""
 
     def __init__(self, case: Case, seed: int, first: int, total: int, weights: Callable[[dict[str, Any]], Arrays]) -> None:
-        config, self._random_values = algorithm_config(case), np.random.default_rng(seed)
-        network = build_policy(make_spec(case), config)
+        algorithm = make_algorithm(case)
+        network = algorithm.policy(make_spec(case))
         assign_weights({"policy": network}, weights)
-        self._policy = acting_policy(network, case.precision)
-        self._policy.seed(seed)
-        if isinstance(config, DqnConfig):
-            assert isinstance(self._policy, QPolicy)
-            self._policy.explore_with(epsilon_ladder(first, case.streams, total, config.epsilon_base, config.epsilon_power))
+        self.policy = algorithm.acting(make_spec(case), open_inference(algorithm, network, case.precision))
+        self.policy.assign(seed, first, case.streams, total)
 
     def act(self, stacked: Arrays, mode: Any) -> Acted:
         """What is done on [K, stack, *shape]."""
-        return self._policy.act(stacked, mode)
-
-
-def _as_it_is(columns: Arrays) -> Arrays:
-    return columns
-
-
-def _with_priority(spec: ExperienceSpec, config: DqnConfig, columns: Arrays) -> Arrays:
-    return columns | {INITIAL_PRIORITY: initial_priority(spec, columns, config)}
+        chosen = self.policy.act(stacked, {}, mode)
+        return chosen.action, chosen.columns
 
 
 def play(case: Case, world: World, act: Callable[[Arrays], Acted], by_policy: bool) -> list[Chunk]:
     """The chunks of the streams of `world`. `by_policy`: what goes with an action is what the policy says, not the columns."""
-    spec, config = make_spec(case), algorithm_config(case)
-    known: ExperienceSpec = spec
-    complete: Callable[[Arrays], Arrays] = _as_it_is
-    if spec.hindsight:
-        known, complete = msgspec.structs.replace(spec, hindsight=0), Hindsight(spec, GoalReward(Distance()), 5)
-    elif by_policy and isinstance(config, DqnConfig):
-        known = msgspec.structs.replace(spec, remembered=(TAKEN_VALUE, BEST_VALUE))
-        complete = partial(_with_priority, spec, config)
-    chunker, stack = Chunker(known, case.streams, 1e9, complete=complete, staggered=True), Stack(spec, case.streams)
+    spec = make_spec(case)
+    policy = Acting(case, 0, 0, 1, fixed_weights).policy if by_policy else None
+    hindsight = Hindsight(spec, GoalReward(Distance()), 5) if spec.hindsight else None
+
+    def annotate(columns: Arrays) -> Arrays:
+        columns = columns if hindsight is None else hindsight(columns)
+        return columns if policy is None else policy.annotate(columns)
+
+    chunker, stack = Chunker(spec, case.streams, 1e9, annotate=annotate, staggered=True), Stack(spec, case.streams)
     chunks: list[Chunk] = []
     observation = world.observe()
     stack.reset(observation)
@@ -221,7 +213,7 @@ class Learning:
         settings: dict[str, Any] = {"learning_rate": 1e-3, "batch_size": case.items, "precision": "float32"} | case.learner
         self._max_policy_lag = settings.pop("max_policy_lag", 1)
         torch.manual_seed(seed)
-        self._algorithm = make_algorithm(self._spec, algorithm_config(case), CPU)
+        self._algorithm = make_update(self._spec, algorithm_config(case), CPU)
         config = LearnerConfig(**settings)
         self._optimiser = Optimiser(self._algorithm.parameters(), config, CPU, self._algorithm.rates())
 

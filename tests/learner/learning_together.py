@@ -15,7 +15,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.acting import Acted
+from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
@@ -117,11 +117,11 @@ def rollouts(spec: ExperienceSpec, group: Group) -> Iterator[dict[str, np.ndarra
         yield to_arrays(spec, mine)
 
 
-def acted(random: np.random.Generator, stacked: Columns) -> Acted:
+def acted(random: np.random.Generator, stacked: Columns) -> ActionBatch:
     """At random, among three."""
     count = len(stacked["vector"])
     log_prob = np.full(count, np.log(1 / 3), np.float32)
-    return Acted(random.integers(3, size=count), {LOG_PROB: log_prob})
+    return ActionBatch(random.integers(3, size=count), {LOG_PROB: log_prob}, {})
 
 
 def fixed_noise(like: Tensor) -> Tensor:

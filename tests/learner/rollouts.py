@@ -8,10 +8,10 @@ import numpy as np
 
 from actors.chunker import Chunker
 from actors.stack import Stack
-from learner.algorithms.acting import Acted
+from learner.algorithms.base import ActionBatch
 from transport.experience import Chunk, Columns, ExperienceSpec
 
-Act = Callable[[Columns], Acted]  # {name: [K, stack, *shape]} -> what is done
+Act = Callable[[Columns], ActionBatch]  # {name: [K, stack, *shape]} -> what is done
 
 
 def observe(spec: ExperienceSpec, count: int, random: np.random.Generator) -> Columns:
@@ -41,7 +41,7 @@ def play(spec: ExperienceSpec, act: Act, streams: int, steps: int, seed: int) ->
         reward = random.normal(size=streams).astype(np.float32)
         last, following = observe(spec, streams, random), observe(spec, streams, random)
         done = (reward, terminated, ended & ~terminated)
-        chunks += chunker.step(observation, acted.action, *done, last, 3, acted.remembered)
+        chunks += chunker.step(observation, acted.action, *done, last, 3, acted.columns)
         observation = {name: np.where(_like(ended, following[name]), following[name], last[name]) for name in last}
         stack.push(observation, ended)
     return chunks + list(chunker.drain(observation, 3)), seen

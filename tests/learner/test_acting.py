@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms.acting import QPolicy
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
+from learner.algorithms.exploration import epsilon_ladder
 from learner.networks.q_network import QNetwork, build_network
 from learner.weights.checkpoint import load_into
+from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import ExperienceSpec, Field
 
@@ -40,36 +41,40 @@ def arrays(spec: ExperienceSpec, count: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("network", ["auto", "mlp", "linear"])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_it_values_actions_as_its_network_does(spec: ExperienceSpec, network: str, dueling: bool) -> None:
-    torso = made(spec, DqnConfig(hidden=16, network=network, dueling=dueling))  # type: ignore[arg-type]
+    config = DqnConfig(hidden=16, network=network, dueling=dueling)  # type: ignore[arg-type]
+    torso = made(spec, config)
     seen = arrays(spec, 7)
     before = {name: rows.copy() for name, rows in seen.items()}
-    acted = QPolicy(torso).act(seen, "greedy")
+    acted = Acting(spec, config, torso).act(seen, "greedy")
     with torch.no_grad():
         q = torso({name: torch.from_numpy(rows) for name, rows in seen.items()}).numpy()
-    np.testing.assert_allclose(acted.remembered[TAKEN_VALUE], q.max(1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(acted.columns[TAKEN_VALUE], q.max(1), rtol=1e-4, atol=1e-4)
     assert acted.action.tolist() == q.argmax(1).tolist()
-    assert {column.dtype for column in acted.remembered.values()} == {np.dtype(np.float32)} and acted.action.dtype == np.int64
+    assert {column.dtype for column in acted.columns.values()} == {np.dtype(np.float32)} and acted.action.dtype == np.int64
     assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"
 
 
 def test_batch_normalisation_uses_running_statistics() -> None:
     spec = make_spec(image())
-    policy = QPolicy(made(spec, DqnConfig(hidden=16, network="nature_batchnorm")))
+    config = DqnConfig(hidden=16, network="nature_batchnorm")
+    policy = Acting(spec, config, made(spec, config))
     seen = arrays(spec, 6)
     alone = {name: rows[:1] for name, rows in seen.items()}
-    among, by_itself = (policy.act(rows, "greedy").remembered[TAKEN_VALUE] for rows in (seen, alone))
+    among, by_itself = (policy.act(rows, "greedy").columns[TAKEN_VALUE] for rows in (seen, alone))
     np.testing.assert_allclose(among[:1], by_itself, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_are_adopted_are_acted_on_at_once() -> None:
     spec = SPECS["stacked vectors"]
     network, newer = made(spec, DqnConfig(hidden=16)), build_network(spec, DqnConfig(hidden=16))
-    policy, seen = QPolicy(network), arrays(spec, 5)
-    stale = policy.act(seen, "greedy").remembered[TAKEN_VALUE]
+    policy, seen = Acting(spec, DqnConfig(hidden=16), network), arrays(spec, 5)
+    stale = policy.act(seen, "greedy").columns[TAKEN_VALUE]
     load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
-    fresh = policy.act(seen, "greedy").remembered[TAKEN_VALUE]
+    fresh = policy.act(seen, "greedy").columns[TAKEN_VALUE]
     assert not np.allclose(stale, fresh)
-    np.testing.assert_allclose(fresh, QPolicy(newer).act(seen, "greedy").remembered[TAKEN_VALUE], rtol=1e-5)
+    np.testing.assert_allclose(
+        fresh, Acting(spec, DqnConfig(hidden=16), newer).act(seen, "greedy").columns[TAKEN_VALUE], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
@@ -78,37 +83,37 @@ def test_in_bfloat16_it_values_actions_nearly_the_same_and_follows_weights_when_
     spec = make_spec(image(), stack=4)
     followed, newer = made(spec, config), build_network(spec, config)
     seen = arrays(spec, 6)
-    policy, exact = QPolicy(followed, "bfloat16"), QPolicy(newer)
+    policy, exact = Acting(spec, config, followed, "bfloat16"), Acting(spec, config, newer)
     load_into(followed, {name: value.numpy() for name, value in newer.state_dict().items()})
-    expected = exact.q_values(seen)
+    expected = exact.answers(seen)
     spread = np.abs(expected).max()
-    assert not np.allclose(policy.q_values(seen), expected, atol=0.02 * spread)
+    assert not np.allclose(policy.answers(seen), expected, atol=0.02 * spread)
     policy.refresh()
-    found = policy.q_values(seen)
+    found = policy.answers(seen)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=0.02 * spread)
     assert not np.array_equal(found, expected), "it did not act in bfloat16"
 
 
-def test_each_row_explores_with_its_own_epsilon_and_is_told_the_value_of_what_it_does() -> None:
-    spec = make_spec(vector(), n=4)
-    policy = QPolicy(made(spec, DqnConfig(hidden=16)))
+def test_each_row_explores_with_its_own_epsilon_and_gets_the_value_of_what_it_does() -> None:
+    spec, config = make_spec(vector(), n=4), DqnConfig(hidden=16, epsilon_base=0.5, epsilon_power=9.0)
+    policy = Acting(spec, config, made(spec, config))
     seen = {"vector": np.ones((4_000, 1, 4), np.float32)}
-    epsilon = np.zeros(4_000, np.float32)
-    epsilon[2_000:] = 0.5
     greedy = policy.act(seen, "explore")
-    assert np.array_equal(greedy.action, policy.act(seen, "greedy").action), "it explored before it was told to"
-    policy.explore_with(epsilon)
+    assert np.array_equal(greedy.action, policy.act(seen, "greedy").action), "it explored before it had a place"
     results = []
     for _ in range(2):
-        policy.seed(7)
+        policy.assign(7, count=4_000)
         results.append(policy.act(seen, "explore"))
     first, again = results
     assert np.array_equal(first.action, again.action)
-    assert np.array_equal(first.action[:2_000], greedy.action[:2_000])
     changed = first.action != greedy.action
-    assert changed[2_000:].mean() == pytest.approx(0.5 * 3 / 4, abs=0.05)
-    np.testing.assert_array_equal(first.remembered[BEST_VALUE], greedy.remembered[TAKEN_VALUE])
-    assert (first.remembered[TAKEN_VALUE][changed] < first.remembered[BEST_VALUE][changed]).all()
-    np.testing.assert_array_equal(first.remembered[TAKEN_VALUE][~changed], first.remembered[BEST_VALUE][~changed])
+    ladder = epsilon_ladder(0, 4_000, 4_000, 0.5, 9.0)
+    for rows in (slice(0, 500), slice(500, 1_000), slice(3_000, 4_000)):
+        assert changed[rows].mean() == pytest.approx(ladder[rows].mean() * 3 / 4, abs=0.05)
+    stochastic = policy.act(seen, "stochastic").action != greedy.action
+    assert stochastic.mean() == pytest.approx(0.05 * 3 / 4, abs=0.015)
+    np.testing.assert_array_equal(first.columns[BEST_VALUE], greedy.columns[TAKEN_VALUE])
+    assert (first.columns[TAKEN_VALUE][changed] < first.columns[BEST_VALUE][changed]).all()
+    np.testing.assert_array_equal(first.columns[TAKEN_VALUE][~changed], first.columns[BEST_VALUE][~changed])
     assert {0, 1, 2, 3} == set(policy.act(seen, "random").action.tolist())

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.policies import build_policy
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.networks import ActorCritic, Normaliser, build_actor_critic
 from learner.algorithms.ppo.rollouts import stack_index
@@ -18,6 +17,7 @@ from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import SoftPolicy
 from learner.networks.q_network import QNetwork
 from learner.weights.checkpoint import load_into, pack, unpack
+from tests.learner.acting import algorithm_of
 from tests.learner.examples import CPU, image, make_observation, make_spec, vector
 from transport.experience import Continuous, ExperienceSpec, Field
 
@@ -223,7 +223,7 @@ def test_stacks_look_back_no_further_than_their_episodes_first_row() -> None:
 
 def test_an_algorithm_says_which_network_acts() -> None:
     spec = make_spec(vector())
-    assert isinstance(build_policy(spec, DqnConfig()), QNetwork)
-    assert isinstance(build_policy(spec, PpoConfig()), ActorCritic)
+    assert isinstance(algorithm_of(DqnConfig()).policy(spec), QNetwork)
+    assert isinstance(algorithm_of(PpoConfig()).policy(spec), ActorCritic)
     reals = msgspec.structs.replace(spec, action=Continuous((-1.0,), (1.0,)))
-    assert isinstance(build_policy(reals, SacConfig()), SoftPolicy)
+    assert isinstance(algorithm_of(SacConfig()).policy(reals), SoftPolicy)

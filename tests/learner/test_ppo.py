@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms.acting import StochasticPolicy
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import Items, Rollout, to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.config import LearnerConfig
 from learner.updates.optimiser import Optimiser
+from tests.learner.acting import Acting
 from tests.learner.examples import CPU, image, vector
 from tests.learner.rollouts import observe, play, to_arrays
 from transport.experience import Categorical, Chunk, Columns, Continuous, ExperienceSpec, Field
@@ -57,8 +57,8 @@ def made(spec: ExperienceSpec, seed: int = 1, **options: Any) -> Ppo:
 
 def rolled(algorithm: Ppo, streams: int = 3, steps: int = 37) -> tuple[Rollout, list[Chunk], list[Columns]]:
     """A rollout of the algorithm's own policy, acting in numpy where it can; its chunks, and what was acted on."""
-    policy = StochasticPolicy(algorithm.network)
-    policy.seed(3)
+    policy = Acting(algorithm.spec, algorithm.config, algorithm.network)
+    policy.assign(3)
     chunks, seen = play(algorithm.spec, lambda stacked: policy.act(stacked, "explore"), streams, steps, seed=2)
     algorithm.network.train()
     return to_rollout(to_arrays(algorithm.spec, chunks), algorithm.spec, CPU), chunks, seen
@@ -365,14 +365,14 @@ def learn(algorithm: Ppo, optimiser: Optimiser, rollout: Rollout) -> None:
     algorithm.finish(items)
 
 
-def bandit(algorithm: Ppo, policy: StochasticPolicy, random: np.random.Generator, payout: object) -> tuple[Rollout, float]:
+def bandit(algorithm: Ppo, policy: Acting, random: np.random.Generator, payout: object) -> tuple[Rollout, float]:
     """Chunks of one-step episodes, and the mean reward."""
     spec, rows = algorithm.spec, 9
     observation = observe(spec, 16 * rows, random)
     acted = policy.act({name: column[:, None] for name, column in observation.items()}, "explore")
     reward = payout(observation["vector"], acted.action).astype(np.float32)  # type: ignore[operator]
     arrays = {f"observation/{name}": column.reshape(16, rows, *column.shape[1:]) for name, column in observation.items()}
-    columns = {"action": acted.action, "reward": reward, "terminated": np.ones(len(reward), np.uint8), **acted.remembered}
+    columns = {"action": acted.action, "reward": reward, "terminated": np.ones(len(reward), np.uint8), **acted.columns}
     columns |= {"truncated": np.zeros(len(reward), np.uint8), "valid": np.ones(len(reward), np.uint8)}
     columns |= dict.fromkeys(("episode_step", "policy_version"), np.zeros(len(reward), np.int32))
     arrays |= {name: column.reshape(16, rows, *column.shape[1:]) for name, column in columns.items()}
@@ -397,8 +397,8 @@ def test_it_learns_which_action_pays_where(action: Categorical | Continuous, pay
     spec = make(vector(), action=action)
     algorithm = Ppo(spec, PpoConfig(hidden=32, passes=4), CPU)
     optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5), CPU)
-    policy, random, rewards = StochasticPolicy(algorithm.network), np.random.default_rng(0), []
-    policy.seed(0)
+    policy, random, rewards = Acting(algorithm.spec, algorithm.config, algorithm.network), np.random.default_rng(0), []
+    policy.assign(0)
     for _ in range(20):
         rollout, reward = bandit(algorithm, policy, random, payout)
         rewards.append(reward)
@@ -406,7 +406,7 @@ def test_it_learns_which_action_pays_where(action: Categorical | Continuous, pay
     assert rewards[0] < first and np.mean(rewards[-5:]) > goal
 
 
-def corridor(algorithm: Ppo, policy: StochasticPolicy, streams: int, steps: int) -> tuple[Rollout, float]:
+def corridor(algorithm: Ppo, policy: Acting, streams: int, steps: int) -> tuple[Rollout, float]:
     """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
     rows = steps + 1
     place, age, paid = np.zeros(streams, int), np.zeros(streams, np.int32), 0.0
@@ -426,7 +426,7 @@ def corridor(algorithm: Ppo, policy: StochasticPolicy, streams: int, steps: int)
         out = place == 5
         for name, values in (("observation/cell", seen), ("action", acted.action), ("episode_step", age), ("reward", out)):
             arrays[name][:, t] = values
-        arrays["terminated"][:, t], arrays[LOG_PROB][:, t] = out, acted.remembered[LOG_PROB]
+        arrays["terminated"][:, t], arrays[LOG_PROB][:, t] = out, acted.columns[LOG_PROB]
         place[out], age = 0, np.where(out, 0, age + 1).astype(np.int32)
         paid += float(out.sum())
     return to_rollout(arrays, algorithm.spec, CPU), paid / (streams * rows)
@@ -438,8 +438,8 @@ def test_it_learns_to_walk_to_a_reward_that_comes_late(layers: int) -> None:
     spec = make(vector("cell", 5), action=Categorical(2))
     algorithm = Ppo(spec, PpoConfig(hidden=32, layers=layers, passes=4, gamma=0.9), CPU)
     optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5), CPU)
-    policy, rates = StochasticPolicy(algorithm.network), []
-    policy.seed(0)
+    policy, rates = Acting(algorithm.spec, algorithm.config, algorithm.network), []
+    policy.assign(0)
     for _ in range(20):
         rollout, rate = corridor(algorithm, policy, 16, 32)
         rates.append(rate)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, UNKNOWN, initial_priority
 from tests.actors.streams import Rows, Streams, make_spec
 from transport.experience import ExperienceSpec
 
@@ -17,17 +16,17 @@ GAMMA, SCALE = 0.9, 0.25
 
 
 def walk(rows: Rows, start: int, n_step: int) -> float:
-    """|n-step TD error| of one row of a stream, NaN where acting has not told."""
+    """|n-step TD error| of one row of a stream, UNKNOWN where nobody acted."""
     row: dict[str, Any] = rows[start]
     if not row["valid"]:
-        return math.nan
+        return UNKNOWN
     total = 0.0
     for k in range(n_step):
         total += GAMMA**k * SCALE * float(rows[start + k]["reward"])
         if rows[start + k]["terminated"]:
             return abs(total - float(row[TAKEN_VALUE]))
         if not rows[start + k + 1]["valid"]:  # truncated, or the end of the stream: nobody acted there
-            return math.nan
+            return UNKNOWN
     return abs(total + GAMMA**n_step * float(rows[start + n_step][BEST_VALUE]) - float(row[TAKEN_VALUE]))
 
 
@@ -42,9 +41,9 @@ def check(streams: Streams) -> np.ndarray:
             assert priority.dtype == np.float32 and priority.shape == chunk.columns["reward"].shape
             items = priority[spec.history : spec.history + chunk.length]
             expected = [walk(rows, first + place, spec.n_step) for place in range(chunk.length)]
-            assert items.tolist() == pytest.approx(expected, abs=1e-5, nan_ok=True)
+            assert items.tolist() == pytest.approx(expected, abs=1e-5)
             around = np.delete(priority, np.arange(spec.history, spec.history + chunk.length))
-            assert np.isnan(around).all()
+            assert (around == UNKNOWN).all()
             first += chunk.length
             seen.append(items)
     return np.concatenate(seen)
@@ -66,7 +65,7 @@ def test_priorities_equal_a_walk_of_the_stream_over_the_borders_of_chunks_and_ep
         streams.step()
     streams.drain()
     priorities = check(streams)
-    assert np.isfinite(priorities).any() and np.isnan(priorities).any()
+    assert (priorities >= 0).any() and (priorities == UNKNOWN).any()
 
 
 def test_chunks_that_left_short_or_late_have_the_same_priorities() -> None:
@@ -86,7 +85,7 @@ def test_only_what_bootstraps_from_an_observation_that_nobody_acted_on_is_unknow
         streams.step(now if step == 9 else never, now if step == 4 else never)
     streams.drain()
     # Steps 0 to 4, the row of the last observation, steps 5 to 9 up to a termination, then two that the end of the stream cuts.
-    unknown = np.isnan(check(streams)).tolist()
+    unknown = (check(streams) == UNKNOWN).tolist()
     assert unknown == [False, False, True, True, True, True, False, False, False, False, False, True, True]
 
 
@@ -99,7 +98,7 @@ def test_rewards_count_as_clipped_as_they_are_learned_from() -> None:
     large, clipped = (columns | {"reward": np.where(some, value, columns["reward"])} for value in (7.0, 1.0))
     expected = initial_priority(streams.spec, clipped, DqnConfig())
     np.testing.assert_array_equal(initial_priority(streams.spec, large, DqnConfig(clip_rewards=True)), expected)
-    assert not np.array_equal(initial_priority(streams.spec, large, DqnConfig()), expected, equal_nan=True)
+    assert not np.array_equal(initial_priority(streams.spec, large, DqnConfig()), expected)
 
 
 def test_chunks_of_one_length_may_be_valued_together() -> None:
@@ -110,3 +109,14 @@ def test_chunks_of_one_length_may_be_valued_together() -> None:
     together = {name: np.stack([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
     expected = [initial_priority(streams.spec, chunk.columns, DqnConfig()) for chunk in chunks]
     np.testing.assert_array_equal(initial_priority(streams.spec, together, DqnConfig()), np.stack(expected))
+
+
+def test_q_values_that_are_not_finite_give_no_priority() -> None:
+    streams = Streams(knowing(4, 1, 1), 1)
+    for _ in range(6):
+        streams.step(np.array([False]), np.array([False]))
+    columns = streams.chunks[0][0].columns
+    for bad in (np.nan, np.inf):
+        broken = columns | {TAKEN_VALUE: np.where(np.arange(5) == 1, np.float32(bad), columns[TAKEN_VALUE])}
+        priority = initial_priority(streams.spec, broken, DqnConfig())
+        assert np.isfinite(priority).all() and (priority == UNKNOWN).tolist() == [False, True, False, False, True]

@@ -10,15 +10,14 @@ import torch
 from torch import nn
 
 from benchmarks.recording import load_frames
-from learner.algorithms.acting import QPolicy, SoftActing, StochasticPolicy
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.policies import acting_policy, build_policy
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised
 from learner.inference.int8 import QuantisedTrunk, check
 from learner.weights.checkpoint import load_into
+from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, Field
 
@@ -43,7 +42,7 @@ KINDS: dict[str, Any] = {"dqn": DqnConfig, "ppo": PpoConfig}
 
 def made(spec: ExperienceSpec, config: DqnConfig | PpoConfig, seed: int = 1) -> Any:
     torch.manual_seed(seed)
-    network = build_policy(spec, config)
+    network = algorithm_of(config).policy(spec)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.02)
@@ -91,14 +90,14 @@ def test_what_goes_into_the_heads_is_nearly_the_networks(name: str, algorithm: s
 def test_on_real_frames_q_values_are_within_four_hundredths_and_follow_weights_when_told(network: str) -> None:
     config, spec = DqnConfig(network=network), make_spec(image(shape=(84, 84)), stack=4, n=7)  # type: ignore[arg-type]
     followed, newer, seen = made(spec, config), made(spec, config, seed=2), frames(40)
-    policy, exact = QPolicy(followed, "int8"), QPolicy(newer)
-    stale = policy.q_values(seen)
+    policy, exact = Acting(spec, config, followed, "int8"), Acting(spec, config, newer)
+    stale = policy.answers(seen)
     load_into(followed, {name: value.numpy() for name, value in newer.state_dict().items()})
-    expected = exact.q_values(seen)
+    expected = exact.answers(seen)
     spread = np.abs(expected).max()
     assert not np.allclose(stale, expected, atol=0.04 * spread)
     policy.refresh()
-    found = policy.q_values(seen)
+    found = policy.answers(seen)
     assert found.dtype == np.float32 and not np.array_equal(found, expected), "it did not act in int8"
     np.testing.assert_allclose(found, expected, atol=0.04 * spread)
 
@@ -139,16 +138,16 @@ def test_every_kind_of_policy_acts_in_int8(mode: Any) -> None:
     with_image, reals = make_spec(image(), vector(), stack=4), Continuous((-1.0, 0.0), (1.0, 3.0))
     vectors = ExperienceSpec((vector(),), reals, 16)
     drawn = ExperienceSpec(with_image.fields, reals, 16, 4)
-    for spec, config, kind in (
-        (with_image, DqnConfig(hidden=32), QPolicy),
-        (with_image, PpoConfig(hidden=32), StochasticPolicy),
-        (drawn, PpoConfig(hidden=32), StochasticPolicy),
-        (make_spec(vector()), DqnConfig(hidden=32), QPolicy),
-        (vectors, PpoConfig(hidden=32), StochasticPolicy),
-        (vectors, SacConfig(hidden=32), SoftActing),
-    ):
-        policy = acting_policy(build_policy(spec, config), "int8")
-        assert isinstance(policy, kind)
+    cases: list[tuple[ExperienceSpec, Any]] = [
+        (with_image, DqnConfig(hidden=32)),
+        (with_image, PpoConfig(hidden=32)),
+        (drawn, PpoConfig(hidden=32)),
+        (make_spec(vector()), DqnConfig(hidden=32)),
+        (vectors, PpoConfig(hidden=32)),
+        (vectors, SacConfig(hidden=32)),
+    ]
+    for spec, config in cases:
+        policy = Acting(spec, config, precision="int8")
         policy.refresh()
         acted = policy.act(arrays(spec, 5), mode)
         assert len(acted.action) == 5 and np.isfinite(acted.action).all()
@@ -157,24 +156,24 @@ def test_every_kind_of_policy_acts_in_int8(mode: Any) -> None:
 @needs_int8
 def test_ppo_tells_the_probability_with_which_it_acted_not_the_learners() -> None:
     spec = make_spec(image(), vector(), stack=4)
-    policy, seen = StochasticPolicy(made(spec, PpoConfig(hidden=64)), "int8"), arrays(spec, 6)
-    acted, logits = policy.act(seen, "explore"), policy._forward(seen)
+    policy, seen = Acting(spec, PpoConfig(hidden=64), made(spec, PpoConfig(hidden=64)), "int8"), arrays(spec, 6)
+    acted, logits = policy.act(seen, "explore"), policy.answers(seen)
     own = torch.log_softmax(torch.from_numpy(logits), 1).numpy()[np.arange(6), acted.action]
-    np.testing.assert_allclose(acted.remembered[LOG_PROB], own, atol=1e-6)
+    np.testing.assert_allclose(acted.columns[LOG_PROB], own, atol=1e-6)
 
 
 @needs_int8
 def test_an_image_whose_edges_cannot_be_padded_is_refused() -> None:
     spec = ExperienceSpec((Field("image", (13, 13), "|u1", 0.01, 1.0),), Categorical(3), 16)
     with pytest.raises(DeviceError, match="no byte for 0"):
-        QPolicy(made(spec, DqnConfig(hidden=8)), "int8")
+        Acting(spec, DqnConfig(hidden=8), precision="int8")
 
 
 @pytest.mark.parametrize("reason", ["this torch has no such kernels", "no VNNI"])
 def test_where_there_is_no_int8_it_is_refused_in_one_line(reason: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(quantised, "_missing", lambda: reason)
     with pytest.raises(DeviceError, match=f"precision int8 is not to be had on cpu: {reason}; use auto"):
-        acting_policy(build_policy(make_spec(vector()), DqnConfig(hidden=8)), "int8")
+        Acting(make_spec(vector()), DqnConfig(hidden=8), precision="int8")
     assert quantised.main() == 2
     assert capsys.readouterr().out.count("\n") == 1
 

@@ -12,7 +12,6 @@ from torch.nn.functional import linear
 
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.transitions import transition
-from learner.algorithms.policies import acting_policy, build_policy
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import Critics
 from learner.algorithms.sac.update import Sac
@@ -21,6 +20,7 @@ from learner.updates.base import Batch
 from learner.updates.optimiser import Optimiser
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into
+from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import CPU, gradients, image, make_observation, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
@@ -252,7 +252,7 @@ def test_what_cannot_be_learned_is_refused_in_one_line() -> None:
         Sac(ExperienceSpec(GOALS, Categorical(4), 16), SacConfig(), CPU)
     assert "\n" not in str(refusal.value)
     with pytest.raises(ValueError, match=r"has an image \(screen\): choose ppo"):
-        build_policy(ExperienceSpec((image("screen"), *GOALS), ACTIONS, 16), SacConfig())
+        algorithm_of(SacConfig()).policy(ExperienceSpec((image("screen"), *GOALS), ACTIONS, 16))
 
 
 def make_observations(count: int, stack: int = 1) -> dict[str, np.ndarray]:
@@ -262,25 +262,24 @@ def make_observations(count: int, stack: int = 1) -> dict[str, np.ndarray]:
 def test_actors_act_by_the_network_that_is_learned_and_follow_its_weights() -> None:
     torch.manual_seed(0)
     spec = make_spec(stack=2)
-    network = build_policy(spec, SacConfig(hidden=8))
-    policy, observation = acting_policy(network, "auto"), make_observations(5, stack=2)
-    newer = build_policy(spec, SacConfig(hidden=8))
+    policy, observation = Acting(spec, SacConfig(hidden=8), precision="auto"), make_observations(5, stack=2)
+    network, newer = policy.network, algorithm_of(SacConfig(hidden=8)).policy(spec)
     for weights in (network.state_dict(), newer.state_dict()):
         load_into(network, {name: value.clone().numpy() for name, value in weights.items()})
         policy.refresh()
         mean, _ = network({name: torch.from_numpy(rows) for name, rows in observation.items()})
         acted = policy.act(observation, "greedy")
-        assert acted.action.dtype == np.float32 and acted.remembered == {}
+        assert acted.action.dtype == np.float32 and acted.columns == {}
         np.testing.assert_allclose(acted.action, mean.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_exploring_draws_from_the_policy_and_random_actions_are_uniform_within_the_bounds() -> None:
     torch.manual_seed(0)
-    network = build_policy(make_spec(), SacConfig(hidden=8))
-    policy, one = acting_policy(network, "float32"), make_observations(1)
+    policy, one = Acting(make_spec(), SacConfig(hidden=8)), make_observations(1)
+    network = policy.network
     many = {name: np.repeat(rows, 20_000, 0) for name, rows in one.items()}
     mean, log_std = (part.detach().numpy()[0] for part in network({name: torch.from_numpy(rows) for name, rows in one.items()}))
-    policy.seed(3)
+    policy.assign(3)
     drawn = policy.act(many, "explore").action
     np.testing.assert_allclose(drawn.mean(0), mean, atol=0.05)
     np.testing.assert_allclose(drawn.std(0), np.exp(log_std), rtol=0.05)
@@ -290,5 +289,5 @@ def test_exploring_draws_from_the_policy_and_random_actions_are_uniform_within_t
         assert low <= column.min() and column.max() <= high
         counts, _ = np.histogram(column, 10, (low, high))
         assert ((counts - 2_000) ** 2 / 2_000).sum() < 33.7  # chi-square, 9 degrees, p = 1e-4
-    policy.seed(3)
+    policy.assign(3)
     assert np.array_equal(policy.act(many, "explore").action, drawn)

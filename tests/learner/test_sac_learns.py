@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import torch
 
@@ -13,8 +12,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
-from learner.algorithms.acting import Mode, Policy
-from learner.algorithms.policies import acting_policy
+from learner.algorithms.base import Mode
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
@@ -24,6 +22,7 @@ from replay.client import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.storage import batch_layout
 from replay.table.table import Table
+from tests.learner.acting import Acting
 from tests.learner.examples import CPU
 from transport.experience import ExperienceSpec
 
@@ -35,11 +34,11 @@ LEARNER = LearnerConfig(batch_size=128, learning_rate=2e-3, adam_epsilon=1e-8, m
 class World:
     """Four environments under one policy; what happens goes into a table."""
 
-    def __init__(self, spec: ExperienceSpec, policy: Policy) -> None:
+    def __init__(self, spec: ExperienceSpec, policy: Acting) -> None:
         self.spec, self.policy = spec, policy
         self.env, self.stack = VectorEnv(ENV, spec, 4, range(4)), Stack(spec, 4)
-        complete = Hindsight(spec, GoalReward(self.env.example), 0)
-        self.chunker = Chunker(msgspec.structs.replace(spec, hindsight=0), 4, 1e9, complete=complete)
+        annotate = Hindsight(spec, GoalReward(self.env.example), 0)
+        self.chunker = Chunker(spec, 4, 1e9, annotate=annotate)
         self.table = Table(spec, ReplayConfig(capacity=10_000, min_size=1, selector="uniform"), 0)
         layout = batch_layout(spec, LEARNER.batch_size)
         self.slot = layout.view(np.zeros(layout.slot_bytes, np.uint8))
@@ -63,8 +62,8 @@ def test_a_point_finds_its_goals_within_1200_steps() -> None:
     spec = experience_spec(make_env(ENV), ENV, 1, "none", hindsight=ALGORITHM.hindsight)
     algorithm = Sac(spec, ALGORITHM, CPU)
     optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
-    world = World(spec, acting_policy(algorithm.policy(), "float32"))
-    world.policy.seed(0)
+    world = World(spec, Acting(spec, ALGORITHM, algorithm.policy()))
+    world.policy.assign(0, 4)
     for _ in range(75):
         world.step("random")
     for _ in range(225):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from learner import __main__ as command
-from learner.algorithms.acting import Acted
+from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
@@ -105,9 +105,9 @@ def test_ppo_learns_there_what_it_learns_on_a_cpu(action: Categorical | Continuo
     spec = ExperienceSpec((image(shape=(12, 12)), vector()), action, 8, 2, 1, (LOG_PROB,))
     random = np.random.default_rng(0)
 
-    def act(observation: Columns) -> Acted:
+    def act(observation: Columns) -> ActionBatch:
         chosen = random.integers(3, size=2) if isinstance(action, Categorical) else random.normal(size=(2, 2)).astype(np.float32)
-        return Acted(chosen, {LOG_PROB: np.full(2, -1.0, np.float32)})
+        return ActionBatch(chosen, {LOG_PROB: np.full(2, -1.0, np.float32)}, {})
 
     chunks, _ = play(spec, act, streams=2, steps=20, seed=4)
     expected = ppo_change(spec, chunks)

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms.acting import QPolicy, StochasticPolicy
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.policies import acting_policy, build_policy
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import ActorCritic, build_actor_critic
 from learner.devices import capabilities as devices
 from learner.weights.checkpoint import load_into
+from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, Field
 
@@ -52,7 +50,7 @@ def test_its_greedy_action_and_log_probabilities_are_the_networks(
 ) -> None:
     spec = ExperienceSpec(FIELDS[name], action, 16, 3)
     network = made(spec, **options)
-    policy, seen = StochasticPolicy(network), arrays(spec, 40)
+    policy, seen = Acting(spec, PpoConfig(), network), arrays(spec, 40)
     seen["vector" if "vector" in seen else "observation"][0] *= 30  # beyond where normalised inputs are cut off
     before = {name: rows.copy() for name, rows in seen.items()}
     with torch.no_grad():
@@ -65,8 +63,8 @@ def test_its_greedy_action_and_log_probabilities_are_the_networks(
             assert greedy.action.dtype == np.float32
         for acted in (greedy, policy.act(seen, "explore")):
             expected, _ = network.log_prob_entropy(parameters, torch.from_numpy(acted.action))
-            np.testing.assert_allclose(acted.remembered[LOG_PROB], expected, atol=1e-5)
-            assert acted.remembered[LOG_PROB].dtype == np.float32 and set(acted.remembered) == {LOG_PROB}
+            np.testing.assert_allclose(acted.columns[LOG_PROB], expected, atol=1e-5)
+            assert acted.columns[LOG_PROB].dtype == np.float32 and set(acted.columns) == {LOG_PROB}
     assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"
 
 
@@ -77,23 +75,23 @@ def test_it_draws_each_action_as_often_as_it_is_likely_and_never_an_impossible_o
         weight, bias = list(network.policy.parameters())[-2:]
         weight.zero_()
         bias.copy_(torch.tensor([-1e9, 0.0, math.log(3), -1e9]))
-    policy, seen = StochasticPolicy(network), arrays(spec, 8_000)
-    policy.seed(3)
+    policy, seen = Acting(spec, PpoConfig(), network), arrays(spec, 8_000)
+    policy.assign(3)
     acted = policy.act(seen, "explore")
     assert np.bincount(acted.action, minlength=4).tolist() == pytest.approx([0, 2_000, 6_000, 0], abs=150)
-    policy.seed(3)
+    policy.assign(3)
     assert np.array_equal(policy.act(seen, "explore").action, acted.action)
     assert not np.array_equal(policy.act(seen, "explore").action, acted.action)
     anything = policy.act(seen, "random")
     assert np.bincount(anything.action).tolist() == pytest.approx([2_000] * 4, abs=150)
-    np.testing.assert_allclose(anything.remembered[LOG_PROB], math.log(1 / 4), rtol=1e-6)
+    np.testing.assert_allclose(anything.columns[LOG_PROB], math.log(1 / 4), rtol=1e-6)
 
 
 def test_it_draws_reals_from_the_gaussian_and_at_random_fills_the_bounds_evenly() -> None:
     spec = ExperienceSpec((vector(),), REALS, 16)
     network = made(spec, log_std=-1.0)
-    policy, seen = StochasticPolicy(network), {"vector": np.ones((8_000, 1, 4), np.float32)}
-    policy.seed(3)
+    policy, seen = Acting(spec, PpoConfig(), network), {"vector": np.ones((8_000, 1, 4), np.float32)}
+    policy.assign(3)
     assert network.log_std is not None
     drawn, mean = policy.act(seen, "explore").action, policy.act(seen, "greedy").action
     np.testing.assert_allclose((drawn - mean).std(0), network.log_std.exp().detach(), rtol=0.03)
@@ -105,20 +103,20 @@ def test_it_draws_reals_from_the_gaussian_and_at_random_fills_the_bounds_evenly(
         assert share.tolist() == pytest.approx([2_000] * 4, abs=150)
     assert np.isfinite(anything.action).all()
     # The density of the tanh, 1/2 in each of two dimensions: what log-probabilities are of.
-    np.testing.assert_allclose(anything.remembered[LOG_PROB], math.log(1 / 4), atol=1e-4)
+    np.testing.assert_allclose(anything.columns[LOG_PROB], math.log(1 / 4), atol=1e-4)
 
 
 @pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
 def test_weights_and_statistics_that_are_adopted_are_acted_on_at_once(action: Categorical | Continuous) -> None:
     spec = ExperienceSpec(GOAL, action, 16)
     network, newer = made(spec, statistics=False), made(spec, seed=2)
-    policy, seen = StochasticPolicy(network), arrays(spec, 9)
-    stale = policy.act(seen, "greedy").remembered[LOG_PROB]
+    policy, seen = Acting(spec, PpoConfig(), network), arrays(spec, 9)
+    stale = policy.act(seen, "greedy").columns[LOG_PROB]
     load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
     policy.refresh()
-    fresh = policy.act(seen, "greedy").remembered[LOG_PROB]
+    fresh = policy.act(seen, "greedy").columns[LOG_PROB]
     assert not np.allclose(stale, fresh)
-    np.testing.assert_array_equal(fresh, StochasticPolicy(newer).act(seen, "greedy").remembered[LOG_PROB])
+    np.testing.assert_array_equal(fresh, Acting(spec, PpoConfig(), newer).act(seen, "greedy").columns[LOG_PROB])
 
 
 def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,24 +124,21 @@ def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_ex
     spec = make_spec(image(), vector(), stack=4)
     network, newer = made(spec, hidden=64), made(spec, seed=2, hidden=64)
     seen = arrays(spec, 6)
-    policy, exact, auto = (StochasticPolicy(network, kind) for kind in ("bfloat16", "float32", "auto"))
+    policy, exact, auto = (Acting(spec, PpoConfig(), network, kind) for kind in ("bfloat16", "float32", "auto"))
     load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
-    expected, stale = exact._forward(seen), policy._forward(seen)
-    assert np.array_equal(auto._forward(seen), expected)
+    expected, stale = exact.answers(seen), policy.answers(seen)
+    assert np.array_equal(auto.answers(seen), expected)
     policy.refresh()
-    found = policy._forward(seen)
+    found = policy.answers(seen)
     assert found.dtype == np.float32 and not np.array_equal(found, expected), "it did not act in bfloat16"
     spread = np.abs(expected).max()
     np.testing.assert_allclose(found, expected, atol=0.03 * spread)
     assert not np.allclose(stale, expected, atol=0.03 * spread)
     acted = policy.act(seen, "explore")
     own = torch.log_softmax(torch.from_numpy(found), 1).numpy()[np.arange(6), acted.action]
-    np.testing.assert_allclose(acted.remembered[LOG_PROB], own, atol=1e-6)
+    np.testing.assert_allclose(acted.columns[LOG_PROB], own, atol=1e-6)
 
 
-def test_a_network_is_acted_by_in_its_own_way() -> None:
-    spec = make_spec(vector())
-    assert isinstance(acting_policy(build_policy(spec, DqnConfig(hidden=8)), "auto"), QPolicy)
-    assert isinstance(acting_policy(build_policy(spec, PpoConfig(hidden=8)), "auto"), StochasticPolicy)
+def test_a_precision_that_there_is_not_is_refused() -> None:
     with pytest.raises(devices.DeviceError, match="precision float16 is not to be had"):
-        acting_policy(build_policy(spec, PpoConfig(hidden=8)), "float16")
+        Acting(make_spec(vector()), PpoConfig(hidden=8), precision="float16")

@@ -19,7 +19,7 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
     """The chunks of one stream of `steps` steps; `ends` says after which step an episode terminates or is truncated.
 
     position counts up by one per observation, a reset included. action is position mod 4, reward is 10 * position; what
-    is remembered is position + 1.
+    else the spec has is position + 1.
     """
     chunker = Chunker(spec, 1, chunk_seconds=1e9)
     chunks: list[Chunk] = []
@@ -38,7 +38,7 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
                 truncated,
                 {"position": final},
                 policy_version=step,
-                remembered=dict.fromkeys(spec.remembered, observation + 1),
+                columns=dict.fromkeys(spec.remembered, observation + 1),
             )
         )
     chunks.extend(chunker.drain({"position": np.array([position], np.float32)}, steps))

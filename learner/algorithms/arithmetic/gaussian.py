@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-LEAST_LOG_STD, GREATEST_LOG_STD = -5.0, 2.0
-HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+from learner.algorithms.arithmetic.squashed import HALF_LOG_2_PI
 
 
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

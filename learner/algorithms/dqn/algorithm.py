@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.dqn.acting import QActing
 from learner.algorithms.dqn.config import DqnConfig
+from learner.inference.base import Inference
 from transport.experience import INITIAL_PRIORITY, ExperienceSpec, Field
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ class Dqn:
         from learner.networks.q_network import build_network
 
         return build_network(spec, self.config)
+
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> QActing:
+        return QActing(spec, self.config, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Dqn:
         from learner.algorithms.dqn.update import Dqn as DqnUpdate

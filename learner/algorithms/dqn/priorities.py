@@ -8,8 +8,9 @@ from learner.algorithms.dqn.config import DqnConfig
 from replay.table.storage import steps_to_boundary
 from transport.experience import Columns, ExperienceSpec
 
-# What an actor remembers of each row to that end: Q-values of the action taken, and of the best. No observation is called so.
+# What an actor keeps of each row until its chunk leaves: Q-values of the action taken, and of the best. No field is called so.
 TAKEN_VALUE, BEST_VALUE = "q/taken", "q/best"
+UNKNOWN = -1.0
 
 
 def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) -> np.ndarray:
@@ -17,9 +18,9 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
 
     |sum over k < m of gamma^k r_{t+k} + gamma^m max_a Q(s_{t+m}, a) - Q(s_t, a_t)|, m = min(n, steps to the boundary), the
     bootstrap 0 where the episode terminated. `columns` are those of one chunk [rows], or of many of one length [M, rows]; they
-    hold TAKEN_VALUE and BEST_VALUE, NaN in rows that nobody acted on. So the result is NaN, unknown, for rows without action,
-    for items that bootstrap from an episode's last observation (truncated) or a stream's, and for the rows around a chunk's
-    items. Horgan et al. 2018 (arXiv:1803.00933, section 3).
+    hold TAKEN_VALUE and BEST_VALUE. UNKNOWN: rows without action, items that bootstrap from an episode's last observation
+    (truncated) or a stream's, or by Q-values that are not finite, and the rows around a chunk's items.
+    Horgan et al. 2018 (arXiv:1803.00933, section 3).
     """
     shape = columns["reward"].shape
     history, n = spec.history, spec.n_step
@@ -36,7 +37,9 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
         return_ += np.where(k < steps, discount[k] * reward[k : k + count], 0.0)
     after = np.arange(count) + steps  # [N - n] the row after the last reward
     bootstrap = np.where(terminated[after - 1] != 0, 0.0, discount[steps] * best[after])
-    priority: np.ndarray = np.full(shape, np.nan, np.float32)
-    priority.reshape(-1)[:count] = np.abs(return_ + bootstrap - taken[:count])
-    priority[..., :history] = priority[..., shape[-1] - n :] = np.nan
+    error = np.abs(return_ + bootstrap - taken[:count])
+    acted = (valid[:count] != 0) & ((terminated[after - 1] != 0) | (valid[after] != 0)) & np.isfinite(error)
+    priority: np.ndarray = np.full(shape, UNKNOWN, np.float32)
+    priority.reshape(-1)[:count] = np.where(acted, error, UNKNOWN)
+    priority[..., :history] = priority[..., shape[-1] - n :] = UNKNOWN
     return priority

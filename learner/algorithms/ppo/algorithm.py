@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.ppo.acting import StochasticActing
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.inference.base import Inference
 from transport.experience import ExperienceSpec, Field
 
 if TYPE_CHECKING:
@@ -58,6 +60,9 @@ class Ppo:
         from learner.algorithms.ppo.networks import build_actor_critic
 
         return build_actor_critic(spec, self.config)
+
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> StochasticActing:
+        return StochasticActing(spec, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Ppo:
         from learner.algorithms.ppo.update import Ppo as PpoUpdate

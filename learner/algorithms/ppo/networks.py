@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic import gaussian
+from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.ppo.config import PpoConfig
 from learner.networks.q_network import Action, Torso, autocasts, evaluating, image_torso, is_image
 from learner.parallel.group import ALONE, Group
@@ -166,7 +167,7 @@ class ActorCritic(nn.Module):
     def bounded_log_std(self) -> Tensor:
         """[A], within the bounds of learner/algorithms/arithmetic/gaussian.py. For continuous actions only."""
         assert self.log_std is not None
-        return self.log_std.clamp(gaussian.LEAST_LOG_STD, gaussian.GREATEST_LOG_STD)
+        return self.log_std.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
 
     @torch.inference_mode()
     def act(self, observation: dict[str, Tensor], greedy: bool = False, generator: torch.Generator | None = None) -> Action:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.sac.acting import GaussianActing
 from learner.algorithms.sac.config import SacConfig
+from learner.inference.base import Inference
 from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ class Sac:
         from learner.algorithms.sac.networks import build_soft_policy
 
         return build_soft_policy(spec, self.config)
+
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
+        return GaussianActing(spec, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Sac:
         from learner.algorithms.sac.update import Sac as SacUpdate

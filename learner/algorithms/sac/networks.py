@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.arithmetic.gaussian import GREATEST_LOG_STD, LEAST_LOG_STD
+from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.ppo.networks import Inputs
 from learner.algorithms.sac.config import SacConfig
 from learner.networks.q_network import is_image

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from learner.algorithms.arithmetic.gaussian import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD, log_slope
+from learner.algorithms.arithmetic.gaussian import log_slope
 from learner.algorithms.arithmetic.returns import n_step_return
+from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import take_rows
 from learner.algorithms.ppo.networks import DESIRED, exact
 from learner.algorithms.sac.config import SacConfig

@@ -1,0 +1,44 @@
+"""Acting by Q-values: greedily, or at random with a probability of each environment's own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from learner.algorithms.base import ActionBatch, Mode
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
+from learner.algorithms.exploration import epsilon_ladder
+from learner.inference.base import Inference
+from transport.experience import INITIAL_PRIORITY, Columns, ExperienceSpec
+
+STOCHASTIC_EPSILON = 0.05
+
+
+class QActing:
+    """The inference answers with Q-values [K, n]. Rows keep those of the action taken and of the best until their chunk leaves
+    with an initial priority."""
+
+    def __init__(self, spec: ExperienceSpec, config: DqnConfig, inference: Inference) -> None:
+        self._spec, self._config, self._inference = spec, config, inference
+        self.state = inference.state
+        self._epsilon: np.ndarray | float = 0.0  # until it has a place
+        self._random = np.random.default_rng()
+
+    def assign(self, seed: int, offset: int, count: int, total: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._epsilon = epsilon_ladder(offset, count, total, self._config.epsilon_base, self._config.epsilon_power)
+
+    def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
+        q, state = self._inference(observation, state)  # [K, n]
+        action, best_value = q.argmax(1), q.max(1)
+        epsilon = {"explore": self._epsilon, "stochastic": STOCHASTIC_EPSILON, "greedy": 0.0, "random": 1.0}[mode]
+        explore = np.flatnonzero(self._random.random(len(q), np.float32) < epsilon)
+        value = best_value
+        if len(explore):
+            action[explore] = self._random.integers(q.shape[1], size=len(explore))
+            value = best_value.copy()
+            value[explore] = q[explore, action[explore]]
+        return ActionBatch(action, {TAKEN_VALUE: value, BEST_VALUE: best_value}, state)
+
+    def annotate(self, columns: Columns) -> Columns:
+        return columns | {INITIAL_PRIORITY: initial_priority(self._spec, columns, self._config)}

@@ -1,0 +1,55 @@
+"""Acting by a stochastic policy, with the log-probability of what it does."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
+from learner.algorithms.base import ActionBatch, Mode
+from learner.algorithms.ppo.config import LOG_PROB
+from learner.inference.base import Inference
+from transport.experience import Categorical, Columns, ExperienceSpec
+
+
+class StochasticActing:
+    """The inference answers with logits [K, n], or with mean and log of the deviation [K, 2A]."""
+
+    def __init__(self, spec: ExperienceSpec, inference: Inference) -> None:
+        self._categorical, self._inference = isinstance(spec.action, Categorical), inference
+        self.state = inference.state
+        self._random = np.random.default_rng()
+
+    def assign(self, seed: int, offset: int, count: int, total: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
+        answer, state = self._inference(observation, state)
+        action, log_prob = (self._choose if self._categorical else self._draw)(answer, mode)
+        return ActionBatch(action, {LOG_PROB: log_prob.astype(np.float32)}, state)
+
+    def annotate(self, columns: Columns) -> Columns:
+        return columns
+
+    def _choose(self, logits: np.ndarray, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
+        """One of n actions [K], and its log-probability [K]."""
+        count, n = logits.shape
+        if mode == "random":
+            return self._random.integers(n, size=(count,)), np.full(count, -math.log(n))
+        shifted = logits - logits.max(1, keepdims=True)
+        cumulative = np.exp(shifted).cumsum(1)  # [K, n]; the last is the sum
+        if mode == "greedy":
+            action = logits.argmax(1)
+        else:  # how many are passed on the way to a uniform share of the sum; the minimum is for rounding
+            share = self._random.random((count, 1)) * cumulative[:, -1:]
+            action = np.minimum((cumulative <= share).sum(1), n - 1)
+        return action, shifted[np.arange(count), action] - np.log(cumulative[:, -1])
+
+    def _draw(self, answer: np.ndarray, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
+        """Unbounded actions [K, A], and the log-density [K] of what their tanh is."""
+        mean, log_std = halves(answer)
+        if mode == "random":
+            return draw_uniform(self._random, mean.shape), np.full(len(mean), uniform_log_density(mean.shape[1]))
+        action = mean.copy() if mode == "greedy" else draw(self._random, mean, log_std)
+        return action, log_density(action, mean, log_std)

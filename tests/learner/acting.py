@@ -1,0 +1,51 @@
+"""A policy that acts by a network of the test's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from learner.algorithms.base import ActionBatch, Algorithm, Mode, make_algorithm
+from learner.algorithms.dqn.algorithm import Dqn
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.algorithm import Ppo
+from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.sac.algorithm import Sac
+from learner.algorithms.sac.config import SacConfig
+from learner.inference.forward import open_inference
+from transport.experience import Columns, ExperienceSpec
+from transport.names import Named
+
+CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, SacConfig: Sac}
+
+
+def algorithm_of(config: Any) -> Algorithm:
+    """The built-in algorithm with these options; or what is named."""
+    if isinstance(config, Named):
+        return make_algorithm(config)
+    made: Algorithm = CLASSES[type(config)](config)
+    return made
+
+
+class Acting:
+    """What an actor has: a network, inference by it, and the policy. Environments are the first of as many as there are."""
+
+    def __init__(self, spec: ExperienceSpec, config: Any, network: Any = None, precision: str = "float32") -> None:
+        algorithm = algorithm_of(config)
+        self.network = algorithm.policy(spec) if network is None else network
+        self._inference = open_inference(algorithm, self.network, precision)
+        self.policy = algorithm.acting(spec, self._inference)
+
+    def assign(self, seed: int, count: int = 1) -> None:
+        self.policy.assign(seed, 0, count, count)
+
+    def refresh(self) -> None:
+        self._inference.refresh()
+
+    def act(self, observation: Columns, mode: Mode) -> ActionBatch:
+        return self.policy.act(observation, {}, mode)
+
+    def answers(self, observation: Columns) -> np.ndarray:
+        """What the network says, [K, outputs]."""
+        return self._inference(observation, {})[0]
