@@ -155,8 +155,8 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
     spec = goal_spec(length=8, stack=stack)
     random = np.random.default_rng(0)
     streams = 5
-    bare, complete = msgspec.structs.replace(spec, hindsight=0), Hindsight(spec, GoalReward(Difference()), 0)
-    chunker = Chunker(bare, streams, 1e9, annotate=complete, staggered=True)
+    hindsight = Hindsight(spec, GoalReward(Difference()), 0)
+    chunker = Chunker(spec, streams, 1e9, annotate=hindsight, staggered=True)
     table = Table(spec, ReplayConfig(capacity=2_000, min_size=1, selector="uniform"), 0)
     rows: list[tuple[int, int]] = []  # stream and episode of each row, by its achieved goal
     episode = np.zeros(streams, int)
@@ -204,8 +204,7 @@ def test_what_travels_and_rests_through_an_environment_is_what_its_compute_rewar
     config = EnvConfig(id=f"{TOYS}:Plane", chunk_length=16)
     spec = experience_spec(make_env(config), config, 1, "none", hindsight=4)
     env = VectorEnv(config, spec, 3, [0, 1, 2])
-    bare = msgspec.structs.replace(spec, hindsight=0)
-    chunker = Chunker(bare, 3, 1e9, annotate=Hindsight(spec, GoalReward(env.example), 0))
+    chunker = Chunker(spec, 3, 1e9, annotate=Hindsight(spec, GoalReward(env.example), 0))
     observation, random = env.reset(), np.random.default_rng(0)
     chunks: list[Chunk] = []
     for _ in range(60):
