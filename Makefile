@@ -9,7 +9,7 @@ RUN =
 BIND =
 ARGS =
 # What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, rocm).
-EXTRAS = mario,retro,atari,robot,video,picture,dev
+EXTRAS = mario,retro,atari,robot,video,picture,docs,dev
 TORCH = auto
 # For torch-check: 2.4.1, the oldest that is supported, or newest, or any between.
 TORCH_VERSION = newest
@@ -21,7 +21,7 @@ HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down scale status top logs eval demo bench chaos learn-check torch-check lint test
+.PHONY: help environment install up down scale status top logs eval demo bench chaos learn-check torch-check docs docs-check lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
@@ -36,6 +36,8 @@ help:
 	@echo "make chaos     rehearse faults and attacks, under an hour: ARGS=--short, ARGS='R1 S6', ARGS=--help"
 	@echo "make learn-check  train what is known to learn, some twenty minutes"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
+	@echo "make docs      the documentation as web pages, docs/_build/html/index.html"
+	@echo "make docs-check  run every command that it shows, some twenty minutes"
 	@echo "make install   only make the environment, .venv (every target does so first)"
 	@echo "make lint      style and types"
 	@echo "make test      style, types and tests"
@@ -80,6 +82,14 @@ torch-check:
 	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
 	@$(BOOTSTRAP) -I deploy/install.py --venv ".venv-torch-$(TORCH_VERSION)" --extras dev --torch "$(TORCH)" --torch-version "$(TORCH_VERSION)"
 	@exec .venv-torch-$(TORCH_VERSION)/bin/python -m pytest -m "not flow" tests/learner $(ARGS)
+
+# The reference of the configuration is written anew from the structs.
+docs: environment
+	@$(PYTHON) docs/generate.py
+	@exec $(PYTHON) -m sphinx -q -W --keep-going -b html docs docs/_build/html $(ARGS)
+
+docs-check: environment
+	@exec $(PYTHON) -m pytest -m slow tests/docs -rA $(ARGS)
 
 lint: environment
 	@$(PYTHON) -m ruff check

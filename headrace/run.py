@@ -21,6 +21,7 @@ Setting = str | Callable[..., Any] | Mapping[str, Any]  # a name, what it stands
 POLL_SECONDS = 0.2
 SWITCHES = ("fresh", "resume")  # flags without a value
 MAIN_KEYS = {"env": "id", "algorithm": "name", "actors": "count"}
+CALLED = {"env.id": "env", "algorithm.name": "algo"}
 KNOWN_AS = re.compile(r"\brun (\S+) is (?:up|already over)\b")  # how `headrace up --detach` names the run that it has started
 ERRORS: dict[int, type[HeadraceError]] = {1: RunFailedError, 2: ConfigurationError, 3: RefusedError}
 
@@ -156,7 +157,7 @@ def _text(name: str, value: Any) -> str:
         return ",".join(_text(name, part) for part in value)
     if isinstance(value, int | float | Path):
         return str(value)
-    return reference(value, name)
+    return reference(value, CALLED.get(name, name))
 
 
 def _command(arguments: list[str], folder: Path, show: bool) -> tuple[int, str]:

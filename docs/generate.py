@@ -1,0 +1,115 @@
+"""Writes docs/reference/configuration.md from the structs that the program reads its settings into.
+
+`python docs/generate.py` writes it; with --check it only says whether the file is what it should be.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
+HEAD = """\
+# Configuration
+
+<!-- Made by `python docs/generate.py` from the structs; change those, not this file. -->
+
+Every setting of a run: as a flag of `headrace up` (`--learner.batch-size 512`), in a file for `--config` (`batch_size = 512`
+under `[learner]`), or from Python (`learner={"batch_size": 512}`). `headrace up --help` prints the same. A setting is taken from
+the command line, else from `--config`, else from `--preset` or the preset that fits environment and algorithm (`headrace
+presets`), else it is the default shown here.
+"""
+
+
+def kind_of(kind: Any) -> str:
+    """A type as the user writes its values."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return kind_of(typing.get_args(kind)[0])
+    if typing.get_origin(kind) is typing.Literal:
+        return ", ".join(f"`{value}`" if value else "empty" for value in typing.get_args(kind))
+    names = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    return names.get(kind, "list" if typing.get_origin(kind) in (list, tuple) else "table")
+
+
+def bounds(kind: Any) -> str:
+    """The limits of a number, in words."""
+    metas = (
+        [meta for meta in typing.get_args(kind)[1:] if isinstance(meta, Meta)]
+        if typing.get_origin(kind) is typing.Annotated
+        else []
+    )
+    words = {"ge": "at least {}", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
+    return ", ".join(
+        text.format(number(value)) for meta in metas for name, text in words.items() if (value := getattr(meta, name)) is not None
+    )
+
+
+def number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def about(kind: Any) -> str:
+    metas = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
+    return next((meta.description for meta in metas if isinstance(meta, Meta) and meta.description), "")
+
+
+def shown(value: Any) -> str:
+    if value is msgspec.NODEFAULT:
+        return "required"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f"`{value}`" if value else "empty"
+    return f"`{number(value)}`" if isinstance(value, int | float) else f"`{value}`"
+
+
+def row(prefix: str, field: Any) -> str:
+    limits = bounds(field.type)
+    values = kind_of(field.type) + (f", {limits}" if limits else "")
+    cells = (f"`{prefix}{field.name}`", values, shown(field.default), about(field.type))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def table(title: str, prefix: str, kind: type[Struct], level: int = 2) -> str:
+    """A heading, the struct's own first line, and a row for each of its fields that is no section."""
+    first = (kind.__doc__ or "").partition("\n")[0]
+    rows = [row(prefix, field) for field in msgspec.structs.fields(kind) if not is_section(field.type) and about(field.type)]
+    head = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+    return "\n".join([f"{'#' * level} {title}", "", first, "", *(head + rows if rows else ["No options of its own."]), ""])
+
+
+def page() -> str:
+    from deploy.config.run import ALGORITHMS, RunConfig
+
+    parts = [HEAD, table("The run", "", RunConfig)]
+    for field in msgspec.structs.fields(RunConfig):
+        if field.name == "algorithm":
+            parts += [table(f"algorithm: {name}", "algorithm.", kind) for name, kind in ALGORITHMS.items()]
+        elif is_section(field.type):
+            parts.append(table(field.name, f"{field.name}.", field.type))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> int:
+    text = page()
+    if "--check" not in sys.argv:
+        PAGE.write_text(text, encoding="utf-8")
+    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
+        print(f"{PAGE.relative_to(ROOT)} is not what the structs say: run `python docs/generate.py`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
