@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import tomli_w
 
 from actors.envs.errors import EnvError
 from actors.envs.make import known_envs, make_env
@@ -36,7 +35,7 @@ from benchmarks.processes import end, rate, records, start, wait_until
 from benchmarks.report import Report
 from deploy.config import options
 from deploy.config.errors import ConfigError
-from deploy.config.files import Tree, merge
+from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from learner.networks.q_network import build_network
@@ -69,9 +68,10 @@ class Bench:
         """Raises EnvError where the environment cannot be made, ValueError where no network fits it."""
         self.folder, self.config = folder, config
         env = make_env(config.env)
-        self.spec = experience_spec(env, config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
+        options = config.algorithm.options
+        self.spec = experience_spec(env, config.env, options.n_step, config.replay.codec, options.remembered)
         env.close()
-        self.network = build_network(self.spec, config.algorithm)
+        self.network = build_network(self.spec, config.algorithm.options)
 
     def alone(self, case: str, seconds: float) -> dict[str, float]:
         """Processes that need no others, all starting to count at once: their "steps" per second, "per core" per CPU second."""
@@ -149,7 +149,7 @@ class Bench:
     def _run(self) -> RunDir:
         run = RunDir(Path(tempfile.mkdtemp(dir=self.folder)) / "bench")
         run.create()
-        run.config.write_text(tomli_w.dumps(msgspec.to_builtins(self.config)))
+        run.config.write_bytes(write_config(self.config))
         run.spec.write_bytes(msgspec.json.encode(self.spec))
         return run
 
@@ -191,7 +191,7 @@ def measure(benches: dict[str, Bench], learner: bool, runs: int, seconds: float)
         config = bench.config
         report.notes.append(
             f"{env}: {config.actors.count} x {config.actors.envs_per_actor} environments, "
-            f"network {config.algorithm.network}, chunks of {bench.spec.chunk_length}"
+            f"network {config.algorithm.options.network}, chunks of {bench.spec.chunk_length}"
         )
     return report
 

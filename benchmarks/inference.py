@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -42,7 +41,7 @@ from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
-from learner.algorithms.base import ActingPolicy, Algorithm, make_algorithm, read_algorithm
+from learner.algorithms.base import ActingPolicy, Algorithm, make_algorithm
 from learner.algorithms.ppo.networks import ActorCritic
 from learner.algorithms.sac.networks import SoftPolicy
 from learner.devices.capabilities import DeviceError
@@ -86,10 +85,10 @@ def subject(config: RunConfig, weights: list[Path]) -> Subject:
     spec = MARIO
     if config.env.id != "mario":
         env = make_env(config.env)
-        spec = experience_spec(env, config.env, config.algorithm.n_step, "none", config.algorithm.remembered)
+        spec = experience_spec(env, config.env, config.algorithm.options.n_step, "none", config.algorithm.options.remembered)
         env.close()
     torch.manual_seed(0)
-    algorithm = make_algorithm(read_algorithm(msgspec.to_builtins(config.algorithm)))
+    algorithm = make_algorithm(config.algorithm)
     network, trained = algorithm.policy(spec), False
     for path in weights:
         found, made_for, about = load(path)

@@ -94,7 +94,7 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
     arrays["steps"][:] = 1
     arrays["probability"][:] = 1.0
     torch.manual_seed(0)
-    algorithm = Dqn(spec, config.algorithm, device)
+    algorithm = Dqn(spec, config.algorithm.options, device)
     optimiser = Optimiser(algorithm.parameters(), config.learner, device)
     batch = to_device(SampledBatch(0, 0, 1, arrays), spec, device)
     return repeated(lambda: optimiser.update(algorithm, batch)[1].cpu(), seconds)

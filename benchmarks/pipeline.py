@@ -107,7 +107,8 @@ class Bench:
         run.create()
         run.config.write_bytes(write_config(config))
         env = make_env(config.env)
-        spec = experience_spec(env, config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
+        options = config.algorithm.options
+        spec = experience_spec(env, config.env, options.n_step, config.replay.codec, options.remembered)
         run.spec.write_bytes(msgspec.json.encode(spec))
         return run
 
@@ -188,7 +189,7 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
     config = load_run_config(bench.run({}).config)
     report = Report("pipeline")
     who = f"{config.actors.count} actors x {config.actors.envs_per_actor} null simulators"
-    items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {config.algorithm.n_step}, 84x84"
+    items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {config.algorithm.options.n_step}, 84x84"
     report.notes.append(f"{who}; {items}; a pause is a sleep: it takes no processor's time")
     limits: dict[str, list[float]] = defaultdict(list)
     found: dict[str, list[Measured]] = defaultdict(list)

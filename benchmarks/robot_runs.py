@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 import tomli_w
 
@@ -25,7 +24,7 @@ from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
-from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.algorithms.base import make_algorithm
 from learner.inference.forward import open_inference
 from learner.weights.checkpoint import load_into, read
 from transport.experience import ExperienceSpec, bounded
@@ -117,7 +116,7 @@ class HeadraceTraining:
         policy = {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")}
         config = load_run_config(self.run.config)
         spec = spec_of(config)
-        algorithm = make_algorithm(read_algorithm(msgspec.to_builtins(config.algorithm)))
+        algorithm = make_algorithm(config.algorithm)
         network = algorithm.policy(spec)
         load_into(network, policy)
         acting = algorithm.acting(spec, open_inference(algorithm, network, "float32"))
@@ -174,7 +173,8 @@ def spec_of(config: RunConfig) -> ExperienceSpec:
     """What a run of this configuration sees and does."""
     env = make_env(config.env)
     try:
-        return experience_spec(env, config.env, config.algorithm.n_step, config.replay.codec, config.algorithm.remembered)
+        options = config.algorithm.options
+        return experience_spec(env, config.env, options.n_step, config.replay.codec, options.remembered)
     finally:
         env.close()
 
@@ -226,7 +226,7 @@ def rate(kept: Sequence[Kept], warm_up_seconds: float) -> float:
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """What a peer needs to do the same: the network, and how it learns. Rollouts are told apart from environments elsewhere."""
-    algorithm, learner = config.algorithm, config.learner
+    algorithm, learner = config.algorithm.options, config.learner
     names = ["gamma", "trace", "clip", "passes", "entropy_coefficient", "value_coefficient", "normalise_advantage"]
     names += ["hidden", "layers", "log_std"]
     found = {name: getattr(algorithm, name) for name in names}

@@ -23,6 +23,7 @@ from actors.envs.preflight import Tried, preflight
 from deploy import runs
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli import access
+from deploy.config.algorithm import builtin_algorithms
 from deploy.config.checks import changes_refused_on_resume, validate
 from deploy.config.errors import ConfigError
 from deploy.config.files import Layer, Tree, write_config
@@ -31,12 +32,10 @@ from deploy.config.run import RunConfig
 from deploy.reporting.status import Document, algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.sac.config import SacConfig
+from learner.algorithms.base import ActionKind, make_algorithm
 from learner.config import LearnerConfig
 from replay.table import capacity
-from transport.experience import Categorical, Continuous, ExperienceSpec, read_spec
+from transport.experience import Categorical, ExperienceSpec, Field, read_spec
 from transport.names import nearest
 from transport.run_dir import RunDir, write_atomically
 
@@ -46,6 +45,7 @@ MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 COMPRESSION = 4  # of image columns on disk, at the least that is usual: emulators and simple scenes give 10 and more
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 SHARED_MEMORY = Path("/dev/shm")
+UNKNOWN = ExperienceSpec((Field("observation", (1,), "<f4"),), Categorical(1), 1)  # before an environment has been tried
 ANEW = "use --fresh to start anew or --run for another run"
 DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
 
@@ -147,7 +147,7 @@ def prepare(request: Request) -> Launch:
         spec, slowest_seconds, spaces = _check_environment(config)
         device = _probed(probe)
     on_gpu = device["device"] != "cpu"
-    config = fit_rollouts(settle_threads(settle_patience(resolve(stack, on_gpu), slowest_seconds), spec, on_gpu), spec)
+    config = fit_rollouts(settle_threads(settle_patience(resolve(stack, on_gpu, spec), slowest_seconds), spec, on_gpu), spec)
     _check_spec(run, config, spec, stopped)
     shortages = find_shortages(config, spec, run)
     if shortages:
@@ -181,9 +181,9 @@ def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Run
 
 
 def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
-    """For PPO: a rollout batch is a multiple of what all environments collect in a chunk each, or some would wait for the next
-    one and be too old by then. Raises ConfigError where another setting does not fit that."""
-    if not isinstance(config.algorithm, PpoConfig):
+    """Where whole rollouts are learned from: a batch is a multiple of what all environments collect in a chunk each, or some
+    would wait for the next one and be too old by then. Raises ConfigError where another setting does not fit that."""
+    if make_algorithm(config.algorithm).needs(spec).unit != "rollouts":
         return config
     environments, processes = config.actors.count * config.actors.envs_per_actor, config.learner.processes
     wave, wanted = environments * spec.chunk_length, config.learner.batch_size
@@ -249,9 +249,9 @@ def _check_environment(config: RunConfig) -> Tried:
     began, python = time.monotonic(), config.deploy.actor_python
     try:
         command, environment = python_command("actors.envs.preflight", python=python), child_environment(python)
-        algorithm, codec = config.algorithm, config.replay.codec
-        hindsight = algorithm.hindsight if isinstance(algorithm, SacConfig) else 0
-        tried = preflight(config.env, algorithm.n_step, codec, algorithm.remembered, command, environment, hindsight)
+        wanted, codec = make_algorithm(config.algorithm).needs(UNKNOWN), config.replay.codec
+        columns = tuple(column.name for column in wanted.columns)
+        tried = preflight(config.env, wanted.n_step, codec, columns, command, environment, wanted.goals)
     except BaseException:
         print("failed", flush=True)
         raise
@@ -295,15 +295,18 @@ def _probed(probe: subprocess.Popen[str]) -> Document:
 
 
 def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: bool) -> None:
-    algorithm = config.algorithm
-    if isinstance(algorithm, DqnConfig) and isinstance(spec.action, Continuous):
-        number = len(spec.action.low)
+    algorithm = make_algorithm(config.algorithm)
+    kind: ActionKind = "categorical" if isinstance(spec.action, Categorical) else "continuous"
+    if kind not in algorithm.actions:
+        able = [name for name, found in builtin_algorithms().items() if kind in found.actions]
         raise ConfigError(
-            f"--algo dqn picks one of n actions, but those of {config.env.id} are {number} reals: --algo sac or ppo"
+            f"{config.env.id} has {describe_actions(spec)}, and --algo {config.algorithm.name} has no {kind} actions: "
+            f"--algo {' or '.join(able)}"
         )
-    if isinstance(algorithm, SacConfig) and isinstance(spec.action, Categorical):
+    if (algorithm.needs(spec).unit == "rollouts") != (config.replay.selector == "fifo"):
         raise ConfigError(
-            f"--algo sac acts by reals, but {config.env.id} has {spec.action.n} actions to choose from: --algo dqn or ppo"
+            f"--replay.selector {config.replay.selector} is not for --algo {config.algorithm.name}: fifo serves whole rollouts, "
+            "each once; leave --replay.selector out"
         )
     try:
         capacity.slots(spec, config.replay, _lent(config, spec))
@@ -323,8 +326,13 @@ def describe_spec(spec: ExperienceSpec) -> str:
         size = "x".join(map(str, field.shape)) or "1"
         parts.append(f"Box({size})" if len(spec.fields) == 1 else f"{field.name}({size})")
     stack = f" x {spec.stack}" if spec.stack > 1 else ""
+    return f"{' + '.join(parts)}{stack} -> {describe_actions(spec)}"
+
+
+def describe_actions(spec: ExperienceSpec) -> str:
+    """`2 actions`, or `1 continuous action`."""
     number, kind = (spec.action.n, "") if isinstance(spec.action, Categorical) else (len(spec.action.low), "continuous ")
-    return f"{' + '.join(parts)}{stack} -> {number} {kind}action{'' if number == 1 else 's'}"
+    return f"{number} {kind}action{'' if number == 1 else 's'}"
 
 
 def _lent(config: RunConfig, spec: ExperienceSpec) -> int:

@@ -67,8 +67,8 @@ may read. What is there already stays.
 """
 
 
-def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
-    """The parser and those of its commands."""
+def build_parser(algorithm: str = "") -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
+    """The parser and those of its commands; `up` has the options of this algorithm, or of all that are built in."""
     parser = options.Parser(prog="headrace", description=ABOUT)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=options.Parser)
@@ -84,7 +84,7 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
         target.add_argument("run", nargs="?", metavar="RUN", help="a run's name; default: the one that is up, else the latest")
         target.add_argument("--run", dest="run_flag", metavar="NAME", help="the same")
 
-    _add_up(command("up", "start a run, or resume one", up, UP_ABOUT))
+    _add_up(command("up", "start a run, or resume one", up, UP_ABOUT), algorithm)
     run_name(command("down", "stop a run in order", down))
     target = command("status", "what each process of a run does", show_status)
     run_name(target)
@@ -160,7 +160,7 @@ def build_parser() -> tuple[options.Parser, dict[str, argparse.ArgumentParser]]:
     return parser, made
 
 
-def _add_up(target: argparse.ArgumentParser) -> None:
+def _add_up(target: argparse.ArgumentParser, algorithm: str) -> None:
     group = target.add_argument_group("starting")
     group.add_argument("--run", metavar="NAME", help="name of the run; default: made of environment and algorithm")
     group.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, in the form of a run's config.toml")
@@ -170,18 +170,19 @@ def _add_up(target: argparse.ArgumentParser) -> None:
     either = group.add_mutually_exclusive_group()
     either.add_argument("--resume", action="store_true", help="insist on resuming (a stopped run is resumed anyway)")
     either.add_argument("--fresh", action="store_true", help="move the old folder of this run aside first")
-    options.add_config_options(target)
+    options.add_config_options(target, algorithm)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status. What the user did wrong is one line on stderr."""
-    parser, commands = build_parser()
-
-    def flags_of(command: str) -> set[str]:
-        return {flag for action in commands[command]._actions for flag in action.option_strings if flag.startswith("--")}
-
+    typed = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        typed = list(sys.argv[1:] if arguments is None else arguments)
+        algorithm = options.typed_algorithm(typed[1:], lambda name: runs.run_dir(name).config) if typed[:1] == ["up"] else ""
+        parser, commands = build_parser(algorithm)
+
+        def flags_of(command: str) -> set[str]:
+            return {flag for action in commands[command]._actions for flag in action.option_strings if flag.startswith("--")}
+
         if not typed:
             parser.print_help()
             return DONE

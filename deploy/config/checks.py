@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from typing import get_args
 
 import msgspec
+from msgspec import Meta, Struct
 
 from actors.config import EnvConfig
-from deploy.config.files import lookup
+from deploy.config.files import as_tree, lookup
 from deploy.config.run import RunConfig
-from learner.algorithms.ppo.config import PpoConfig
+from transport.names import FIXED
 
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
 
-# What the weights of a stopped run were made for: changing one of these means another run. Simulators of one game or arm, and
-# how hard its tasks are, are not among them.
+# Options of the environment that a resumed run may change: which simulator of one game or arm, and how hard its tasks are.
 FREE_ON_RESUME = ("preflight_seconds", "backend", "tolerance", "tier", "curriculum")
-FIXED_ON_RESUME = (
-    *(f"env.{name}" for name in EnvConfig.__struct_fields__ if name not in FREE_ON_RESUME),
-    *(f"algorithm.{name}" for name in ("name", "n_step", "dueling", "network", "hidden", "layers", "hindsight")),
-)
 
 
 def is_address(text: str) -> bool:
@@ -33,7 +30,7 @@ def is_address(text: str) -> bool:
 
 def validate(config: RunConfig) -> list[str]:
     """Complaints about sections that do not fit one another; empty when all is well."""
-    replay, learner, algorithm = config.replay, config.learner, config.algorithm
+    replay, learner = config.replay, config.learner
     chunk = config.env.chunk_length
     rollouts = replay.selector == "fifo"
     checks = [
@@ -46,8 +43,6 @@ def validate(config: RunConfig) -> list[str]:
         (replay.samples_per_insert_low < replay.samples_per_insert_high,
          f"replay.samples_per_insert_low ({replay.samples_per_insert_low:g}) must be below "
          f"replay.samples_per_insert_high ({replay.samples_per_insert_high:g})"),
-        (isinstance(algorithm, PpoConfig) == rollouts,
-         "replay.selector fifo, which serves whole chunks, each once, is what PPO needs and nothing else can use"),
         (is_address(config.deploy.bind),
          f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {config.deploy.bind!r}"),
         (NAME_OR_ADDRESS.fullmatch(config.deploy.advertise) is not None,
@@ -59,6 +54,23 @@ def validate(config: RunConfig) -> list[str]:
 
 def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:
     """The keys that differ although a stopped run's weights depend on them, as `key (old, now new)`."""
-    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
-    pairs = ((path, lookup(before, path), lookup(after, path)) for path in FIXED_ON_RESUME)
+    before, after = as_tree(old), as_tree(new)
+    pairs = ((path, lookup(before, path), lookup(after, path)) for path in fixed_keys(new))
     return [f"{path} ({was!r}, now {wanted!r})" for path, was, wanted in pairs if was != wanted]
+
+
+def fixed_keys(config: RunConfig) -> list[str]:
+    """The keys that a resumed run must keep, because its weights were made for them: those marked FIXED in any section."""
+    env = [f"env.{name}" for name in EnvConfig.__struct_fields__ if name not in FREE_ON_RESUME]
+    sections = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(RunConfig)}
+    structs = {name: section for name, section in sections.items() if isinstance(section, Struct)}
+    structs["algorithm"] = config.algorithm.options
+    marked = [f"{name}.{field}" for name, section in structs.items() for field in fixed_fields(type(section))]
+    return [*env, "algorithm.name", *marked]
+
+
+def fixed_fields(section: type[Struct]) -> list[str]:
+    """The fields of a struct that are marked FIXED."""
+    fields = msgspec.structs.fields(section)
+    metas = {field.name: [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta)] for field in fields}
+    return [name for name, found in metas.items() if any((meta.extra or {}).items() >= FIXED.items() for meta in found)]

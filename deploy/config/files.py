@@ -62,9 +62,15 @@ def _check_format(path: Path, number: object) -> None:
         )
 
 
+def as_tree(config: RunConfig) -> Tree:
+    """The configuration as tables: the options of a named thing beside its name."""
+    tree: Tree = msgspec.to_builtins(config)
+    return tree | {"algorithm": config.algorithm.flat()}
+
+
 def write_config(config: RunConfig) -> bytes:
     """The resolved configuration as TOML."""
-    return tomli_w.dumps({"format": renamed.FORMAT} | msgspec.to_builtins(config)).encode()
+    return tomli_w.dumps({"format": renamed.FORMAT} | as_tree(config)).encode()
 
 
 def merge(below: Tree, above: Tree) -> Tree:

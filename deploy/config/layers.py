@@ -9,18 +9,19 @@ from typing import Any
 import msgspec
 
 from actors.config import EnvConfig
-from deploy.config import renamed
+from deploy.config import algorithm, renamed
 from deploy.config.checks import validate
 from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, read_file, read_run
 from deploy.config.presets import preset_for, presets
-from deploy.config.run import ALGORITHMS, RunConfig
+from deploy.config.run import RunConfig
+from transport.experience import ExperienceSpec
 from transport.names import nearest
 
 
 def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, wanted: str | None = None) -> list[Layer]:
-    """What a run is made of, weakest first: a stopped run's own config.toml or else the presets of the algorithm and of the
-    environment, the preset that is `wanted` by name, the file, the flags. Raises ConfigError."""
+    """What a run is made of, weakest first: a stopped run's own config.toml or else the preset that fits the environment, the
+    preset that is `wanted` by name, the file, the flags. Raises ConfigError."""
     known = {preset.name: preset for preset in presets()}
     if wanted is not None and wanted not in known:
         raise ConfigError(f"--preset: no preset {wanted!r}; {nearest(wanted, known)}")
@@ -35,8 +36,7 @@ def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, w
             raise ConfigError(f"this run was made with --algo {before}; use --fresh to start anew or --run for another run")
         return [below, *above]
     preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked)
-    algorithm = known.get(asked or (preset.algorithm if preset else ""))
-    return [*(found.layer for found in (algorithm, preset) if found), *above]
+    return [*([preset.layer] if preset else []), *above]
 
 
 def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
@@ -48,24 +48,22 @@ def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
     return None
 
 
-def resolve(stack: Sequence[Layer], on_gpu: bool = False) -> RunConfig:
-    """Merges the layers over the built-in defaults. Raises ConfigError with one line about the first thing wrong."""
+def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec | None = None) -> RunConfig:
+    """Merges the layers over the algorithm's defaults for an environment (`spec`, once it is known) and device, and these
+    over the built-in ones. Raises ConfigError with one line about the first thing wrong."""
     given: Tree = {}
     for layer in stack:
         for values in (layer.values, layer.on_gpu if on_gpu else {}):
             given = merge(given, values)
-    algorithm = given.get("algorithm", {})
-    name = algorithm.get("name", "dqn") if isinstance(algorithm, dict) else "dqn"
-    if name not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm {name!r}; {nearest(str(name), ALGORITHMS)}")
     defaults = msgspec.to_builtins(RunConfig())
-    defaults["algorithm"] = msgspec.to_builtins(ALGORITHMS[name]())
-    for layer in stack:
+    defaults["algorithm"] = algorithm.known_keys(given)
+    own = Layer(f"algorithm {algorithm.algorithm_name(given)}", algorithm.defaults(given, spec, on_gpu))
+    for layer in (own, *stack):
         for values in (layer.values, layer.on_gpu):
             _refuse_unknown(values, defaults, layer.origin, "")
-    tree = merge(defaults, given)
+    tree = merge(merge(defaults, own.values), given)
     try:
-        config = msgspec.convert(tree, RunConfig)
+        config = msgspec.convert(tree | {"algorithm": algorithm.read(tree["algorithm"])}, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
     complaints = validate(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -13,9 +14,11 @@ from msgspec.structs import FieldInfo
 
 from actors.config import ActorsConfig, EnvConfig
 from deploy.config import renamed
+from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.errors import ConfigError
-from deploy.config.files import Tree
-from deploy.config.run import ALGORITHMS, RunConfig
+from deploy.config.files import Tree, lookup, read_file, read_run
+from deploy.config.run import RunConfig
+from learner.algorithms.base import ALGORITHMS, DEFAULT
 from transport.names import nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
@@ -105,13 +108,16 @@ SWITCH = argument(switch, "true or false")
 TOLERANCES = argument(lengths, "lengths in metres greater than 0, as in 0.05,0.02")
 
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--section.field` for every field of a run; the most used also under a short name."""
+def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "") -> None:
+    """Adds `--section.field` for every field of a run; the most used also under a short name.
+
+    With the name of an `algorithm` its options are added, without one those of all built-in algorithms. Raises ConfigError.
+    """
     general = parser.add_argument_group("run")
     for entry in msgspec.structs.fields(RunConfig):
         kind = _plain(entry.type)
         if entry.name == "algorithm":
-            _add_algorithms(parser)
+            _add_algorithms(parser, algorithm)
         elif isinstance(kind, type) and issubclass(kind, Struct):
             group = parser.add_argument_group(entry.name, (kind.__doc__ or "").split("\n")[0])
             for inner in msgspec.structs.fields(kind):
@@ -134,21 +140,23 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
     _add(parser.add_argument_group("actors"), "actors.precision", field, "float32")
 
 
-def _add_algorithms(parser: argparse.ArgumentParser) -> None:
-    """One group per algorithm; what several have is told where it comes first, with the default of each."""
-    about = "which algorithm; the options of each follow, and those that several have are told once"
+def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
+    """One group per algorithm; an option that several have is listed once, with the default of each."""
+    found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
+    kinds = {name: algorithm.Config for name, algorithm in found.items()}
+    about = "" if chosen else "which algorithm; the options of each follow, and those that several have are listed once"
     group = parser.add_argument_group("algorithm", about)
-    text = f"{', '.join(ALGORITHMS)}; default: the preset's, else dqn"
+    text = f"{', '.join(ALGORITHMS)}, or package.module:Name; default: the preset's, else {DEFAULT}"
     group.add_argument("--algo", "--algorithm.name", dest="algorithm.name", default=None, metavar="NAME", help=text)
     having: dict[str, list[tuple[str, FieldInfo]]] = {}
-    for name, kind in ALGORITHMS.items():
+    for name, kind in kinds.items():
         for field in msgspec.structs.fields(kind):
             having.setdefault(field.name, []).append((name, field))
     groups: dict[str, argparse._ArgumentGroup] = {}
     for field_name, owners in having.items():
         first = owners[0][0]
         if first not in groups:
-            groups[first] = parser.add_argument_group(f"algorithm {first}", (ALGORITHMS[first].__doc__ or "").split("\n")[0])
+            groups[first] = parser.add_argument_group(f"algorithm {first}", (kinds[first].__doc__ or "").split("\n")[0])
         defaults = {name: _shown(field.default) for name, field in owners}
         one = len(set(defaults.values())) == 1
         text = next(iter(defaults.values())) if one else ", ".join(f"{name} {value}" for name, value in defaults.items())
@@ -242,3 +250,22 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str], flags_of: C
     if unknown:
         raise ConfigError(f"unexpected {unknown[0]!r}; see `headrace {options.command} --help`")
     return options
+
+
+def typed_algorithm(arguments: Sequence[str], settings_of_run: Callable[[str], Path]) -> str:
+    """The algorithm that a command line means, looked for before it is parsed: the options to parse are this algorithm's.
+
+    By --algo, else by the file of --config, else by the stopped run of --run; nothing where none of these names one.
+    Raises ConfigError.
+    """
+    looked_for = Parser(add_help=False)
+    looked_for.add_argument("--algo", "--algorithm.name", dest="algo")
+    looked_for.add_argument("--config", type=Path)
+    looked_for.add_argument("--run")
+    found, _ = looked_for.parse_known_args([text for text in normalised(arguments) if text not in ("-h", "--help")])
+    if found.algo:
+        return str(found.algo)
+    layers = [read_file(found.config)] if found.config else []
+    if found.run and (settings := settings_of_run(found.run)).is_file():
+        layers.append(read_run(settings))
+    return next((str(name) for layer in layers if (name := lookup(layer.values, "algorithm.name"))), "")

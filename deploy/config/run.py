@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from deploy.config.deploy import DeployConfig
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.sac.config import SacConfig
-from learner.config import AlgorithmConfig, LearnerConfig
+from learner.algorithms.base import read_algorithm
+from learner.config import LearnerConfig
 from replay.config import ReplayConfig
-
-ALGORITHMS: dict[str, type[Struct]] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}
+from transport.names import Named
 
 
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +21,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and weights")] = 1
     total_steps: Annotated[int, Meta(ge=0, description="end the run after this many environment steps; 0: never")] = 0
     env: EnvConfig = EnvConfig()
-    algorithm: AlgorithmConfig = DqnConfig()
+    algorithm: Named = msgspec.field(default_factory=lambda: read_algorithm({}))
     actors: ActorsConfig = ActorsConfig()
     replay: ReplayConfig = ReplayConfig()
     learner: LearnerConfig = LearnerConfig()

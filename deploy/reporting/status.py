@@ -93,7 +93,7 @@ def troubles(records: dict[str, Record]) -> dict[str, dict[str, int]]:
 
 def algorithm_name(config: RunConfig) -> str:
     """The algorithm's short name."""
-    return str(config.algorithm.__struct_config__.tag)
+    return config.algorithm.name
 
 
 def _process(slot: Slot, supervisor: Supervisor) -> Document:

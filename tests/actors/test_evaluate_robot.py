@@ -13,8 +13,8 @@ from actors.envs.spec import experience_spec
 from actors.evaluation.evaluate import main
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
+from learner.algorithms.base import make_algorithm
 from learner.weights import checkpoint
-from tests.learner.acting import algorithm_of
 from transport.run_dir import RunDir
 
 
@@ -25,9 +25,9 @@ def run_dir(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "mine")
     run.create()
     run.config.write_bytes(write_config(config))
-    spec = experience_spec(make_env(config.env), config.env, 1, "none", config.algorithm.remembered)
+    spec = experience_spec(make_env(config.env), config.env, 1, "none", config.algorithm.options.remembered)
     run.spec.write_bytes(msgspec.json.encode(spec))
-    weights = algorithm_of(config.algorithm).policy(spec).state_dict()
+    weights = make_algorithm(config.algorithm).policy(spec).state_dict()
     about = {"policy_version": "3", "algorithm": "ppo", "env": "robot", "spec_digest": spec.digest}
     checkpoint.write(run.latest, weights, about)
     checkpoint.write(run.checkpoints / "older.safetensors", {f"policy/{name}": value for name, value in weights.items()}, about)

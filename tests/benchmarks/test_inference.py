@@ -12,10 +12,10 @@ import pytest
 from benchmarks import inference
 from benchmarks.processes import ONE_THREAD
 from deploy.config.layers import layers, resolve
+from learner.algorithms.base import make_algorithm
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised
 from learner.weights.checkpoint import write
-from tests.learner.acting import algorithm_of
 
 CASE = "CartPole-v1, dqn"
 
@@ -63,9 +63,9 @@ def test_the_ways_not_taken_compute_what_numpy_does(case: str) -> None:
 def test_an_exported_file_of_the_case_is_acted_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = resolve(layers(inference.CASES[CASE], None))
     one = inference.subject(config, [])
-    network = algorithm_of(config.algorithm).policy(one.spec)
+    network = make_algorithm(config.algorithm).policy(one.spec)
     about = {"env": "CartPole-v1", "spec": msgspec.json.encode(one.spec).decode()}
-    about["config"] = json.dumps({"algorithm": msgspec.to_builtins(config.algorithm)})
+    about["config"] = json.dumps({"algorithm": config.algorithm.flat()})
     weights = {name: value.numpy() for name, value in network.state_dict().items()}
     write(tmp_path / "mine", weights, about)
     write(tmp_path / "another's", weights, about | {"env": "snake"})

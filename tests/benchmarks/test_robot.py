@@ -22,8 +22,8 @@ from benchmarks.robot_runs import Act, HeadraceTraining, Judge, Kept, Training, 
 from deploy.config.files import merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
+from learner.algorithms.base import make_algorithm
 from learner.weights.checkpoint import write
-from tests.learner.acting import algorithm_of
 from transport.run_dir import RunDir
 
 KINEMATIC = {"env": {"backend": "kinematic"}}
@@ -114,7 +114,7 @@ def test_checkpoints_are_read_with_their_times_and_steps_and_act_as_their_policy
     run.create()
     run.config.write_bytes(write_config(config))
     for epoch, seconds in ((2, 1_012.5), (4, 1_020.0)):
-        network = algorithm_of(config.algorithm).policy(spec)
+        network = make_algorithm(config.algorithm).policy(spec)
         with torch.no_grad():
             network.policy[-1].bias.fill_(epoch / 10)  # type: ignore[index, union-attr]
             network.policy[-1].weight.zero_()  # type: ignore[index, union-attr]
@@ -152,7 +152,7 @@ def test_every_policy_plays_the_same_episodes_and_a_hopeless_one_few_of_them(con
 
 
 def test_the_peer_is_asked_for_what_headrace_does(config: RunConfig) -> None:
-    found, algorithm = settings_of(config), config.algorithm
+    found, algorithm = settings_of(config), config.algorithm.options
     assert found["minibatch"] * algorithm.minibatches == config.learner.batch_size  # type: ignore[union-attr]
     assert found["hidden"] == algorithm.hidden and found["gamma"] == algorithm.gamma and found["tolerance"] == 0.05
     assert config.learner.batch_size % robot.ENVS == 0

@@ -23,6 +23,7 @@ from actors.config import EnvConfig
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from deploy.cli import main as cli
+from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from learner import __main__ as command
 from learner.algorithms.base import ActionBatch
@@ -343,7 +344,7 @@ def test_rewards_out_of_range_are_rejected_and_an_actor_can_be_purged(
     wild, run = (1e9 * 1.01, -3e38, 1e30), tmp_path / "runs" / "mine"
     run.mkdir(parents=True)
     (run / "spec.json").write_bytes(msgspec.json.encode(SENDING))
-    (run / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(RunConfig())))
+    (run / "config.toml").write_bytes(write_config(RunConfig()))
     with Link(tmp_path, SENDING, FREE) as link:
         server = link.serve(folder=run / "replay")
         good, poisoner = link.writer("actor-0"), link.writer("actor-1")

@@ -1,13 +1,11 @@
 """A supervisor over real replay and actor processes, the learner left to the test: `python -m tests.flow.scale_host RUN_DIR`."""
 
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from deploy import runs
+from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from deploy.reporting.logs import Terminal
 from deploy.supervision.service import Service
@@ -23,7 +21,7 @@ def plan(config: RunConfig, folder: Path) -> list[Plan]:
 
 def main() -> int:
     run = RunDir(Path(sys.argv[1]))
-    config = msgspec.convert(tomllib.loads(run.config.read_text()), RunConfig)
+    config = load_run_config(run.config)
     with runs.locked(run):
         return Service(run, config, Terminal(sys.stdout), 0.0, plan).run()
 

@@ -43,7 +43,7 @@ class PpoFleet(Fleet):
         self.run_dir = RunDir(path)
         self.run_dir.create()
         self.run_dir.config.write_bytes(write_config(self.config))
-        algorithm = self.config.algorithm
+        algorithm = self.config.algorithm.options
         assert isinstance(algorithm, PpoConfig)
         self.spec: ExperienceSpec = experience_spec(make_env(self.config.env), self.config.env, 1, "lz4", algorithm.remembered)
         self.run_dir.spec.write_bytes(msgspec.json.encode(self.spec))

@@ -71,7 +71,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (["up", "--replay.capasity", "4"], "did you mean --replay.capacity?"),
         (["status", "--jso"], "did you mean --json?"),
         (["upp"], "unknown command 'upp'; did you mean up?"),
-        (["up", "--algo", "dqm"], "unknown algorithm 'dqm'; did you mean dqn?"),
+        (["up", "--algo", "dqm"], "no algorithm is called 'dqm'; did you mean dqn?"),
         (["up", "--actors", "many"], "'many' is not a whole number"),
         (["up", "--actors"], "expected one argument"),
         (["up", "--stop-after", "soon"], "'soon' is not a duration"),
@@ -160,7 +160,8 @@ def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str]
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
     monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: Tried(continuous, 0.1))
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
-    assert status == 2 and "--algo dqn picks one of n actions" in error and "--algo sac or ppo" in error and not Service.made
+    assert status == 2 and not Service.made
+    assert "has 1 continuous action, and --algo dqn has no continuous actions: --algo ppo or sac" in error
 
 
 @pytest.mark.parametrize(("wanted", "actors", "size"), [(2048, 2, 2048), (2048, 3, 3072), (2000, 2, 2048), (512, 4, 2048)])
@@ -258,10 +259,29 @@ def test_replay_that_cannot_hold_enough_to_begin_is_refused_before_launch(capsys
     assert status == 2 and "raise replay.capacity or replay.budget_bytes" in error and not Service.made
 
 
+def test_help_shows_the_options_of_the_algorithm_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            cli.main(["up", *arguments, "--help"])
+        return capsys.readouterr().out
+
+    own = shown("--algo", "tests.deploy.config.test_layers:Tiny")
+    assert "--algorithm.warmth" in own and "how wide it is (default: 8)" in own and "--algorithm.double" not in own
+    assert "--algorithm.double" in (everything := shown()) and "--algorithm.tau" in everything
+
+
+def test_options_of_a_run_of_an_algorithm_of_ones_own_are_known_when_it_is_resumed() -> None:
+    own = "tests.deploy.config.test_layers:Tiny"
+    assert cli.main(["up", "--env", "Acrobot-v1", "--run", "own", "--algo", own, "--algorithm.warmth", "0.25"]) == 0
+    assert cli.main(["up", "--run", "own", "--algorithm.warmth", "0.75"]) == 0
+    assert [config.algorithm.options.warmth for _, config, _ in Service.made] == [0.25, 0.75]
+
+
 def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["up", "--preset", "collectors", "--replay.min-size", "5_000"]) == 0
     config = load_run_config(runs.run_dir("mario-dqn").config)
-    assert (config.actors.count, config.replay.capacity, config.algorithm.gamma) == (4, 50_000, 0.9)  # the last is mario's own
+    assert (config.actors.count, config.replay.capacity) == (4, 50_000)
+    assert config.algorithm.options.gamma == 0.9, "mario's own"
     status, error = refused(capsys, "up", "--fresh", "--preset", "colectors")
     assert status == 2 and "did you mean collectors?" in error
 

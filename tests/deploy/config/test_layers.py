@@ -1,6 +1,9 @@
+import tomllib
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
+from msgspec import Meta, Struct
 
 from deploy.config.checks import changes_refused_on_resume
 from deploy.config.errors import ConfigError
@@ -8,6 +11,10 @@ from deploy.config.files import FLAGS, Layer, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.presets import Preset, preset_for, presets
 from deploy.config.run import RunConfig
+from learner.algorithms.base import Needs
+from learner.algorithms.dqn.algorithm import Dqn
+from transport.experience import Categorical, ExperienceSpec, Field
+from transport.names import FIXED, Named
 
 
 def from_flags(**flags: object) -> RunConfig:
@@ -19,7 +26,7 @@ def test_later_layers_win_and_untouched_keys_keep_their_defaults(tmp_path: Path)
     file.write_text("seed = 5\n[learner]\nlearning_rate = 0.5\nbatch_size = 8\n")
     config = resolve(layers({"env": {"id": "CartPole-v1"}, "learner": {"batch_size": 16}}, file))
     assert (config.seed, config.learner.learning_rate, config.learner.batch_size) == (5, 0.5, 16)
-    assert config.algorithm.hidden == 128  # of the preset
+    assert config.algorithm.options.hidden == 128  # of the preset
     assert config.learner.prefetch == RunConfig().learner.prefetch
 
 
@@ -35,7 +42,7 @@ def test_the_preset_goes_by_the_environment(env_id: str, name: str | None) -> No
 def test_the_environment_of_a_file_chooses_the_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[env]\nid = "CartPole-v1"\n')
-    assert resolve(layers({}, file)).algorithm.hidden == 128
+    assert resolve(layers({}, file)).algorithm.options.hidden == 128
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
@@ -61,12 +68,12 @@ def test_every_environment_has_one_preset_that_is_preferred_and_one_per_algorith
     ("env_id", "algorithm", "origins"),
     [
         ("CartPole-v1", None, ["preset cartpole"]),
-        ("CartPole-v1", "ppo", ["preset ppo", "preset cartpole-ppo"]),
-        ("CartPole-v1", "sac", ["preset sac"]),
-        ("Pendulum-v1", None, ["preset sac", "preset pendulum"]),
-        ("robot", None, ["preset ppo", "preset robot"]),
-        ("robot", "sac", ["preset sac", "preset robot-sac"]),
-        ("Acrobot-v1", "ppo", ["preset ppo"]),
+        ("CartPole-v1", "ppo", ["preset cartpole-ppo"]),
+        ("CartPole-v1", "sac", []),
+        ("Pendulum-v1", None, ["preset pendulum"]),
+        ("robot", None, ["preset robot"]),
+        ("robot", "sac", ["preset robot-sac"]),
+        ("Acrobot-v1", "ppo", []),
         ("Acrobot-v1", None, []),
     ],
 )
@@ -76,8 +83,63 @@ def test_an_algorithm_brings_what_it_needs_and_the_environments_preset_for_it(
     asked = {"algorithm": {"name": algorithm}} if algorithm else {}
     stack = layers({"env": {"id": env_id}, **asked})
     assert [layer.origin for layer in stack] == [*origins, FLAGS]
-    name = resolve(stack).algorithm.__struct_config__.tag
+    name = resolve(stack).algorithm.name
     assert name == (algorithm or (preset.algorithm if (preset := preset_for(env_id)) else "dqn"))
+
+
+def test_what_an_algorithm_needs_lies_below_every_preset_and_the_users_word_above_all() -> None:
+    ppo = resolve(layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "ppo"}, "learner": {"learning_rate": 0.5}}))
+    assert (ppo.replay.selector, ppo.learner.batch_size, ppo.learner.learning_rate) == ("fifo", 2048, 0.5)
+    cartpole = resolve(layers({"env": {"id": "CartPole-v1"}, "algorithm": {"name": "ppo"}}))
+    assert (cartpole.replay.selector, cartpole.learner.batch_size) == ("fifo", 1024), "of the preset"
+
+
+class TinyConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """An algorithm of somebody's own."""
+
+    width: Annotated[int, Meta(ge=1, description="how wide it is", extra=FIXED)] = 8
+    warmth: Annotated[float, Meta(description="how warm it is")] = 0.5
+
+
+class Tiny(Dqn):
+    Config = TinyConfig
+
+    @classmethod
+    def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> dict[str, Any]:
+        return {"learner": {"batch_size": 512 if accelerated else 16}} | ({"actors": {"count": 7}} if env else {})
+
+    def needs(self, env: ExperienceSpec) -> Needs:
+        return Needs(n_step=3)
+
+
+TINY = f"{__name__}:Tiny"
+
+
+def test_options_of_an_algorithm_of_ones_own_are_read_checked_written_and_kept(tmp_path: Path) -> None:
+    config = from_flags(algorithm={"name": TINY, "width": 9})
+    assert config.algorithm == Named(TINY, TinyConfig(9, 0.5)) and config.learner.batch_size == 16
+    (tmp_path / "config.toml").write_bytes(write_config(config))
+    assert tomllib.loads((tmp_path / "config.toml").read_text())["algorithm"] == {"name": TINY, "width": 9, "warmth": 0.5}
+    assert load_run_config(tmp_path / "config.toml") == config
+    for wrong, words in (({"width": 0}, "--algorithm.width: expected int >= 1, got 0"), ({"widht": 3}, "did you mean width?")):
+        with pytest.raises(ConfigError, match=words):
+            from_flags(algorithm={"name": TINY, **wrong})
+    other = from_flags(algorithm={"name": TINY, "width": 10, "warmth": 1.0})
+    assert changes_refused_on_resume(config, other) == ["algorithm.width (9, now 10)"], "what is marked FIXED, and that alone"
+
+
+def test_defaults_of_an_algorithm_follow_the_device_and_the_environment() -> None:
+    stack = layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": TINY}})
+    spec = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(2), 64)
+    assert resolve(stack, on_gpu=True).learner.batch_size == 512
+    assert (resolve(stack).actors.count, resolve(stack, spec=spec).actors.count) == (RunConfig().actors.count, 7)
+
+
+def test_an_algorithm_that_cannot_be_found_is_one_line() -> None:
+    for name, words in (("my.nowhere:Algo", "there is no module my"), (f"{__name__}:Tny", "did you mean Tiny?")):
+        with pytest.raises(ConfigError, match=words.replace("?", r"\?")) as error:
+            from_flags(algorithm={"name": name})
+        assert "\n" not in str(error.value)
 
 
 def test_another_algorithm_than_that_of_a_stopped_run_is_refused(tmp_path: Path) -> None:
@@ -107,7 +169,7 @@ def test_what_was_typed_wins_over_the_gpu_overlay() -> None:
         ("[replay]\ncapacity = 'big'", ["replay.capacity: expected int, got str"]),
         ("[replay]\ncapacity = 0", ["replay.capacity: expected int >= 1, got 0"]),
         ("[replay]\nselector = 'best'", ["replay.selector:", "'best'"]),
-        ("[algorithm]\nname = 'dqm'", ["unknown algorithm 'dqm'", "did you mean dqn?"]),
+        ("[algorithm]\nname = 'dqm'", ["no algorithm is called 'dqm'", "did you mean dqn?"]),
         ("[learner\nx = 1", ["is not TOML", "line 1"]),
     ],
 )
@@ -138,7 +200,6 @@ def test_a_bad_flag_is_named_as_it_is_typed() -> None:
         ({"replay": {"capacity": 100, "min_size": 200}}, r"capacity \(100\) must be at least replay.min_size \(200\)"),
         ({"replay": {"min_size": 10}}, r"min_size \(10\) must be at least learner.batch_size \(64\)"),
         ({"replay": {"samples_per_insert_low": 8.0}}, "samples_per_insert_low .8. must be below"),
-        ({"replay": {"selector": "fifo"}}, "fifo"),
         ({"env": {"chunk_length": 100}}, "power of two"),
     ],
 )
@@ -149,8 +210,8 @@ def test_sections_that_do_not_fit_one_another_are_refused(flags: dict[str, objec
 
 def test_all_complaints_come_at_once() -> None:
     with pytest.raises(ConfigError, match="power of two") as error:
-        from_flags(env={"chunk_length": 3}, replay={"selector": "fifo"})
-    assert "fifo" in str(error.value)
+        from_flags(env={"chunk_length": 3}, deploy={"bind": "here"})
+    assert "deploy.bind" in str(error.value)
 
 
 def test_the_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
@@ -163,7 +224,8 @@ def test_a_stopped_run_resumes_with_its_own_settings_not_the_presets(tmp_path: P
     old = from_flags(env={"id": "CartPole-v1"}, learner={"batch_size": 77})
     (tmp_path / "config.toml").write_bytes(write_config(old))
     new = resolve(layers({"learner": {"learning_rate": 0.1}}, None, tmp_path / "config.toml"))
-    assert (new.env.id, new.learner.batch_size, new.algorithm.hidden, new.learner.learning_rate) == ("CartPole-v1", 77, 512, 0.1)
+    assert (new.env.id, new.learner.batch_size, new.learner.learning_rate) == ("CartPole-v1", 77, 0.1)
+    assert new.algorithm.options.hidden == 512
     assert changes_refused_on_resume(old, new) == []
 
 

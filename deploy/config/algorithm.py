@@ -1,0 +1,48 @@
+"""The algorithm section: the name of an algorithm and, in the same flat table, the options that this one has."""
+
+from __future__ import annotations
+
+import msgspec
+
+from deploy.config.errors import ConfigError
+from deploy.config.files import Tree
+from learner.algorithms.base import ALGORITHMS, DEFAULT, Algorithm, find_algorithm
+from transport.experience import ExperienceSpec
+from transport.names import Named, UnknownName
+
+
+def find(given: Tree) -> type[Algorithm]:
+    """The algorithm that a configuration names. Raises ConfigError."""
+    try:
+        return find_algorithm(algorithm_name(given))
+    except UnknownName as error:
+        raise ConfigError(str(error)) from error
+
+
+def algorithm_name(given: Tree) -> str:
+    table = given.get("algorithm")
+    return str(table.get("name", DEFAULT)) if isinstance(table, dict) else DEFAULT
+
+
+def builtin_algorithms() -> dict[str, type[Algorithm]]:
+    """Those that come with Headrace, by name."""
+    return {name: find_algorithm(name) for name in ALGORITHMS}
+
+
+def known_keys(given: Tree) -> Tree:
+    """The keys of the section, each with its default."""
+    return Named(algorithm_name(given), find(given).Config()).flat()
+
+
+def read(table: Tree) -> Named:
+    """The section with its options checked. Raises msgspec.ValidationError with the path of the flat section."""
+    options = {key: value for key, value in table.items() if key != "name"}
+    try:
+        return Named(table["name"], msgspec.convert(options, find_algorithm(table["name"]).Config))
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(str(error).replace("`$.", "`$.algorithm.", 1)) from error
+
+
+def defaults(given: Tree, spec: ExperienceSpec | None, on_gpu: bool) -> Tree:
+    """What the algorithm sets in other sections unless a preset or the user does; `spec` once the environment is known."""
+    return find(given).defaults(spec, on_gpu)
