@@ -23,7 +23,7 @@ from actors.envs.preflight import Tried, preflight
 from deploy import runs
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli import access
-from deploy.config.algorithm import builtin_algorithms
+from deploy.config.algorithm import builtin_algorithms, needs, takes_rollouts
 from deploy.config.checks import changes_refused_on_resume, validate
 from deploy.config.errors import ConfigError
 from deploy.config.files import Layer, Tree, write_config
@@ -35,7 +35,7 @@ from deploy.supervision.reports import own_cores
 from learner.algorithms.base import ActionKind, make_algorithm
 from learner.config import LearnerConfig
 from replay.table import capacity
-from transport.experience import Categorical, ExperienceSpec, Field, read_spec
+from transport.experience import Categorical, ExperienceSpec, read_spec
 from transport.names import nearest
 from transport.run_dir import RunDir, write_atomically
 
@@ -45,7 +45,6 @@ MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 COMPRESSION = 4  # of image columns on disk, at the least that is usual: emulators and simple scenes give 10 and more
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 SHARED_MEMORY = Path("/dev/shm")
-UNKNOWN = ExperienceSpec((Field("observation", (1,), "<f4"),), Categorical(1), 1)  # before an environment has been tried
 ANEW = "use --fresh to start anew or --run for another run"
 DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
 
@@ -94,7 +93,7 @@ class Launch:
             else "no checkpoint was written, so the learner begins anew"
         )
         items = _items_held(self.run)
-        if self.config.replay.selector == "fifo":
+        if takes_rollouts(self.config, self.spec):
             replay = "rollouts are collected anew"
         elif not (self.config.replay.durable and any(self.run.segments.glob("*.segment"))):
             replay = "the replay buffer starts empty"
@@ -183,7 +182,7 @@ def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Run
 def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     """Where whole rollouts are learned from: a batch is a multiple of what all environments collect in a chunk each, or some
     would wait for the next one and be too old by then. Raises ConfigError where another setting does not fit that."""
-    if make_algorithm(config.algorithm).needs(spec).unit != "rollouts":
+    if not takes_rollouts(config, spec):
         return config
     environments, processes = config.actors.count * config.actors.envs_per_actor, config.learner.processes
     wave, wanted = environments * spec.chunk_length, config.learner.batch_size
@@ -249,7 +248,7 @@ def _check_environment(config: RunConfig) -> Tried:
     began, python = time.monotonic(), config.deploy.actor_python
     try:
         command, environment = python_command("actors.envs.preflight", python=python), child_environment(python)
-        wanted, codec = make_algorithm(config.algorithm).needs(UNKNOWN), config.replay.codec
+        wanted, codec = needs(config), config.replay.codec
         columns = tuple(column.name for column in wanted.columns)
         tried = preflight(config.env, wanted.n_step, codec, columns, command, environment, wanted.goals)
     except BaseException:
@@ -303,7 +302,7 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
             f"{config.env.id} has {describe_actions(spec)}, and --algo {config.algorithm.name} has no {kind} actions: "
             f"--algo {' or '.join(able)}"
         )
-    if (algorithm.needs(spec).unit == "rollouts") != (config.replay.selector == "fifo"):
+    if takes_rollouts(config, spec) != (config.replay.selector == "fifo"):
         raise ConfigError(
             f"--replay.selector {config.replay.selector} is not for --algo {config.algorithm.name}: fifo serves whole rollouts, "
             "each once; leave --replay.selector out"
@@ -336,7 +335,7 @@ def describe_actions(spec: ExperienceSpec) -> str:
 
 
 def _lent(config: RunConfig, spec: ExperienceSpec) -> int:
-    return config.learner.lent(spec.chunk_length, config.replay.selector == "fifo")
+    return config.learner.lent(spec.chunk_length, takes_rollouts(config, spec))
 
 
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
@@ -346,7 +345,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
     wanted = ring + capacity.overhead_bytes(spec, config.replay, lent)
     memory = psutil.virtual_memory().available
     folder, disk = _disk(run)
-    rollouts = config.replay.selector == "fifo"
+    rollouts = takes_rollouts(config, spec)
     batch = lent * (spec.rows(spec.chunk_length) if rollouts else spec.history + 1 + spec.n_step) * spec.row_bytes
     shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
     checks = [
@@ -364,7 +363,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
 
 def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
     """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
-    if not config.replay.durable or config.replay.selector == "fifo":
+    if not config.replay.durable or takes_rollouts(config, spec):
         return ""
     rows = capacity.slots(spec, config.replay, _lent(config, spec)) * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)

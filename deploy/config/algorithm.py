@@ -6,9 +6,12 @@ import msgspec
 
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree
-from learner.algorithms.base import ALGORITHMS, DEFAULT, Algorithm, find_algorithm
-from transport.experience import ExperienceSpec
+from deploy.config.run import RunConfig
+from learner.algorithms.base import ALGORITHMS, DEFAULT, Algorithm, Needs, find_algorithm, make_algorithm
+from transport.experience import Categorical, ExperienceSpec, Field
 from transport.names import Named, UnknownName
+
+UNKNOWN = ExperienceSpec((Field("observation", (1,), "<f4"),), Categorical(1), 1)  # of an environment not tried yet
 
 
 def find(given: Tree) -> type[Algorithm]:
@@ -46,3 +49,16 @@ def read(table: Tree) -> Named:
 def defaults(given: Tree, spec: ExperienceSpec | None, on_gpu: bool) -> Tree:
     """What the algorithm sets in other sections unless a preset or the user does; `spec` once the environment is known."""
     return find(given).defaults(spec, on_gpu)
+
+
+def needs(config: RunConfig, spec: ExperienceSpec | None = None) -> Needs:
+    """What the algorithm wants of experience; `spec` once the environment is known. Raises ConfigError."""
+    try:
+        return make_algorithm(config.algorithm).needs(spec or UNKNOWN)
+    except ValueError as error:
+        raise ConfigError(f"--algo {config.algorithm.name}: {error}") from error
+
+
+def takes_rollouts(config: RunConfig, spec: ExperienceSpec | None = None) -> bool:
+    """Whether the algorithm learns from whole chunks, once each, as they come."""
+    return needs(config, spec).unit == "rollouts"

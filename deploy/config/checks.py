@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from actors.config import EnvConfig
+from deploy.config.algorithm import takes_rollouts
 from deploy.config.files import as_tree, lookup
 from deploy.config.run import RunConfig
 from transport.names import FIXED
@@ -32,7 +33,7 @@ def validate(config: RunConfig) -> list[str]:
     """Complaints about sections that do not fit one another; empty when all is well."""
     replay, learner = config.replay, config.learner
     chunk = config.env.chunk_length
-    rollouts = replay.selector == "fifo"
+    rollouts = takes_rollouts(config)
     checks = [
         (learner.batch_size % learner.accumulation == 0,
          f"learner.accumulation ({learner.accumulation}) must divide learner.batch_size ({learner.batch_size})"),

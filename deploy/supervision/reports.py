@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from deploy import runs
+from deploy.config.algorithm import takes_rollouts
 from deploy.config.run import RunConfig
 from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.logs import Log
@@ -92,7 +93,7 @@ class Reports:
             [slot.record for slot in self._supervisor.slots if slot.plan.role == "actor"],
             records.get("replay", {}),
             records.get("learner", {}),
-            min_size=0 if config.replay.selector == "fifo" else config.replay.min_size,
+            min_size=0 if takes_rollouts(config) else config.replay.min_size,
             envs_per_actor=config.actors.envs_per_actor,
             cores=len(own_cores()),
             cores_busy=cores_busy(),

@@ -14,6 +14,7 @@ from actors.config import run_seed
 from deploy import runs
 from deploy.children import python_command, start_in_background
 from deploy.cli import access
+from deploy.config.algorithm import takes_rollouts
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from deploy.places.base import Place, Process
@@ -158,7 +159,7 @@ class Service:
 
     def _change_actors(self, before: int, actors: int) -> None:
         self.say(f"scaling from {before} to {actors} actors")
-        if actors > before and self._config.replay.selector == "fifo":
+        if actors > before and takes_rollouts(self._config):
             self.say(
                 "rollout batches stay as they are until the run is started again: where there are more environments than "
                 "chunks in one, some chunks will be too old and dropped"
