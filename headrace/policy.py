@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ class Policy:
         self._agent: Agent | None = None
         self._count = 0
         self._started = np.ones(0, bool)
+        self.seed(secrets.randbits(31))
 
     def __repr__(self) -> str:
         version, algorithm = self.about.get("policy_version"), self.about.get("algorithm")

@@ -31,3 +31,13 @@ class Corridor(gymnasium.Env):
 
 def make_corridor() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Corridor(), 20)
+
+
+class Breaks(Corridor):
+    """Works for a check before launch, and fails in every run."""
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps > 100:
+            raise RuntimeError("this corridor has collapsed")
+        return super().step(action)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.headrace import own_env
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(180)]
 STEPS = 3_000
 DEADLINE_SECONDS = 120.0
-SMALL = {"replay": {"min_size": 256}, "learner": {"batch_size": 64}, "evaluator": {"enabled": False}}
+SMALL: dict[str, Any] = {"replay": {"min_size": 256}, "learner": {"batch_size": 64}, "evaluator": {"enabled": False}}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +100,31 @@ def test_a_stopped_run_goes_on_and_is_stopped_again(run: headrace.Run, folder: P
         with pytest.raises(TimeoutError, match="still up"):
             again.wait(0.5)
     assert not again.is_up and again.status()["steps"] >= STEPS
+
+
+def test_a_run_that_fails_says_which_process_and_why(folder: Path) -> None:
+    with pytest.raises(headrace.RunFailedError) as caught:
+        headrace.train(own_env.Breaks, actors=1, run="breaks", deploy={"restarts": 0}, **SMALL).wait(DEADLINE_SECONDS)
+    assert "actor" in str(caught.value) and "this corridor has collapsed" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not headrace.Run("breaks").is_up
+
+
+def test_code_that_is_in_no_file_trains_too(folder: Path) -> None:
+    code = f"""
+import headrace
+run = headrace.train("CartPole-v1", actors=1, run="typed", total_steps=500, **{SMALL})
+print("steps", run.wait({DEADLINE_SECONDS})["steps"] >= 500, run.policy().predict([0, 0, 0, 0]) in (0, 1))
+class Torso: pass
+try:
+    headrace.train(Torso)
+except headrace.ConfigurationError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-"], cwd=folder, input=code, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("steps True True") == 1
+    assert "other processes cannot import Torso from a notebook or a running script; put Torso into a file" in done.stdout
 
 
 def test_a_mistake_is_one_line(folder: Path) -> None:
