@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from learner.algorithms.base import Limit
 from transport.metrics import Record
 
 HELD = 0.15  # a side that waits for more than this share of its time is limited by something else
@@ -24,10 +25,13 @@ def bottleneck(
     envs_per_actor: int,
     cores: int,
     cores_busy: float | None,
+    band: bool,
+    advice: Mapping[Limit, str],
 ) -> str:
     """What limits the run and what to change, as `limit (evidence) · advice`.
 
     Records are empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None when unknown.
+    `band`: the limiter keeps samples per insert within a band (rollouts are drawn once). `advice` is the algorithm's.
     """
     actors = [record for record in actors if record]
     if not replay or not learner or not actors:
@@ -47,14 +51,14 @@ def bottleneck(
         return _cores_limit(actors, learner, starved, cores)
     full &= _mean(actors, "processor_fraction", 1.0) > COMPUTES
     if waiting > HELD and waiting >= starving:
-        return _learner_limits(waiting, updating, replay, full)
-    if starving > HELD and replay.get("band_high", TIGHT) < TIGHT:
+        return _learner_limits(waiting, updating, replay, full, band, advice)
+    if starving > HELD and band and replay.get("band_high", TIGHT) < TIGHT:
         return (
             f"limiter (learner waits {_percent(starving)}, samples/insert {replay.get('samples_per_insert', 0):.1f} is at the "
             f"end of the band {_band(replay)}) · try a higher --replay.samples-per-insert-high"
         )
     if starving > HELD:
-        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full)
+        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full, band, advice)
     if updating >= SATURATED:
         return (
             f"learner (updates take {_percent(updating)} of its time, nobody waits) · "
@@ -66,21 +70,19 @@ def bottleneck(
     if data_wait > HELD:
         return f"batches (learner waits {_percent(data_wait)} though replay may serve) · try a higher --learner.prefetch"
     if updating < BUSY:
-        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full)
+        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full, band, advice)
     return f"none (learner {_percent(updating)} in updates, nobody waits) · try more actors and a faster device for the learner"
 
 
-def _learner_limits(waiting: float, updating: float, replay: Record, full: bool) -> str:
-    if updating >= 0.5 and "dropped_chunks" in replay:  # rollouts: nothing is drawn twice
+def _learner_limits(waiting: float, updating: float, replay: Record, full: bool, band: bool, advice: Mapping[Limit, str]) -> str:
+    if updating >= 0.5 or not band:
+        fewer = ["fewer actors"] if full else []
+        lower = "a lower --replay.samples-per-insert-low" if band else ""
+        others = ["a faster device", "a smaller batch", *filter(None, [lower])]
+        ways = [advice["learner"], "a faster device"] if "learner" in advice else [*fewer, *others]
         return (
-            f"learner (updates take {_percent(updating)} of its time, actors wait {_percent(waiting)} of theirs) · try fewer "
-            "--algorithm.passes or --algorithm.minibatches, or a faster device"
-        )
-    if updating >= 0.5:
-        advice = "fewer actors, " if full else ""
-        return (
-            f"learner (updates take {_percent(updating)} of its time, actors wait {_percent(waiting)} of theirs) · try {advice}"
-            "a faster device, a smaller batch or a lower --replay.samples-per-insert-low"
+            f"learner (updates take {_percent(updating)} of its time, actors wait {_percent(waiting)} of theirs) · "
+            f"try {', '.join(ways[:-1])} or {ways[-1]}"
         )
     return (
         f"limiter (actors wait {_percent(waiting)} for samples/insert {replay.get('samples_per_insert', 0):.1f} "
@@ -102,7 +104,16 @@ def _cores_limit(actors: Sequence[Record], learner: Record, starved: float, core
     )
 
 
-def _actors_limit(actors: Sequence[Record], replay: Record, starving: float, envs_per_actor: int, cores: int, full: bool) -> str:
+def _actors_limit(
+    actors: Sequence[Record],
+    replay: Record,
+    starving: float,
+    envs_per_actor: int,
+    cores: int,
+    full: bool,
+    band: bool,
+    advice: Mapping[Limit, str],
+) -> str:
     stepping, acting = _mean(actors, "env_step_fraction"), _mean(actors, "act_fraction")
     if acting > stepping:
         limit, evidence = "inference", f"actors {_percent(acting)} in the policy"
@@ -110,17 +121,16 @@ def _actors_limit(actors: Sequence[Record], replay: Record, starving: float, env
         limit, evidence = "simulators", f"actors {_percent(stepping)} in env.step"
     if starving > HELD:
         evidence += f", learner waits {_percent(starving)}"
-    if full and "dropped_chunks" in replay:
-        advice = f"all {cores} cores are busy, more actors will not help; each step is learned from more with --algorithm.passes"
-    elif full:
-        band = replay.get("band_high")
-        more = f" (now {band:g})" if band else ""
-        advice = f"all {cores} cores are busy, more actors will not help; try a higher --replay.samples-per-insert-high{more}"
+    if full:
+        high = replay.get("band_high")
+        more = f" (now {high:g})" if high else ""
+        banded = f"try a higher --replay.samples-per-insert-high{more}" if band else "try more or faster cores"
+        change = f"all {cores} cores are busy, more actors will not help; {advice.get('actors', banded)}"
     elif acting > stepping:
-        advice = f"try more environments per actor (--envs-per-actor, now {envs_per_actor}): one inference serves them all"
+        change = f"try more environments per actor (--envs-per-actor, now {envs_per_actor}): one inference serves them all"
     else:
-        advice = "try more actors"
-    return f"{limit} ({evidence}) · {advice}"
+        change = "try more actors"
+    return f"{limit} ({evidence}) · {change}"
 
 
 def _busy(replay: Record) -> float:

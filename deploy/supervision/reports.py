@@ -18,6 +18,7 @@ from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
 from deploy.reporting.tensorboard import Board, tags
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.supervisor import Supervisor
+from learner.algorithms.base import make_algorithm
 from transport.run_dir import RunDir, write_atomically
 
 STATUS_SECONDS = 1.0
@@ -97,6 +98,8 @@ class Reports:
             envs_per_actor=config.actors.envs_per_actor,
             cores=len(own_cores()),
             cores_busy=cores_busy(),
+            band=not takes_rollouts(config),
+            advice=make_algorithm(config.algorithm).advice,
         )
 
 

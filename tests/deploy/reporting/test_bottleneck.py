@@ -1,4 +1,9 @@
+from collections.abc import Mapping
+
+import pytest
+
 from deploy.reporting.bottleneck import bottleneck
+from learner.algorithms.base import Limit
 
 ACTOR = {"env_step_fraction": 0.95, "act_fraction": 0.03, "wait_credit_fraction": 0.0}
 REPLAY = {
@@ -17,6 +22,8 @@ def verdict(
     replay: dict[str, float] | None = None,
     learner: dict[str, float] | None = None,
     cores_busy: float | None = 0.5,
+    band: bool = True,
+    advice: Mapping[Limit, str] | None = None,
 ) -> str:
     return bottleneck(
         [ACTOR, ACTOR] if actors is None else actors,
@@ -26,11 +33,13 @@ def verdict(
         envs_per_actor=4,
         cores=8,
         cores_busy=cores_busy,
+        band=band,
+        advice=advice or {},
     )
 
 
 def test_without_records_it_says_that_figures_are_to_come() -> None:
-    text = bottleneck([{}, {}], {}, {}, min_size=5_000, envs_per_actor=4, cores=2, cores_busy=None)
+    text = bottleneck([{}, {}], {}, {}, min_size=5_000, envs_per_actor=4, cores=2, cores_busy=None, band=True, advice={})
     assert text.startswith("starting ·")
 
 
@@ -55,12 +64,24 @@ def test_actors_that_mostly_compute_the_policy_are_told_to_batch_more() -> None:
     assert text.startswith("inference (actors 75% in the policy") and "--envs-per-actor, now 4" in text
 
 
-def test_rollouts_are_not_told_of_a_band_that_they_do_not_have() -> None:
-    rollouts = {"dropped_chunks": 0.0}
-    slow = verdict([ACTOR | {"wait_credit_fraction": 0.6}], rollouts, {"update_fraction": 0.9})
-    assert slow.startswith("learner (") and "--algorithm.passes" in slow and "samples-per-insert" not in slow
-    fast = verdict(replay=rollouts | {"sample_hold_fraction": 0.6}, learner={"update_fraction": 0.3}, cores_busy=0.99)
-    assert fast.startswith("simulators (") and "samples-per-insert" not in fast
+@pytest.mark.parametrize("advice", [{}, {"learner": "fewer minutes", "actors": "try turning it"}], ids=["without", "with"])
+@pytest.mark.parametrize("busy", [0.9, 0.3])
+def test_where_each_step_is_drawn_once_there_is_no_advice_about_a_band(advice: Mapping[Limit, str], busy: float) -> None:
+    replay = {"band_low": 0.0, "band_high": 0.0, "samples_per_insert": 0.0}
+    slow = verdict([ACTOR | {"wait_credit_fraction": 0.6}], replay, {"update_fraction": busy}, band=False, advice=advice)
+    assert slow.startswith(f"learner (updates take {busy:.0%} of its time, actors wait 60% of theirs) · try ")
+    assert slow.endswith("fewer minutes or a faster device" if advice else "a faster device or a smaller batch")
+    held, few = replay | {"sample_hold_fraction": 0.6}, {"update_fraction": 0.3}
+    fast = verdict(replay=held, learner=few, cores_busy=0.99, band=False, advice=advice)
+    assert fast.startswith("simulators (") and "samples-per-insert" not in slow + fast
+    assert fast.endswith("more actors will not help; try turning it" if advice else "try more or faster cores")
+
+
+def test_what_the_algorithm_advises_comes_first() -> None:
+    text = verdict(
+        [ACTOR | {"wait_credit_fraction": 0.4}], learner={"update_fraction": 0.97}, advice={"learner": "fewer quantiles"}
+    )
+    assert text.endswith("· try fewer quantiles or a faster device")
 
 
 def test_actors_that_wait_for_a_busy_learner_name_the_learner() -> None:
@@ -84,7 +105,7 @@ def test_replays_busy_share_is_what_its_waits_leave() -> None:
     waits = {"idle_fraction": 0.05, "insert_hold_fraction": 0.0, "sample_hold_fraction": 0.05}
     replay = {name: value for name, value in REPLAY.items() if name != "busy_fraction"} | waits
     learner = LEARNER | {"data_wait_fraction": 0.5}
-    text = bottleneck([ACTOR], replay, learner, min_size=5_000, envs_per_actor=4, cores=8, cores_busy=0.5)
+    text = bottleneck([ACTOR], replay, learner, min_size=5_000, envs_per_actor=4, cores=8, cores_busy=0.5, band=True, advice={})
     assert text.startswith("replay (busy 90%)")
 
 
