@@ -85,11 +85,11 @@ class Actor:
         self._policy = algorithm.acting(spec, self._inference)
         self._agent = Agent(spec, self._policy, streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
-        self._rollouts = algorithm.needs(spec).unit == "rollouts"
+        self._rollouts = spec.unit == "rollouts"
         self._assignment = life.assignment or settings.assignment
         self._take_place()
         first_seed = settings.assignment.first_seed
-        self._hindsight = Hindsight(spec, GoalReward(self._env.example), first_seed) if spec.hindsight else None
+        self._hindsight = Hindsight(spec, GoalReward(self._env.example), first_seed) if spec.goals else None
         # What is learned from once and in whole rollouts had better arrive together.
         chunk_seconds = settings.actors.chunk_seconds
         self._chunker = Chunker(spec, streams, chunk_seconds, annotate=self._annotate, staggered=not self._rollouts)

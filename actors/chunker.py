@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from transport.experience import INITIAL_PRIORITY, Chunk, Columns, ExperienceSpec
+from transport.experience import Chunk, Columns, ExperienceSpec
 
-DEFAULTS = {INITIAL_PRIORITY: -1.0}  # in rows without action: unknown
 BURSTS = 8  # one would hold up the actor and fill replay's queue; many small ones cost more each
 
 
@@ -22,7 +21,8 @@ class Chunker:
 
     Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after
     them, or, shorter, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action
-    (valid = 0) that holds its last observation; so does `drain`, where a stream ends. What else is known of a row is 0 there.
+    (valid = 0) that holds its last observation; so does `drain`, where a stream ends. Other columns have
+    their default there.
 
     Rows lie in the order in which they came, all streams side by side: a step is one copy per column, however many streams there
     are. Which rows are a stream's is an index, and all chunks that leave together are cut out by it at once.
@@ -54,11 +54,10 @@ class Chunker:
         # memory that none of them needs is never touched. Rows before a stream's first are never looked at; zeros keep them
         # harmless and cheap to compress.
         ring = self._rows * streams
-        later = {*spec.remembered, *(column.name for column in spec.hindsight_columns)}  # given with the steps, or by annotate
         self._columns = {
             column.name: np.zeros((2 * ring, *column.shape), np.dtype(column.dtype))
             for column in spec.columns
-            if column.name not in later
+            if column not in spec.extras  # given with the steps, or by annotate
         }
         self._kept: dict[str, np.ndarray] = {}  # what is given with the steps: its value in rows without action
         self._spare = list(range(2 * ring - 1, ring - 1, -1))
@@ -122,11 +121,12 @@ class Chunker:
 
     def _keep(self, columns: Columns) -> None:
         """Makes room for columns like these [K, …]."""
-        dtypes = {column.name: column.dtype for column in self._spec.columns}
+        extras = {column.name: column for column in self._spec.extras}
         for name, values in columns.items():
-            dtype = np.dtype(dtypes.get(name, values.dtype))
+            column = extras.get(name)
+            dtype = np.dtype(column.dtype if column else values.dtype)
             self._columns[name] = np.zeros((2 * self._ring, *values.shape[1:]), dtype)
-            self._kept[name] = np.full((), DEFAULTS.get(name, 0.0), dtype)
+            self._kept[name] = np.full((), column.default or 0.0 if column else 0.0, dtype)
 
     def _append(self, where: np.ndarray, row: Columns, valid: int, policy_version: int) -> Iterator[Chunk]:
         """Adds one row to the streams `where` [M]; `row` holds [M, …] columns, or what is the same for all."""
@@ -167,7 +167,11 @@ class Chunker:
         """Copies the first `length` items of streams `where` [M] out, and keeps the rows that the next chunks need as well."""
         place = self._place[where]  # [M, rows]
         rows = place[:, : self._spec.rows(length)]
-        columns = self._annotate({name: column.take(rows, axis=0) for name, column in self._columns.items()})
+        columns = {name: column.take(rows, axis=0) for name, column in self._columns.items()}
+        for column in self._spec.extras:
+            if column.once and column.name in columns:
+                columns[column.name] = columns[column.name][:, self._spec.stack - 1]
+        columns = self._annotate(columns)
         columns = {column.name: columns[column.name] for column in self._spec.columns}
         self._place[where, : self._rows - length] = place[:, length:]
         gone = place[:, :length]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from actors.envs.errors import EnvError
-from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, HINDSIGHT_GOAL, HINDSIGHT_REWARD, Columns, ExperienceSpec
+from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
+from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Columns, ExperienceSpec
 
 WITHOUT = "--algorithm.hindsight 0 goes without"
 TOLERANCE = 1e-4  # rewards of goals that rest as float32 beside rewards of goals in float64
@@ -68,18 +69,18 @@ class Hindsight:
         """
         future = rows_of_future(columns["episode_step"])  # [M, rows]
         achieved, desired = columns[ACHIEVED_GOAL], columns[DESIRED_GOAL]  # [M, rows, *shape]
-        goal = np.repeat(desired[:, :, None], self._spec.hindsight, axis=2)  # [M, rows, k, *shape]
-        reward = np.repeat(columns["reward"][:, :, None].astype(np.float32), self._spec.hindsight, axis=2)
+        goal = np.repeat(desired[:, :, None], self._spec.goals, axis=2)  # [M, rows, k, *shape]
+        reward = np.repeat(columns["reward"][:, :, None].astype(np.float32), self._spec.goals, axis=2)
         chunk, row = np.nonzero(future)  # [N] rows that have a future
         if len(chunk):
-            ahead = self._random.integers(future[chunk, row][:, None], size=(len(chunk), self._spec.hindsight))
+            ahead = self._random.integers(future[chunk, row][:, None], size=(len(chunk), self._spec.goals))
             reached = self._achieved.decode(achieved[chunk[:, None], row[:, None] + 1 + ahead])  # [N, k, *shape]
             rests = self._desired.encode(reached)
-            came_to = np.repeat(self._achieved.decode(achieved[chunk, row + 1])[:, None], self._spec.hindsight, axis=1)
+            came_to = np.repeat(self._achieved.decode(achieved[chunk, row + 1])[:, None], self._spec.goals, axis=1)
             shape = (-1, *self._desired.shape)
             told = self._reward(came_to.reshape(shape), self._desired.decode(rests).reshape(shape))
             goal[chunk, row] = rests
-            reward[chunk, row] = told.reshape(-1, self._spec.hindsight)
+            reward[chunk, row] = told.reshape(-1, self._spec.goals)
         return columns | {HINDSIGHT_GOAL: goal, HINDSIGHT_REWARD: reward}
 
 

@@ -35,7 +35,7 @@ def draw(task: Task) -> list[dict[str, np.ndarray]]:
     run_dir, workload = RunDir(Path(task.run_dir)), WORKLOADS[task.setting.workload]
     spec = workload.spec()
     size = task.setting.learner().batch_size // (spec.chunk_length if workload.rollouts else 1)
-    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, size, 1, rollouts=workload.rollouts)
+    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, size, 1)
     batches: list[dict[str, np.ndarray]] = []
     while len(batches) < KEPT and sum(array.nbytes for batch in batches for array in batch.values()) < KEPT_BYTES:
         batch = sampler.next(READY_SECONDS)

@@ -25,8 +25,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from actors.envs.errors import EnvError
 from actors.envs.make import known_envs, make_env
 from actors.envs.spec import experience_spec
@@ -34,12 +32,14 @@ from benchmarks import actor_cases
 from benchmarks.processes import end, rate, records, start, wait_until
 from benchmarks.report import Report
 from deploy.config import options
+from deploy.config.algorithm import needs
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from learner.networks.q_network import build_network
 from learner.weights.distribution import WeightPublisher
+from transport.experience import write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
@@ -68,8 +68,7 @@ class Bench:
         """Raises EnvError where the environment cannot be made, ValueError where no network fits it."""
         self.folder, self.config = folder, config
         env = make_env(config.env)
-        options = config.algorithm.options
-        self.spec = experience_spec(env, config.env, options.n_step, config.replay.codec, options.remembered)
+        self.spec = experience_spec(env, config.env, config.replay.codec, needs(config))
         env.close()
         self.network = build_network(self.spec, config.algorithm.options)
 
@@ -150,7 +149,7 @@ class Bench:
         run = RunDir(Path(tempfile.mkdtemp(dir=self.folder)) / "bench")
         run.create()
         run.config.write_bytes(write_config(self.config))
-        run.spec.write_bytes(msgspec.json.encode(self.spec))
+        run.spec.write_bytes(write_spec(self.spec))
         return run
 
 

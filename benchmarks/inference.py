@@ -38,6 +38,7 @@ from benchmarks.processes import ONE_THREAD
 from benchmarks.recording import load_frames
 from benchmarks.report import Report
 from deploy.children import child_environment, python_command
+from deploy.config.algorithm import needs
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
@@ -50,14 +51,14 @@ from learner.inference.int8 import check
 from learner.networks.q_network import QNetwork, Torso
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.export import load
-from transport.experience import Categorical, Columns, ExperienceSpec, Field, bounded
+from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
 
 ROWS = (1, 8, 16)
 PRECISIONS = ("float32", "bfloat16", "int8")
 OBSERVED = 1024  # observations on which answers are compared
 CALL_SECONDS = 0.01  # that one measurement lasts, about
 ENVIRONMENTS = 16
-MARIO = ExperienceSpec((Field("observation", (84, 84), "|u1", 1 / 255),), Categorical(7), 128, 4)
+MARIO = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(7), 128, 4)
 CASES: dict[str, Tree] = {
     "mario, dqn": {"env": {"id": "mario"}, "algorithm": {"name": "dqn"}},
     "mario, dqn, nature_batchnorm": {"env": {"id": "mario"}, "algorithm": {"name": "dqn", "network": "nature_batchnorm"}},
@@ -85,7 +86,7 @@ def subject(config: RunConfig, weights: list[Path]) -> Subject:
     spec = MARIO
     if config.env.id != "mario":
         env = make_env(config.env)
-        spec = experience_spec(env, config.env, config.algorithm.options.n_step, "none", config.algorithm.options.remembered)
+        spec = experience_spec(env, config.env, "none", needs(config))
         env.close()
     torch.manual_seed(0)
     algorithm = make_algorithm(config.algorithm)

@@ -116,8 +116,7 @@ def told(command: tuple[str, ...], seconds: float, threads: int) -> Found:
 def serving(workload: Workload) -> Iterator[Source]:
     """Within, the server is there, filled; rollouts keep coming."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder:
-        selector = "fifo" if workload.rollouts else "prioritised"
-        wire = Wire(Path(folder) / "served", workload.spec(), make_recording(workload.kind), durable=False, selector=selector)  # type: ignore[arg-type]
+        wire = Wire(Path(folder) / "served", workload.spec(), make_recording(workload.kind), durable=False)
         with wire:
             source = Source(Path(folder), wire.run_dir)
             if workload.rollouts:

@@ -82,12 +82,12 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
     from learner.feed import to_device
     from learner.updates.optimiser import Optimiser
     from replay.client import SampledBatch
-    from replay.table.storage import batch_layout
+    from replay.table.layout import layout
 
     device = devices.resolve(config.learner.device)
     devices.set_up(device, config.learner.threads)
-    layout = batch_layout(spec, config.learner.batch_size)
-    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, config.learner.batch_size)
+    arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     arrays["observation/observation"][:] = np.random.default_rng(0).integers(0, 256, arrays["observation/observation"].shape)
     arrays["observation_index"][:] = np.arange(spec.stack)
     arrays["next_index"][:] = np.arange(spec.stack) + 1
@@ -96,7 +96,7 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
     torch.manual_seed(0)
     algorithm = Dqn(spec, config.algorithm.options, device)
     optimiser = Optimiser(algorithm.parameters(), config.learner, device)
-    batch = to_device(SampledBatch(0, 0, 1, arrays), spec, device)
+    batch = to_device(SampledBatch(0, 0, arrays), spec, device)
     return repeated(lambda: optimiser.update(algorithm, batch)[1].cpu(), seconds)
 
 

@@ -26,16 +26,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from benchmarks.processes import end, rate, records, start
 from benchmarks.report import Report
+from deploy.config.algorithm import needs
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, load_run_config, resolve
+from transport.experience import write_spec
 from transport.run_dir import RunDir
 
 ENV = "benchmarks.null_env:make"
@@ -107,9 +108,8 @@ class Bench:
         run.create()
         run.config.write_bytes(write_config(config))
         env = make_env(config.env)
-        options = config.algorithm.options
-        spec = experience_spec(env, config.env, options.n_step, config.replay.codec, options.remembered)
-        run.spec.write_bytes(msgspec.json.encode(spec))
+        spec = experience_spec(env, config.env, config.replay.codec, needs(config))
+        run.spec.write_bytes(write_spec(spec))
         return run
 
     def measure(self, case: Case, seconds: float) -> Measured:
@@ -189,7 +189,7 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
     config = load_run_config(bench.run({}).config)
     report = Report("pipeline")
     who = f"{config.actors.count} actors x {config.actors.envs_per_actor} null simulators"
-    items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {config.algorithm.options.n_step}, 84x84"
+    items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {needs(config).n_step}, 84x84"
     report.notes.append(f"{who}; {items}; a pause is a sleep: it takes no processor's time")
     limits: dict[str, list[float]] = defaultdict(list)
     found: dict[str, list[Measured]] = defaultdict(list)

@@ -20,7 +20,8 @@ from actors.chunker import Chunker
 from benchmarks.recording import Recording
 from benchmarks.without import NOT_A_WHILE_SECONDS, leave_out
 from replay.client import ExperienceWriter, SampledBatch, Sampler
-from transport.experience import INITIAL_PRIORITY, Chunk, Columns, ExperienceSpec, read_spec
+from replay.table.layout import PRIORITY
+from transport.experience import Chunk, Columns, ExperienceSpec, read_spec
 from transport.lifetime import keep_memory, new_incarnation
 from transport.run_dir import RunDir
 
@@ -62,7 +63,7 @@ def load_circle(folder: Path) -> tuple[Recording, Columns]:
     rows = int(columns["reward"].argmax()) + 1
     recording = Recording(**{name: values[:rows] for name, values in columns.items() if name != "reward"})
     priority = np.random.default_rng(0).random(len(columns["reward"]), np.float32)
-    return recording, columns | {INITIAL_PRIORITY: priority, "policy_version": np.zeros(len(priority), np.int32)}
+    return recording, columns | {PRIORITY: priority, "policy_version": np.zeros(len(priority), np.int32)}
 
 
 def first_rows(recording: Recording, number: int, streams: int) -> np.ndarray:
@@ -91,7 +92,7 @@ def chunks_by_steps(spec: ExperienceSpec, recording: Recording, columns: Columns
         observation = {"observation": observations[row]}
         final = {"observation": observations[row + 1]} if truncated[row].any() else observation
         told = (columns["action"][row], columns["reward"][row], terminated[row], truncated[row])
-        yield from chunker.step(observation, *told, final, 0, {INITIAL_PRIORITY: columns[INITIAL_PRIORITY][row]})
+        yield from chunker.step(observation, *told, final, 0, {PRIORITY: columns[PRIORITY][row]})
         row = following[row]
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from benchmarks.operations import Operation, Recorder
+from learner.algorithms.base import Needs, join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
-from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.algorithms.sac.config import SacConfig
@@ -22,12 +23,12 @@ from learner.devices.capabilities import capabilities
 from learner.feed import to_device
 from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
-from replay.table.storage import batch_layout, rollout_layout
-from transport.experience import Categorical, Continuous, ExperienceSpec, Field
+from replay.table.layout import layout
+from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 
 CPU = torch.device("cpu")
-IMAGE = (Field("observation", (84, 84), "|u1", 1 / 255),)
-GOALS = tuple(Field(name, (size,), "<f4") for name, size in (("observation", 19), ("achieved_goal", 3), ("desired_goal", 3)))
+IMAGE = (observed("observation", (84, 84), "|u1", 1 / 255),)
+GOALS = tuple(observed(name, (size,), "<f4") for name, size in (("observation", 19), ("achieved_goal", 3), ("desired_goal", 3)))
 Config = DqnConfig | PpoConfig | SacConfig
 
 
@@ -43,10 +44,10 @@ class Network(NamedTuple):
 def networks() -> list[Network]:
     """Every kind that is shipped."""
     n, reals = Categorical(7), Continuous((-1.0,) * 6, (1.0,) * 6)
-    vector = (Field("observation", (22,), "<f4"),)
+    vector = (observed("observation", (22,), "<f4"),)
     items = ExperienceSpec(IMAGE, n, 32, 4, 3)
-    robot = ExperienceSpec(vector, reals, 32, remembered=(LOG_PROB,))
-    pictures = ExperienceSpec(IMAGE, n, 32, 4, remembered=(LOG_PROB,))
+    robot = join(ExperienceSpec(vector, reals, 32), PpoConfig().needs)
+    pictures = join(ExperienceSpec(IMAGE, n, 32, 4), PpoConfig().needs)
     ppo: dict[str, Any] = {"name": "ppo", "passes": 1, "minibatches": 1}
     return [
         Network("DQN Nature", DqnConfig(), items, True),
@@ -54,7 +55,7 @@ def networks() -> list[Network]:
         Network("DQN MLP", DqnConfig(network="mlp", hidden=256), ExperienceSpec(vector, n, 32, 1, 3)),
         Network("PPO MLP", msgspec.convert(ppo | {"hidden": 128}, PpoConfig), robot),
         Network("PPO images", msgspec.convert(ppo | {"hidden": 512}, PpoConfig), pictures, True),
-        Network("SAC", SacConfig(), ExperienceSpec(GOALS, reals, 32, hindsight=4)),
+        Network("SAC", SacConfig(), join(ExperienceSpec(GOALS, reals, 32), Needs(goals=4))),
     ]
 
 
@@ -101,7 +102,7 @@ def record(network: Network, items: int, precision: str, found: dict[Any, Operat
 def updating(algorithm: Any, optimiser: Optimiser, spec: ExperienceSpec, items: int) -> Callable[[], None]:
     """What does an update."""
     if isinstance(algorithm, Ppo):
-        rollout = to_rollout(made_up(rollout_layout(spec, max(items // spec.chunk_length, 1)).arrays, spec), spec, CPU)
+        rollout = to_rollout(made_up(layout(spec, max(items // spec.chunk_length, 1)).arrays, spec), spec, CPU)
 
         def learn() -> None:
             with optimiser.autocast():
@@ -111,7 +112,7 @@ def updating(algorithm: Any, optimiser: Optimiser, spec: ExperienceSpec, items: 
             algorithm.finish(prepared)
 
         return learn
-    batch = to_device(SampledBatch(0, 0, 1, made_up(batch_layout(spec, items).arrays, spec)), spec, CPU)
+    batch = to_device(SampledBatch(0, 0, made_up(layout(spec, items).arrays, spec)), spec, CPU)
 
     def update() -> None:
         optimiser.update(algorithm, batch)

@@ -21,6 +21,7 @@ from benchmarks.peers import saved_mlp
 from benchmarks.peers.run import Peer
 from benchmarks.processes import records
 from deploy.children import child_environment, python_command
+from deploy.config.algorithm import needs
 from deploy.config.files import Tree
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
@@ -173,8 +174,7 @@ def spec_of(config: RunConfig) -> ExperienceSpec:
     """What a run of this configuration sees and does."""
     env = make_env(config.env)
     try:
-        options = config.algorithm.options
-        return experience_spec(env, config.env, options.n_step, config.replay.codec, options.remembered)
+        return experience_spec(env, config.env, config.replay.codec, needs(config))
     finally:
         env.close()
 

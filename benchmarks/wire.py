@@ -18,10 +18,11 @@ import tomli_w
 from benchmarks.recording import Recording, load_frames, vectors
 from benchmarks.replay_roles import READY_SECONDS, SLOTS, Task, save_circle
 from deploy.children import child_environment
+from learner.algorithms.dqn.config import DqnConfig
 from replay.config import ReplayConfig
 from replay.table.capacity import overhead_bytes, slot_bytes
-from replay.table.storage import batch_layout
-from transport.experience import INITIAL_PRIORITY, Categorical, ExperienceSpec, Field
+from replay.table.layout import layout
+from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
@@ -43,11 +44,11 @@ Link = Literal["ipc", "tcp", "curve"]
 def make_spec(kind: Kind, n_step: int, codec: str) -> ExperienceSpec:
     """84x84 grey frames in stacks of four and chunks of 128, or vectors of 22 floats in chunks of 64, as in a run of DQN."""
     if kind == "frames":
-        field = Field("observation", (84, 84), "|u1", scale=1 / 255, codec=codec)  # type: ignore[arg-type]
+        field = observed("observation", (84, 84), "|u1", scale=1 / 255, codec=codec)  # type: ignore[arg-type]
     else:
-        field = Field("observation", (22,), "<f4")
+        field = observed("observation", (22,), "<f4")
     stack, length = (4, 128) if kind == "frames" else (1, 64)
-    return ExperienceSpec((field,), Categorical(ACTIONS), length, stack, n_step, (INITIAL_PRIORITY,))
+    return ExperienceSpec((field,), Categorical(ACTIONS), length, stack, n_step, extras=DqnConfig().needs.columns)
 
 
 def make_recording(kind: Kind) -> Recording:
@@ -58,7 +59,7 @@ def make_recording(kind: Kind) -> Recording:
 
 def item_bytes(spec: ExperienceSpec) -> float:
     """Bytes of one item of a batch, unpacked."""
-    return batch_layout(spec, BATCH).slot_bytes / BATCH
+    return layout(spec, BATCH).slot_bytes / BATCH
 
 
 def budget_bytes(spec: ExperienceSpec, capacity: int) -> int:
@@ -89,7 +90,6 @@ class Wire:
         durable: bool,
         mix: float | None = None,
         capacity: int = CAPACITY,
-        selector: Literal["prioritised", "fifo"] = "prioritised",
         link: Link = "ipc",
         without: tuple[str, ...] = (),
     ) -> None:
@@ -101,7 +101,6 @@ class Wire:
         save_circle(folder / "recording", recording, spec.rows(spec.chunk_length))
         config = ReplayConfig(
             capacity=capacity,
-            selector=selector,
             budget_bytes=budget_bytes(spec, capacity),
             min_size=BATCH,
             samples_per_insert_low=mix or 0.0,
@@ -116,7 +115,7 @@ class Wire:
         if link == "curve":
             keys.make(self.run_dir.key_folder, (*keys.ALWAYS, *keys.actor_names(KEYED_WRITERS)), new_pair)
         self.run_dir.config.write_text(tomli_w.dumps(document))
-        self.run_dir.spec.write_bytes(msgspec.json.encode(spec))
+        self.run_dir.spec.write_bytes(write_spec(spec))
 
     def __enter__(self) -> Wire:
         self.serve()

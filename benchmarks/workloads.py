@@ -9,10 +9,11 @@ import tomli_w
 from msgspec import Struct
 
 from benchmarks.wire import Kind, make_spec
+from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.config import LearnerConfig
-from transport.experience import ExperienceSpec
+from transport.experience import ExperienceSpec, write_spec
 from transport.run_dir import RunDir
 
 REWARD_SCALE = 1e-3  # the reward of a recorded row is its number
@@ -28,7 +29,7 @@ class Workload(Struct, frozen=True):
     @property
     def rollouts(self) -> bool:
         """Whether it learns from whole rollouts, each once."""
-        return isinstance(self.algorithm, PpoConfig)
+        return self.algorithm.needs.unit == "rollouts"
 
     @property
     def images(self) -> bool:
@@ -37,8 +38,8 @@ class Workload(Struct, frozen=True):
 
     def spec(self) -> ExperienceSpec:
         """Chunks, stacks and columns as in a run."""
-        spec = make_spec(self.kind, self.algorithm.n_step, "lz4")
-        return msgspec.structs.replace(spec, remembered=self.algorithm.remembered)
+        needs = self.algorithm.needs
+        return join(msgspec.structs.replace(make_spec(self.kind, needs.n_step, "lz4"), extras=()), needs)
 
 
 PPO = {"max_kl": 0.0, "target_kl": 0.0, "anneal_steps": 0, "minibatches": 4, "reward_scale": REWARD_SCALE}
@@ -101,7 +102,7 @@ class Setting(Struct, frozen=True):
             "learner": msgspec.to_builtins(self.learner()),
         }
         run_dir.config.write_text(tomli_w.dumps(document))
-        run_dir.spec.write_bytes(msgspec.json.encode(workload.spec()))
+        run_dir.spec.write_bytes(write_spec(workload.spec()))
 
 
 def warm_up_updates(device: str) -> int:

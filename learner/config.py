@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.config import SacConfig
+from transport.experience import ExperienceSpec
 
 AlgorithmConfig = DqnConfig | PpoConfig | SacConfig
 
@@ -51,7 +52,14 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(description="a new run begins with this policy: a file of `headrace export`, or a checkpoint")
     ] = ""
 
-    def lent(self, chunk_length: int, rollouts: bool) -> int:
-        """Items in the shared memory of all processes that replay fills, or whole chunks where `rollouts` are wanted."""
-        # The batch in use keeps its slot; rollouts are not asked for ahead, they would be older.
-        return self.processes * (self.batch_size // chunk_length if rollouts else self.batch_size * (self.prefetch + 1))
+    def batch_items(self, spec: ExperienceSpec) -> int:
+        """Transitions of a batch, or whole chunks where these are the spec's unit."""
+        return self.batch_size if spec.unit == "transitions" else self.batch_size // spec.chunk_length
+
+    def slots(self, spec: ExperienceSpec) -> int:
+        """Batches in the memory that a process shares with replay: the one in use keeps its slot."""
+        return 1 if spec.unit == "rollouts" else self.prefetch + 1  # rollouts that are asked for ahead would be older
+
+    def leased(self, spec: ExperienceSpec) -> int:
+        """Transitions, or whole chunks, in the slots of all processes."""
+        return self.processes * self.batch_items(spec) * self.slots(spec)

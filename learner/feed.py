@@ -19,8 +19,8 @@ from torch import Tensor
 from learner.devices.capabilities import backend, capabilities, page_lock
 from learner.updates.base import Batch
 from replay.client import SampledBatch, Sampler
-from replay.table.storage import batch_layout
-from transport.experience import HINDSIGHT_GOAL, HINDSIGHT_REWARD, ExperienceSpec
+from replay.table.layout import layout
+from transport.experience import ExperienceSpec
 from transport.lifetime import say
 from transport.metrics import Metrics
 from transport.slab import Layout
@@ -62,8 +62,8 @@ def make_batches(
     return StreamedBatches(sampler, spec, device, metrics, backend(device))
 
 
-def to_batch(tensors: dict[str, Tensor], spec: ExperienceSpec, population: int) -> Batch:
-    """What `batch_layout` lays out, as tensors, as a batch."""
+def to_batch(tensors: dict[str, Tensor], spec: ExperienceSpec) -> Batch:
+    """What `layout` lays out, as tensors, as a batch."""
     action = tensors["action"]
     return Batch(
         observation={field.name: tensors[f"observation/{field.name}"] for field in spec.fields},
@@ -74,24 +74,22 @@ def to_batch(tensors: dict[str, Tensor], spec: ExperienceSpec, population: int) 
         steps=tensors["steps"],
         terminated=tensors["terminated"],
         probability=tensors["probability"].float(),
-        population=population,
-        hindsight_goal=tensors[HINDSIGHT_GOAL] if spec.hindsight else None,
-        hindsight_reward=tensors[HINDSIGHT_REWARD] if spec.hindsight else None,
+        extras={column.name: tensors[column.name] for column in spec.extras if column.name in tensors},
     )
 
 
 def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device) -> Batch:
     """A slot's arrays on the device, as they rest: copied once, or on a CPU not at all, so keep the slot until they are used."""
-    return _moved(_as_tensors(sampled), spec, device, sampled.population)
+    return _moved(_as_tensors(sampled), spec, device)
 
 
 def _as_tensors(sampled: SampledBatch) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in sampled.arrays.items()}
 
 
-def _moved(tensors: dict[str, Tensor], spec: ExperienceSpec, device: torch.device, population: int) -> Batch:
+def _moved(tensors: dict[str, Tensor], spec: ExperienceSpec, device: torch.device) -> Batch:
     possible = tensors | {"probability": tensors["probability"].float()}  # not every device has float64
-    return to_batch({name: tensor.to(device) for name, tensor in possible.items()}, spec, population)
+    return to_batch({name: tensor.to(device) for name, tensor in possible.items()}, spec)
 
 
 def device_views(layout: Layout, memory: Tensor) -> dict[str, Tensor]:
@@ -122,7 +120,7 @@ class PlainBatches:
         with self._metrics.phase("copy"):
             if sampled.slot not in self._slots:
                 self._slots[sampled.slot] = _as_tensors(sampled)
-            batch = _moved(self._slots[sampled.slot], self._spec, self._device, sampled.population)
+            batch = _moved(self._slots[sampled.slot], self._spec, self._device)
         return Drawn(batch, sampled.arrays["key"], float(sampled.arrays["policy_version"].mean()), sampled.slot)
 
     def done(self, drawn: Drawn, priorities: Tensor) -> None:
@@ -170,9 +168,9 @@ class StreamedBatches:
     def __init__(self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, streams: Any) -> None:
         """`streams` is torch's module of the device: Stream, Event, stream(), current_stream()."""
         self._sampler, self._spec, self._metrics, self._streams = sampler, spec, metrics, streams
-        layout = batch_layout(spec, sampler.batch_size)
-        self._slots = torch.from_numpy(sampler.memory).reshape(-1, layout.slot_bytes)
-        self._buffers = [_Buffer(layout, device) for _ in range(BUFFERS)]
+        arrays = layout(spec, sampler.batch_size)
+        self._slots = torch.from_numpy(sampler.memory).reshape(-1, arrays.slot_bytes)
+        self._buffers = [_Buffer(arrays, device) for _ in range(BUFFERS)]
         self._vacant = deque(range(BUFFERS))
         locked = capabilities(device).pinned_memory
         self._room = deque(torch.empty(sampler.batch_size, pin_memory=locked) for _ in range(AHEAD + 1))
@@ -193,7 +191,7 @@ class StreamedBatches:
         upload = self._uploads.popleft()
         self._streams.current_stream().wait_event(upload.copied)  # the device waits for the copy, the host does not
         self._begun = self._event()
-        batch = to_batch(self._buffers[upload.place].tensors, self._spec, upload.sampled.population)
+        batch = to_batch(self._buffers[upload.place].tensors, self._spec)
         return Drawn(batch, upload.key, upload.mean_version, upload.place)
 
     def done(self, drawn: Drawn, priorities: Tensor) -> None:

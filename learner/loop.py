@@ -97,10 +97,8 @@ class Learner:
         address = self._run_dir.wait_for_endpoint("replay", self._beat_while_waiting)
         if self.group.any(address is None) or address is None:
             return
-        rollouts = isinstance(self.algorithm, Ppo)
-        # The batch in use keeps its slot. The next rollouts are not asked for ahead: they would be older.
-        size, slots = (config.batch_size // spec.chunk_length, 1) if rollouts else (config.batch_size, config.prefetch + 1)
-        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, rollouts=rollouts, keys=life.keys)
+        size, slots = config.batch_items(spec), config.slots(spec)
+        sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, keys=life.keys)
         try:
             life.ready()
             self._learn(sampler)

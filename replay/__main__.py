@@ -69,7 +69,8 @@ def main() -> int:
         seed = document.get("seed", 0)
         learner = document.get("learner", {})
         size = learner.get("batch_size", 0) * learner.get("processes", 1)
-        lent = size // spec.chunk_length if config.selector == "fifo" else size * (learner.get("prefetch", 0) + 1)
+        size = size if spec.unit == "transitions" else size // spec.chunk_length
+        lent = size * (1 if spec.unit == "rollouts" else learner.get("prefetch", 0) + 1)
         server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent, life.keys)
     except RestoreStopped:
         life.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.table.storage import batch_layout, rollout_layout
+from replay.table.layout import layout
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import say
@@ -114,7 +114,7 @@ class ExperienceWriter:
         steps = int(np.count_nonzero(chunk.columns["valid"][history : history + chunk.length]))
         self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, travelling, steps))
         self._next_sequence += 1
-        self.raw_bytes += self._spec.rows(chunk.length) * self._spec.row_bytes
+        self.raw_bytes += self._spec.stored_bytes(chunk.length)
         self.sent_bytes += sum(map(len, parts))
         self._send()
 
@@ -207,14 +207,10 @@ class ExperienceWriter:
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """A batch in a slot, until it is released. `population` is what it was drawn from.
-
-    `arrays` are those of `batch_layout`, or of `rollout_layout`.
-    """
+    """A batch in a slot, until it is released. `arrays` are those of `layout`."""
 
     slot: int
     generation: int
-    population: int
     arrays: dict[str, np.ndarray]
 
 
@@ -235,20 +231,18 @@ class Sampler:
         batch_size: int,
         slots: int,
         shared: bool = True,
-        rollouts: bool = False,
         keys: Keys | None = None,
     ) -> None:
-        """`batch_size` counts items, or whole chunks where `rollouts` are wanted (replay.selector is fifo).
+        """`batch_size` counts transitions, or whole chunks where these are the spec's unit.
 
         `shared` False makes batches travel as raw parts, as they do between hosts. Raises SlabError.
         """
         self.oldest_version = -1
         self.batch_size = batch_size
         self._client = Client(address, keys=keys, door="replay")
-        layout = rollout_layout(spec, batch_size) if rollouts else batch_layout(spec, batch_size)
-        self._slab = Slab.create(layout, slots)
+        self._slab = Slab.create(layout(spec, batch_size), slots)
         slab_name = self._slab.name if shared else ""
-        self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name, rollouts)
+        self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name)
         self._generation = 0
         self._requested: dict[int, int] = {}  # slot -> generation
         self._free = set(range(slots))
@@ -369,7 +363,7 @@ class Sampler:
                 target[offset : offset + len(part)] = part
                 offset += len(part)
         del self._requested[message.slot]
-        self._ready.append(SampledBatch(message.slot, message.generation, message.population, self._slab.slots[message.slot]))
+        self._ready.append(SampledBatch(message.slot, message.generation, self._slab.slots[message.slot]))
 
 
 def _packed(keys: np.ndarray, priorities: np.ndarray) -> bytes:

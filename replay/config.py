@@ -10,21 +10,21 @@ from msgspec import Meta, Struct
 class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How much experience is kept, and how it is drawn."""
 
-    capacity: Annotated[int, Meta(ge=1, description="transitions kept at most (fifo keeps none)")] = 200_000
+    capacity: Annotated[int, Meta(ge=1, description="transitions kept at most (rollouts are not kept)")] = 200_000
     budget_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes that the replay process may take at most")] = 4_000_000_000
-    min_size: Annotated[int, Meta(ge=1, description="transitions before the first batch is served (not fifo)")] = 5_000
+    min_size: Annotated[int, Meta(ge=1, description="transitions before the first batch is served (not of rollouts)")] = 5_000
     selector: Annotated[
-        Literal["prioritised", "uniform", "fifo"], Meta(description="how items are drawn; fifo: whole chunks, each once (PPO)")
+        Literal["prioritised", "uniform"], Meta(description="how items are drawn; rollouts come oldest first, each once")
     ] = "prioritised"
     max_policy_lag: Annotated[
-        int, Meta(ge=1, description="versions that a rollout may be behind when it is drawn; older ones are dropped (fifo)")
+        int, Meta(ge=1, description="versions that a rollout may be behind when it is drawn; older ones are dropped")
     ] = 1
     priority_exponent: Annotated[float, Meta(ge=0, le=1, description="alpha: 0 draws uniformly, 1 by priority")] = 0.6
     samples_per_insert_low: Annotated[
-        float, Meta(ge=0, description="actors wait when fewer samples than this are drawn per insert (not fifo)")
+        float, Meta(ge=0, description="actors wait when fewer samples than this are drawn per insert (not of rollouts)")
     ] = 2.0
     samples_per_insert_high: Annotated[
-        float, Meta(gt=0, description="the learner waits above this many samples per insert (not fifo)")
+        float, Meta(gt=0, description="the learner waits above this many samples per insert (not for rollouts)")
     ] = 8.0
     receive_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes of unacknowledged chunks, all actors together")] = (
         256_000_000
@@ -33,7 +33,7 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(gt=0, description="chunks with a reward further from 0 are rejected and counted, as those with a NaN are")
     ] = 1e9
     durable: Annotated[
-        bool, Meta(description="acknowledged chunks are on disk and restored at the next start (fifo has none)")
+        bool, Meta(description="acknowledged chunks are on disk and restored at the next start (not rollouts)")
     ] = True
     fsync_seconds: Annotated[float, Meta(gt=0, description="a power cut loses at most about this much of them")] = 5.0
     state_seconds: Annotated[float, Meta(gt=0, description="time between saves of priorities and counters")] = 30.0

@@ -27,17 +27,20 @@ from deploy.config.errors import ConfigError
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
+from learner.algorithms.base import Needs, join
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from replay.config import ReplayConfig
 from replay.log.segments import ChunkHeader, LogRefused, SegmentStart, pack_record, read_chunk, scan
 from replay.log.state import DamagedState, read_state, write_state
-from replay.table.storage import batch_layout
-from replay.table.table import RejectedChunk, Table, check_values
+from replay.table.checks import RejectedChunk, check_chunk
+from replay.table.layout import layout
+from replay.table.table import Table
 from tests.replay.examples import make_spec, stream_chunks
+from tests.transport.columns import scalars
 from transport import messages
 from transport.compression import CorruptChunk, crc32, pack_chunk, unpack_chunk
-from transport.experience import Categorical, Chunk, Continuous, ExperienceSpec, Field, SpecError, read_spec
+from transport.experience import Categorical, Chunk, Continuous, ExperienceSpec, SpecError, observed, read_spec
 from transport.messages import MalformedMessage, Message, pack, unpack
 from transport.run_dir import RunDir
 from transport.slab import Layout, Slab, SlabError
@@ -121,12 +124,14 @@ def test_wild_values_in_a_header_are_refused_or_within_their_limits(kind: type[M
 
 
 def specs() -> list[ExperienceSpec]:
-    frame, goal = Field("frame", (4, 4), "|u1", 1 / 255, codec="lz4"), ("achieved_goal", "desired_goal")
+    frame, goal = observed("frame", (4, 4), "|u1", 1 / 255, codec="lz4"), ("achieved_goal", "desired_goal")
     return [
         make_spec(length=4),
-        ExperienceSpec((frame,), Categorical(3), 8, stack=4, n_step=3, remembered=("initial_priority",)),
-        ExperienceSpec((msgspec.structs.replace(frame, codec="zstd"),), Continuous((-1.0,), (1.0,)), 4, remembered=("log_prob",)),
-        ExperienceSpec(tuple(Field(name, (3,), "<f4") for name in goal), Continuous((0.0,), (1.0,)), 4, hindsight=2),
+        ExperienceSpec((frame,), Categorical(3), 8, stack=4, n_step=3, extras=scalars("initial_priority")),
+        ExperienceSpec(
+            (msgspec.structs.replace(frame, codec="zstd"),), Continuous((-1.0,), (1.0,)), 4, extras=scalars("log_prob")
+        ),
+        join(ExperienceSpec(tuple(observed(name, (3,), "<f4") for name in goal), Continuous((0.0,), (1.0,)), 4), Needs(goals=2)),
     ]
 
 
@@ -146,7 +151,7 @@ def test_a_mutated_chunk_is_learned_from_or_refused(spec: ExperienceSpec, data: 
     table = Table(spec, ReplayConfig(min_size=1, capacity=4 * spec.chunk_length), seed=0)
     try:
         chunk = Chunk(0, claimed, unpack_chunk(spec, claimed, parts, table.vacant()))
-        check_values(spec, chunk)
+        check_chunk(spec, chunk, 1e9)
     except (CorruptChunk, RejectedChunk):
         return
     table.insert(chunk)
@@ -156,8 +161,8 @@ def test_a_mutated_chunk_is_learned_from_or_refused(spec: ExperienceSpec, data: 
 
 
 def room(spec: ExperienceSpec) -> dict[str, np.ndarray]:
-    layout = batch_layout(spec, 16)
-    return layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, 16)
+    return arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
 
 
 # ---- what lies on the disk

@@ -1,11 +1,12 @@
 """Lossless compression of a chunk's columns, chosen per field and bounded by the spec.
 
-Large columns (those whose field names a codec) become one part each, compressed over the whole chunk, which is what makes
+Large columns (those that name a codec) become one part each, compressed over the whole chunk, which is what makes
 consecutive frames cheap. All others are packed, raw, one after the other into one last part.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ import cramjam
 import numpy as np
 import zstandard
 
-from transport.experience import Chunk, Columns, ExperienceSpec, Field
+from transport.experience import Chunk, Columns, ExperienceSpec, column_bytes
 
 ZSTD_LEVEL = 1
 EXPANSION = 1.02  # what an incompressible column may grow by, plus a constant
@@ -53,48 +54,43 @@ def decompress(codec: str, data: bytes, out: np.ndarray) -> None:
         raise CorruptChunk(f"{codec}: {found} bytes where the spec says {size}")
 
 
-def split(spec: ExperienceSpec) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """The columns that travel as parts of their own, and those packed together."""
-    return spec.large, spec.small
-
-
 def chunk_wire_bytes(spec: ExperienceSpec) -> int:
     """The most bytes that the parts of one chunk can take."""
-    large, _ = split(spec)
-    return int(spec.chunk_bytes * EXPANSION) + 1024 * len(large)
+    return int(spec.chunk_bytes * EXPANSION) + 1024 * len(spec.large)
 
 
 def pack_chunk(spec: ExperienceSpec, chunk: Chunk) -> list[bytes]:
     """The raw parts of an Insert."""
-    large, small = split(spec)
-    parts = [compress(column.codec, np.ascontiguousarray(chunk.columns[column.name]).data.cast("B")) for column in large]
-    parts.append(b"".join([np.ascontiguousarray(chunk.columns[column.name]).data for column in small]))
+    parts = [compress(column.codec, np.ascontiguousarray(chunk.columns[column.name]).data.cast("B")) for column in spec.large]
+    parts.append(b"".join([np.ascontiguousarray(chunk.columns[column.name]).data for column in spec.small]))
     return parts
 
 
 def unpack_chunk(spec: ExperienceSpec, length: int, parts: Sequence[bytes], room: Columns | None = None) -> Columns:
-    """The columns [spec.rows(length), *shape] of a chunk. Raises CorruptChunk when the parts do not fit the spec.
+    """The columns of a chunk, as Chunk describes them. Raises CorruptChunk when the parts do not fit the spec.
 
     Compressed ones are decompressed into the first rows of their arrays in `room`, the others are read-only views of the parts.
     """
-    rows = spec.rows(length)
-    large, small = split(spec)
+    rows, large, small = spec.rows(length), spec.large, spec.small
     if len(parts) != len(large) + 1:
         raise CorruptChunk(f"{len(parts)} parts where the spec says {len(large) + 1}")
-    expected = sum(column.row_bytes for column in small) * rows
+    expected = column_bytes(small, rows)
     if len(parts[-1]) != expected:
         raise CorruptChunk(f"{len(parts[-1])} bytes of small columns where the spec says {expected}")
     columns: Columns = {}
     for column, part in zip(large, parts, strict=False):
-        array = room[column.name][:rows] if room else np.empty((rows, *column.shape), column.dtype)
+        if room:
+            array = room[column.name] if column.once else room[column.name][:rows]
+        else:
+            array = np.empty(column.chunk_shape(rows), column.dtype)
         decompress(column.codec, part, array.reshape(-1).view(np.uint8))
         columns[column.name] = array
     offset = 0
     for column in small:
-        count = rows * column.row_bytes // np.dtype(column.dtype).itemsize
-        array = np.frombuffer(parts[-1], column.dtype, count=count, offset=offset)
-        columns[column.name] = array.reshape(rows, *column.shape)
-        offset += rows * column.row_bytes
+        shape = column.chunk_shape(rows)
+        array = np.frombuffer(parts[-1], column.dtype, count=math.prod(shape), offset=offset)
+        columns[column.name] = array.reshape(shape)
+        offset += column.rows(rows) * column.row_bytes
     return columns
 
 

@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_ACTORS = 1024
@@ -124,7 +124,7 @@ class Refused(Message, frozen=True, tag="refused"):
 class SamplerHello(Message, frozen=True, tag="sampler_hello"):
     """A learner greets. `slab` is where its shared memory can be opened ("" when it shares no host). No raw parts.
 
-    `batch_size` counts items, or whole chunks where `rollouts` are wanted.
+    `batch_size` counts transitions, or whole chunks where these are the spec's unit.
     """
 
     name: Name
@@ -134,7 +134,6 @@ class SamplerHello(Message, frozen=True, tag="sampler_hello"):
     batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
     slots: Annotated[int, Meta(ge=1, le=64)]
     slab: Text
-    rollouts: bool = False
 
 
 class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
@@ -158,14 +157,10 @@ class SampleRequest(Message, frozen=True, tag="sample_request"):
 
 
 class Sample(Message, frozen=True, tag="sample"):
-    """A batch is in `slot`. Raw parts: none when shared, else the slot's bytes cut to the frame limit.
-
-    `population` is the number of items it was drawn from; 0 for rollouts.
-    """
+    """A batch is in `slot`. Raw parts: none when shared, else the slot's bytes cut to the frame limit."""
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
-    population: Count
 
 
 class PriorityUpdate(Message, frozen=True, tag="priority_update"):

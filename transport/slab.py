@@ -24,15 +24,18 @@ MEMORY_NAME = "headrace-slab"
 LINKED_TO = f"/memfd:{MEMORY_NAME} (deleted)"  # what Linux says that a descriptor of such memory leads to
 
 
+Array = tuple[str, tuple[int, ...], str]  # name, shape, numpy dtype string
+
+
 class SlabError(OSError):
     """Shared memory that cannot be had: the message says why."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Arrays laid one after the other in a slot: (name, shape, numpy dtype string) each, aligned to a cache line."""
+    """Arrays laid one after the other in a slot: each aligned to a cache line."""
 
-    arrays: tuple[tuple[str, tuple[int, ...], str], ...]
+    arrays: tuple[Array, ...]
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

@@ -10,12 +10,12 @@ from gymnasium import spaces
 
 from actors.envs.errors import EnvError
 from actors.envs.spec import flatten_observation, leaves
-from transport.experience import Field
+from transport.experience import Column
 
 ROUNDING = 1e-3  # of a bound: what a value may lie beyond it
 
 
-def read_observation(phase: str, space: spaces.Space, fields: Sequence[Field], observation: Any) -> dict[str, np.ndarray]:
+def read_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> dict[str, np.ndarray]:
     """{field name: values of the field's shape}. Raises EnvError for another structure or shape than the space's."""
     try:
         values = flatten_observation(space, observation)
@@ -31,7 +31,7 @@ def read_observation(phase: str, space: spaces.Space, fields: Sequence[Field], o
     return values
 
 
-def check_observation(phase: str, space: spaces.Space, fields: Sequence[Field], observation: Any) -> None:
+def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> None:
     """Everything that is declared and matters: too slow for every step. Raises EnvError.
 
     Bounds matter where they decide what is stored (env.quantise). Elsewhere many an environment strays from what it declares, and

@@ -23,6 +23,7 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
+from learner.algorithms.base import Needs
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
 
 if TYPE_CHECKING:
@@ -38,11 +39,9 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the child is to do, on its standard input."""
 
     config: EnvConfig
-    n_step: int
+    needs: Needs
     codec: Codec
-    remembered: tuple[str, ...]
     report: str
-    hindsight: int = 0
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,16 +65,14 @@ class Tried(NamedTuple):
 
 def preflight(
     config: EnvConfig,
-    n_step: int,
     codec: Codec,
-    remembered: tuple[str, ...] = (),
+    needs: Needs = Needs(),  # noqa: B008
     command: Sequence[str] = COMMAND,
     environment: Mapping[str, str] | None = None,
-    hindsight: int = 0,
 ) -> Tried:
     """Makes, resets and steps the environment in a child, and gives the spec of its experience and how slow it is.
 
-    `hindsight` goals go with each row where the environment has goals, and rewards that can be computed of them.
+    `needs`: what the algorithm wants of it. Hindsight is left out where the environment has no goals.
     `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
     Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
     `config.preflight_seconds` in all.
@@ -83,7 +80,7 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(_Order(config, n_step, codec, remembered, str(report), hindsight))
+        order = msgspec.json.encode(_Order(config, needs, codec, str(report)))
         status = _run_child(command, environment, order, chatter, config.preflight_seconds)
         lines = _read_report(report)
         phase = lines[-1].phase
@@ -185,7 +182,7 @@ def _try(order: _Order, enter: Any) -> Tried:
     name = order.config.id
     enter("make")
     env = make_env(order.config)
-    spec = experience_spec(env, order.config, order.n_step, order.codec, order.remembered, order.hindsight)
+    spec = experience_spec(env, order.config, order.codec, order.needs)
     earned: list[tuple[Any, float]] = []  # where hindsight needs it: the observation after each step, and the step's reward
     env.action_space.seed(0)
     slowest = 0.0
@@ -213,7 +210,7 @@ def _try(order: _Order, enter: Any) -> Tried:
             check_reward(outcome[1])
             if not isinstance(outcome[4], dict):
                 raise EnvError(f"step must give a dict as info, not {type(outcome[4]).__name__}")
-            if spec.hindsight:
+            if spec.goals:
                 earned.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
                 enter("reset")
@@ -221,7 +218,7 @@ def _try(order: _Order, enter: Any) -> Tried:
                 enter("step")
             if time.monotonic() > enough:
                 break  # slow, but it works
-        if spec.hindsight:
+        if spec.goals:
             enter("compute_reward")
             _check_goal_rewards(env, earned)
     except EnvError as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from actors.envs.checks import read_observation
 from actors.envs.spec import to_env_action
-from transport.experience import Field
+from transport.experience import Column
 
 
 class Outcome(NamedTuple):
@@ -52,7 +52,7 @@ class Separate:
     """Gymnasium environments, stepped in turn."""
 
     def __init__(
-        self, envs: list[gymnasium.Env], fields: Sequence[Field], start: np.random.Generator | None, beat: Callable[[], None]
+        self, envs: list[gymnasium.Env], fields: Sequence[Column], start: np.random.Generator | None, beat: Callable[[], None]
     ) -> None:
         """Takes environments of one kind, and the fields that their observations become. `beat` is called after each one's step.
 

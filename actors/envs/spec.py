@@ -13,17 +13,19 @@ from gymnasium import spaces
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
+from learner.algorithms.base import Needs, join
+from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from transport.experience import (
     ACHIEVED_GOAL,
     DESIRED_GOAL,
-    HINDSIGHT_GOAL,
-    HINDSIGHT_REWARD,
+    ROW_COLUMNS,
     Categorical,
     Codec,
+    Column,
     Continuous,
     ExperienceSpec,
-    Field,
     SpecError,
+    observed,
 )
 
 MAX_BOUND = 1e6  # a bound beyond this is a way of saying that there is none
@@ -32,17 +34,13 @@ CHUNK_BYTES = 16_000_000  # chunks of large observations are shorter, to stay be
 MAX_OBSERVATION_BYTES = 500_000  # beyond, the layer after the convolutions alone has some hundred million parameters
 MAX_COMBINATIONS = 1_024  # of a product of choices: each is an output of the network
 MIN_PICTURE = 12  # the least height and width of floats that are taken for a picture
-TAKEN = frozenset(  # a row's other columns
-    ["action", "reward", "terminated", "truncated", "valid", "episode_step", "policy_version", HINDSIGHT_GOAL, HINDSIGHT_REWARD]
-)
+OTHER_COLUMNS = frozenset(["action", *(column.name for column in ROW_COLUMNS), HINDSIGHT_GOAL, HINDSIGHT_REWARD])
 
 
-def experience_spec(
-    env: gymnasium.Env, config: EnvConfig, n_step: int, codec: Codec, remembered: tuple[str, ...] = (), hindsight: int = 0
-) -> ExperienceSpec:
+def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: Needs = Needs()) -> ExperienceSpec:  # noqa: B008
     """Builds the spec of a run from an environment's spaces. Images travel with `codec`, vectors as they are.
-    An environment whose image alone tells its state says so by `default_stack = 1`. With each row of an environment that has
-    goals go `hindsight` others.
+    An environment whose image alone tells its state says so by `default_stack = 1`. Where it has no goals, the algorithm
+    does without hindsight.
 
     Raises EnvError, with the reason, for spaces that cannot be fields or actions.
     """
@@ -53,15 +51,13 @@ def experience_spec(
         _check_size(fields)
         stacked = any(isinstance(leaf, spaces.Box) and len(leaf.shape) == 4 for _, leaf in found if is_image(leaf))
         stack = getattr(env.unwrapped, "default_stack", IMAGE_STACK if images and not stacked else 1)
-        return ExperienceSpec(
+        half = ExperienceSpec(
             fields,
             _action(env.action_space),
             chunk_length=config.chunk_length or _chunk_length(fields, IMAGE_CHUNK if images else VECTOR_CHUNK),
             stack=config.stack or stack,
-            n_step=n_step,
-            remembered=remembered,
-            hindsight=hindsight if has_goals(env) else 0,
         )
+        return join(half, needs if has_goals(env) else msgspec.structs.replace(needs, goals=0))
     except (SpecError, EnvError) as error:
         raise EnvError(f"{config.id}: {error}") from error
 
@@ -97,7 +93,7 @@ def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iter
         for key, sub in parts:
             yield from leaves(sub, None if observation is None else observation[key], f"{name}.{key}" if name else str(key))
     else:  # an entry called `reward`, say, would have the name of another column
-        yield (f"observation.{name}" if name in TAKEN else name or "observation"), space, observation
+        yield (f"observation.{name}" if name in OTHER_COLUMNS else name or "observation"), space, observation
 
 
 def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
@@ -169,38 +165,38 @@ def _picture_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (math.prod(stack) * channels, height, width)
 
 
-def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Field:
+def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Column:
     """The field of one leaf space."""
     if isinstance(space, spaces.Box):
         if is_image(space):
             return _image_field(name, space, quantise, codec)
         if quantise and space.dtype is not None and space.dtype.kind == "f":
             return _quantised(name, space)
-        return Field(name, (math.prod(space.shape),), "<f4")
+        return observed(name, (math.prod(space.shape),), "<f4")
     if isinstance(space, spaces.Discrete):
-        return Field(name, (int(space.n),), "<f4")
+        return observed(name, (int(space.n),), "<f4")
     if isinstance(space, spaces.MultiDiscrete):
-        return Field(name, (int(space.nvec.sum()),), "<f4")
+        return observed(name, (int(space.nvec.sum()),), "<f4")
     if isinstance(space, spaces.MultiBinary):
-        return Field(name, (int(np.prod(space.shape)),), "<f4")
+        return observed(name, (int(np.prod(space.shape)),), "<f4")
     raise EnvError(
         f"observation {name!r}: {type(space).__name__} spaces are not supported, "
         "only Box, Discrete, MultiDiscrete, MultiBinary, and Dicts and Tuples of them; wrap the environment"
     )
 
 
-def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> Field:
+def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> Column:
     """The field of a picture. Bytes become values from 0 to 1; so do floats that go further."""
     shape = _picture_shape(space.shape)
     if space.dtype == np.uint8:
-        return Field(name, shape, "|u1", scale=1 / 255, codec=codec)
+        return observed(name, shape, "|u1", scale=1 / 255, codec=codec)
     if quantise:
         return msgspec.structs.replace(_quantised(name, space), shape=shape, codec=codec)
     greatest = float(max(space.high.max(), -space.low.min()))
-    return Field(name, shape, "<f4", scale=1 / greatest if 1 < greatest <= MAX_BOUND else 1.0, codec=codec)
+    return observed(name, shape, "<f4", scale=1 / greatest if 1 < greatest <= MAX_BOUND else 1.0, codec=codec)
 
 
-def _check_size(fields: tuple[Field, ...]) -> None:
+def _check_size(fields: tuple[Column, ...]) -> None:
     """Raises EnvError for an observation that is empty, or too large to learn from."""
     for field in fields:
         if 0 in field.shape:
@@ -215,7 +211,7 @@ def _check_size(fields: tuple[Field, ...]) -> None:
         )
 
 
-def _chunk_length(fields: tuple[Field, ...], usual: int) -> int:
+def _chunk_length(fields: tuple[Column, ...], usual: int) -> int:
     """The usual length, or less where rows are so large that a chunk would go beyond CHUNK_BYTES."""
     row_bytes = sum(field.row_bytes for field in fields)
     while usual > 1 and usual * row_bytes > CHUNK_BYTES:
@@ -223,7 +219,7 @@ def _chunk_length(fields: tuple[Field, ...], usual: int) -> int:
     return usual
 
 
-def _quantised(name: str, space: spaces.Box) -> Field:
+def _quantised(name: str, space: spaces.Box) -> Column:
     """A float Box at rest as uint8: 256 levels from its least to its greatest bound."""
     low, high = float(space.low.min()), float(space.high.max())
     if not (-MAX_BOUND <= low < high <= MAX_BOUND):
@@ -231,7 +227,7 @@ def _quantised(name: str, space: spaces.Box) -> Field:
             f"observation {name!r}: env.quantise needs finite bounds, these are {low:g} to {high:g}; "
             "bound the space or leave env.quantise off"
         )
-    return Field(name, (math.prod(space.shape),), "|u1", scale=(high - low) / 255, offset=low)
+    return observed(name, (math.prod(space.shape),), "|u1", scale=(high - low) / 255, offset=low)
 
 
 def _action(space: spaces.Space) -> Categorical | Continuous:

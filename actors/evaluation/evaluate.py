@@ -172,7 +172,7 @@ def check_same(settings: ActorSettings) -> None:
     """Raises EnvError where the environment shows or wants something else than the policy was made for."""
     env = make_env(settings.env)
     try:
-        found = experience_spec(env, settings.env, settings.spec.n_step, "none")
+        found = experience_spec(env, settings.env, "none")
     finally:
         env.close()
     for ours, theirs in ((_seen(found), _seen(settings.spec)), (found.action, settings.spec.action)):

@@ -13,7 +13,7 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
-from transport.experience import Categorical, Continuous, ExperienceSpec, Field
+from transport.experience import Categorical, Column, Continuous, ExperienceSpec
 
 MOST_STEPS = 100  # of the episode that is drawn for `headrace envs --check`
 MOMENTS = 5  # rows of frames that are drawn of an image
@@ -57,7 +57,7 @@ def show(config: EnvConfig, path: Path | None = None) -> None:
 def draw(config: EnvConfig, path: Path, steps: int) -> None:
     """Takes `steps` random steps in one environment and writes a PNG of them. Raises EnvError, or OSError for `path`."""
     env = make_env(config)
-    spec = experience_spec(env, config, n_step=1, codec="none")
+    spec = experience_spec(env, config, codec="none")
     env.close()
     moments = _live(config, spec, max(steps, 1))
     panels = [_Frames(field, moments) if _is_image(field) else _observed(field, moments) for field in spec.fields]
@@ -97,14 +97,14 @@ def _random_action(spec: ExperienceSpec, random: np.random.Generator) -> np.ndar
     return random.uniform(spec.action.low, spec.action.high).astype(np.float32)
 
 
-def _is_image(field: Field) -> bool:
+def _is_image(field: Column) -> bool:
     return len(field.shape) >= 2
 
 
 class _Frames:
     """The stacked frames of an image field at a few moments, one row for each moment."""
 
-    def __init__(self, field: Field, moments: list[_Moment]) -> None:
+    def __init__(self, field: Column, moments: list[_Moment]) -> None:
         chosen = sorted({round(i * (len(moments) - 1) / (MOMENTS - 1)) for i in range(MOMENTS)})
         self._field, self._moments = field, [moments[i] for i in chosen]
         self._stack = len(moments[0].stacked[field.name])
@@ -158,7 +158,7 @@ class _Heat:
         axes.set_title(self._title, fontsize=10)
 
 
-def _observed(field: Field, moments: list[_Moment]) -> _Heat:
+def _observed(field: Column, moments: list[_Moment]) -> _Heat:
     values = np.stack([moment.stacked[field.name][-1].reshape(-1) for moment in moments]).astype(np.float64)  # [T, D]
     entries = min(values.shape[1], MAX_ENTRIES)
     cut = f", the first {entries}" if entries < values.shape[1] else ""

@@ -23,7 +23,7 @@ from actors.envs.preflight import Tried, preflight
 from deploy import runs
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli import access
-from deploy.config.algorithm import builtin_algorithms, needs, takes_rollouts
+from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import changes_refused_on_resume, validate
 from deploy.config.errors import ConfigError
 from deploy.config.files import Layer, Tree, write_config
@@ -35,7 +35,8 @@ from deploy.supervision.reports import own_cores
 from learner.algorithms.base import ActionKind, make_algorithm
 from learner.config import LearnerConfig
 from replay.table import capacity
-from transport.experience import Categorical, ExperienceSpec, read_spec
+from replay.table.layout import layout
+from transport.experience import Categorical, ExperienceSpec, SpecError, read_spec, write_spec
 from transport.names import nearest
 from transport.run_dir import RunDir, write_atomically
 
@@ -80,7 +81,7 @@ class Launch:
         """Writes the files that every process of the run reads. To be called under the run's lock."""
         self.run.create()
         write_atomically(self.run.config, write_config(self.config))
-        write_atomically(self.run.spec, msgspec.json.encode(self.spec))
+        write_atomically(self.run.spec, write_spec(self.spec))
         write_atomically(self.run.spaces, msgspec.json.encode(self.spaces))
 
     def resume_notice(self) -> str:
@@ -93,7 +94,7 @@ class Launch:
             else "no checkpoint was written, so the learner begins anew"
         )
         items = _items_held(self.run)
-        if takes_rollouts(self.config, self.spec):
+        if self.spec.unit == "rollouts":
             replay = "rollouts are collected anew"
         elif not (self.config.replay.durable and any(self.run.segments.glob("*.segment"))):
             replay = "the replay buffer starts empty"
@@ -182,7 +183,7 @@ def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Run
 def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     """Where whole rollouts are learned from: a batch is a multiple of what all environments collect in a chunk each, or some
     would wait for the next one and be too old by then. Raises ConfigError where another setting does not fit that."""
-    if not takes_rollouts(config, spec):
+    if spec.unit != "rollouts":
         return config
     environments, processes = config.actors.count * config.actors.envs_per_actor, config.learner.processes
     wave, wanted = environments * spec.chunk_length, config.learner.batch_size
@@ -248,9 +249,7 @@ def _check_environment(config: RunConfig) -> Tried:
     began, python = time.monotonic(), config.deploy.actor_python
     try:
         command, environment = python_command("actors.envs.preflight", python=python), child_environment(python)
-        wanted, codec = needs(config), config.replay.codec
-        columns = tuple(column.name for column in wanted.columns)
-        tried = preflight(config.env, wanted.n_step, codec, columns, command, environment, wanted.goals)
+        tried = preflight(config.env, config.replay.codec, needs(config), command, environment)
     except BaseException:
         print("failed", flush=True)
         raise
@@ -302,16 +301,15 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
             f"{config.env.id} has {describe_actions(spec)}, and --algo {config.algorithm.name} has no {kind} actions: "
             f"--algo {' or '.join(able)}"
         )
-    if takes_rollouts(config, spec) != (config.replay.selector == "fifo"):
-        raise ConfigError(
-            f"--replay.selector {config.replay.selector} is not for --algo {config.algorithm.name}: fifo serves whole rollouts, "
-            "each once; leave --replay.selector out"
-        )
     try:
         capacity.slots(spec, config.replay, _lent(config, spec))
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if stopped and run.spec.exists() and read_spec(run.spec.read_bytes()).digest != spec.digest:
+    try:
+        recorded = read_spec(run.spec.read_bytes()) if stopped and run.spec.exists() else spec
+    except SpecError as error:
+        raise ConfigError(f"run {run.name}: {error}") from error
+    if recorded.digest != spec.digest:
         raise ConfigError(
             f"run {run.name} recorded other experience than {config.env.id} gives now "
             f"(observation, action, stack, n_step or chunk); {ANEW}"
@@ -335,7 +333,7 @@ def describe_actions(spec: ExperienceSpec) -> str:
 
 
 def _lent(config: RunConfig, spec: ExperienceSpec) -> int:
-    return config.learner.lent(spec.chunk_length, takes_rollouts(config, spec))
+    return config.learner.leased(spec)
 
 
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
@@ -345,8 +343,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
     wanted = ring + capacity.overhead_bytes(spec, config.replay, lent)
     memory = psutil.virtual_memory().available
     folder, disk = _disk(run)
-    rollouts = takes_rollouts(config, spec)
-    batch = lent * (spec.rows(spec.chunk_length) if rollouts else spec.history + 1 + spec.n_step) * spec.row_bytes
+    batch = layout(spec, lent).slot_bytes
     shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
     checks = [
         (wanted <= memory,
@@ -363,7 +360,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
 
 def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
     """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
-    if not config.replay.durable or takes_rollouts(config, spec):
+    if not config.replay.durable or spec.unit == "rollouts":
         return ""
     rows = capacity.slots(spec, config.replay, _lent(config, spec)) * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)

@@ -8,10 +8,10 @@ from deploy.config.errors import ConfigError
 from deploy.config.files import Tree
 from deploy.config.run import RunConfig
 from learner.algorithms.base import ALGORITHMS, DEFAULT, Algorithm, Needs, find_algorithm, make_algorithm
-from transport.experience import Categorical, ExperienceSpec, Field
+from transport.experience import Categorical, ExperienceSpec, observed
 from transport.names import Named, UnknownName
 
-UNKNOWN = ExperienceSpec((Field("observation", (1,), "<f4"),), Categorical(1), 1)  # of an environment not tried yet
+UNKNOWN = ExperienceSpec((observed("observation", (1,), "<f4"),), Categorical(1), 1)  # of an environment not tried yet
 
 
 def find(given: Tree) -> type[Algorithm]:

@@ -13,7 +13,9 @@ Tree = dict[str, Any]
 FORMAT = 2  # of config.toml; format 1 did not say so
 RENAMED: dict[str, str] = {}  # old dotted key: new dotted key, of the same section
 # A value that a key no longer takes, and what the error says to do. An older run's config.toml just loses it.
-WITHDRAWN: dict[tuple[str, object], str] = {}
+WITHDRAWN: dict[tuple[str, object], str] = {
+    ("replay.selector", "fifo"): "leave it out: an algorithm that learns from rollouts gets them oldest first, each once",
+}
 
 
 def new_name(key: str) -> str | None:

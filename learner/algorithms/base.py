@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from learner.algorithms.hindsight import has_goals, hindsight_columns
 from learner.inference.base import Inference
-from transport.experience import Columns, ExperienceSpec, Field
+from transport.experience import Column, Columns, ExperienceSpec, Unit
 from transport.names import FIXED as FIXED
 from transport.names import Named, UnknownName, find
 
@@ -29,8 +30,6 @@ Tree = dict[str, Any]
 Mode = Literal["explore", "stochastic", "greedy", "random"]
 Limit = Literal["learner", "actors"]
 ActionKind = Literal["categorical", "masked", "continuous"]
-# Steps, each drawn often; whole chunks, each drawn often; whole chunks, each drawn once, oldest first.
-Unit = Literal["transitions", "sequences", "rollouts"]
 
 ALGORITHMS = {
     "dqn": "learner.algorithms.dqn.algorithm:Dqn",
@@ -51,7 +50,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     n_step: int = 1
     burn_in: int = 0
     goals: int = 0  # hindsight goals per row; none where the environment has none
-    columns: tuple[Field, ...] = ()
+    columns: tuple[Column, ...] = ()
 
 
 class ActionBatch(NamedTuple):
@@ -132,7 +131,14 @@ def make_algorithm(choice: Named) -> Algorithm:
 
 
 def join(env: ExperienceSpec, needs: Needs) -> ExperienceSpec:
-    """The run's spec: what the environment gives and what the algorithm wants of it."""
+    """The run's spec: what the environment gives and what the algorithm wants of it. Raises SpecError."""
+    goals = needs.goals if has_goals(env) else 0
+    hindsight = hindsight_columns(env, goals) if goals else ()
     return msgspec.structs.replace(
-        env, n_step=needs.n_step, remembered=tuple(column.name for column in needs.columns), hindsight=needs.goals
+        env,
+        unit=needs.unit,
+        n_step=needs.n_step,
+        burn_in=needs.burn_in,
+        goals=goals,
+        extras=(*env.extras, *needs.columns, *hindsight),
     )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from learner.algorithms.dqn.config import DqnConfig
 from learner.updates import dense
-from transport.experience import Categorical, ExperienceSpec, Field
+from transport.experience import Categorical, Column, ExperienceSpec
 
 # To ask torch about another is an error; mps came with later torches. Asked here, since compilers cannot follow the question.
 AUTOCAST_TYPES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "privateuseone")))
@@ -60,7 +60,7 @@ def autocasts(device_type: str) -> bool:
     return device_type in AUTOCAST_TYPES and torch.is_autocast_enabled(device_type)
 
 
-def is_image(field: Field) -> bool:
+def is_image(field: Column) -> bool:
     """Whether a field is a picture, [C, H, W] or [H, W] in uint8. Everything else is a vector, whatever its shape."""
     return field.dtype == "|u1" and len(field.shape) in (2, 3)
 
@@ -68,7 +68,7 @@ def is_image(field: Field) -> bool:
 class Torso(nn.Module):
     """One field's features: [B, stack, *shape] as stored -> [B, features]. A stack becomes channels, or a longer vector."""
 
-    def __init__(self, field: Field, stack: int, layers: nn.Sequential, features: int, image: bool) -> None:
+    def __init__(self, field: Column, stack: int, layers: nn.Sequential, features: int, image: bool) -> None:
         """Takes the layers that follow dequantisation."""
         super().__init__()
         self.scale, self.offset, self.shape = field.scale, field.offset, (stack, *field.shape)
@@ -103,7 +103,7 @@ class Torso(nn.Module):
         return torch.channels_last if first.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
 
 
-def image_torso(field: Field, stack: int, batch_norm: bool) -> Torso:
+def image_torso(field: Column, stack: int, batch_norm: bool) -> Torso:
     """Convolutions of Mnih et al. 2015 (doi:10.1038/nature14236, Methods), or 3x3 ones where an image is too small.
 
     With `batch_norm` every convolution is normalised before its ReLU, and has no bias since the normalisation has one.
@@ -121,12 +121,12 @@ def image_torso(field: Field, stack: int, batch_norm: bool) -> Torso:
     return Torso(field, stack, nn.Sequential(*layers, nn.Flatten()), channels * height * width, image=True)
 
 
-def bare_torso(field: Field, stack: int) -> Torso:
+def bare_torso(field: Column, stack: int) -> Torso:
     """Nothing but dequantisation, flattened."""
     return Torso(field, stack, nn.Sequential(), stack * math.prod(field.shape), image=False)
 
 
-def vector_torso(field: Field, stack: int, hidden: int) -> Torso:
+def vector_torso(field: Column, stack: int, hidden: int) -> Torso:
     """One hidden layer over the flattened stack."""
     inputs = stack * math.prod(field.shape)
     return Torso(field, stack, nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(inplace=True)), hidden, image=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,25 +31,21 @@ class Batch(NamedTuple):
     steps: Tensor  # [B] int64: m, at least 1
     terminated: Tensor  # [B] bool: the episode terminated within the m steps
     probability: Tensor  # [B] float: the probability with which the item was drawn
-    population: Tensor | int  # items in the table when the batch was drawn
-    hindsight_goal: Tensor | None = None  # [B, k, *shape] as stored: goals that the same episode achieved later
-    hindsight_reward: Tensor | None = None  # [B, k] float32: r_t for each of them
+    extras: dict[str, Tensor] = {}  # {name: [B, …]}: the spec's further columns, as stored
 
     def part(self, start: int, stop: int) -> Batch:
         """Items start … stop-1: views, no copies."""
-        return Batch(
-            {name: rows[start:stop] for name, rows in self.observation.items()},
-            self.observation_index[start:stop],
-            self.next_index[start:stop],
-            self.action[start:stop],
-            self.reward[start:stop],
-            self.steps[start:stop],
-            self.terminated[start:stop],
-            self.probability[start:stop],
-            self.population,
-            None if self.hindsight_goal is None else self.hindsight_goal[start:stop],
-            None if self.hindsight_reward is None else self.hindsight_reward[start:stop],
-        )
+        return self.each(lambda rows: rows[start:stop])
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with each of its tensors changed."""
+        changed: list[Any] = [
+            {name: change(rows) for name, rows in value.items()} if isinstance(value, dict) else change(value) for value in self
+        ]
+        return Batch(*changed)
+
+    def tensors(self) -> list[Tensor]:
+        return [rows for value in self for rows in (value.values() if isinstance(value, dict) else (value,))]
 
 
 class Divisible(Protocol):

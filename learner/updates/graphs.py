@@ -58,13 +58,13 @@ class Recorded:
 
     def __init__(self, optimiser: Optimiser, algorithm: Algorithm[Batch], batch: Batch, graph: Graph) -> None:
         """Records it for batches like this one, and does not do it."""
-        self._batch = _copied(batch)
+        self._batch = batch.each(torch.clone)
         self._graph = graph
         self._answer = graph.record(lambda: optimiser.compute(algorithm, self._batch))
 
     def __call__(self, batch: Batch) -> Answer:
         """Does the update by another batch."""
-        for mine, theirs in zip(_tensors(self._batch), _tensors(batch), strict=True):
+        for mine, theirs in zip(self._batch.tensors(), batch.tensors(), strict=True):
             mine.copy_(theirs)
         self._graph.launch()
         return self._answer
@@ -128,13 +128,3 @@ def _restore(state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for tensor, value in zip(state, values, strict=True):
             tensor.copy_(value)
-
-
-def _tensors(batch: Batch) -> list[Tensor]:
-    single = [value for value in batch if isinstance(value, Tensor)]
-    return [*batch.observation.values(), *single]
-
-
-def _copied(batch: Batch) -> Batch:
-    parts = {name: value.clone() for name, value in batch._asdict().items() if isinstance(value, Tensor)}
-    return batch._replace(observation={name: rows.clone() for name, rows in batch.observation.items()}, **parts)

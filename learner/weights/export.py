@@ -18,7 +18,7 @@ from torch import nn
 
 from learner.algorithms.base import make_algorithm, read_algorithm
 from learner.weights.checkpoint import CheckpointError, load_into, read, write
-from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 
@@ -30,7 +30,7 @@ def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
     spec = read_spec(run_dir.spec.read_bytes())
     if metadata.get("spec_digest") != spec.digest:
         raise CheckpointError(f"run {run_dir.name}: the weights were made for another experience spec than spec.json describes")
-    metadata |= {"run": run_dir.name, "config": json.dumps(config), "spec": msgspec.json.encode(spec).decode()}
+    metadata |= {"run": run_dir.name, "config": json.dumps(config), "spec": write_spec(spec).decode()}
     if run_dir.spaces.is_file():  # runs of older versions have none
         metadata["spaces"] = run_dir.spaces.read_text(encoding="utf-8")
     write(out, dict(weights), metadata)

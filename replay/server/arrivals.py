@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from replay.table.table import RejectedChunk, check_values
+from replay.table.checks import RejectedChunk, check_chunk
 from transport.compression import CorruptChunk, crc32, unpack_chunk
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.messages import Insert
@@ -72,17 +72,18 @@ def regrouped(message: Insert, parts: list[bytes]) -> list[bytes]:
     return [payload[end - size : end] for end, size in zip(ends, message.sizes, strict=True)]
 
 
-def read_arrival(spec: ExperienceSpec, message: Insert, parts: list[bytes], room: Columns, streams: int) -> Chunk:
+def read_arrival(spec: ExperienceSpec, pending: Pending, room: Columns, reward_limit: float) -> Chunk:
     """A chunk whose large columns lie in `room`. Raises RejectedChunk for one that is not fit to be learned from."""
+    message, parts = pending.message, pending.parts
     try:
         if message.length > spec.chunk_length:
             raise CorruptChunk(f"{message.length} items")
-        if message.stream >= streams:
-            raise CorruptChunk(f"stream {message.stream} of {streams}")
+        if message.stream >= pending.writer.streams:
+            raise CorruptChunk(f"stream {message.stream} of {pending.writer.streams}")
         if crc32(parts) != message.crc32:
             raise CorruptChunk("checksum differs")
         chunk = Chunk(message.stream, message.length, unpack_chunk(spec, message.length, parts, room))
     except CorruptChunk as error:
         raise RejectedChunk(str(error)) from error
-    check_values(spec, chunk)
+    check_chunk(spec, chunk, reward_limit)
     return chunk

@@ -12,12 +12,11 @@ from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.server.arrivals import Pending, Writer, read_arrival
 from replay.table.capacity import overhead_bytes
-from replay.table.storage import batch_layout
-from replay.table.table import RejectedChunk, Table, check_rewards
+from replay.table.checks import RejectedChunk
+from replay.table.table import Table
 from transport.experience import ExperienceSpec
-from transport.messages import Insert, SampleRequest
+from transport.messages import SampleRequest
 from transport.metrics import Metrics, Record
-from transport.slab import Layout
 
 CHUNKS_PER_TURN = 8  # then batches again: inserting takes its time, receiving does not
 CHUNKS_OF_CREDIT = 8
@@ -44,15 +43,6 @@ class Items:
         self.pending: deque[Pending] = deque()
         self.advanced: set[Writer] = set()
         self._writers = 1
-
-    def refusal(self, rollouts: bool) -> str:
-        """Items only."""
-        selector = self._config.selector
-        return f"draws rollouts, but replay.selector is {selector}: set replay.selector to fifo" if rollouts else ""
-
-    def layout(self, batch_size: int) -> Layout:
-        """`batch_size` items."""
-        return batch_layout(self._spec, batch_size)
 
     def connect(self, batch: int, lent: int) -> None:
         """The limiter leaves room for what learners may have asked for."""
@@ -90,12 +80,12 @@ class Items:
         for _ in range(CHUNKS_PER_TURN):
             if not self.pending or self.holds:
                 return
-            self._insert(*self.pending.popleft())
+            self._insert(self.pending.popleft())
 
-    def _insert(self, writer: Writer, message: Insert, parts: list[bytes]) -> None:
+    def _insert(self, pending: Pending) -> None:
+        writer, message, parts = pending
         try:
-            chunk = read_arrival(self._spec, message, parts, self.table.vacant(), writer.streams)
-            check_rewards(self._spec, chunk, self._config.reward_limit)
+            chunk = read_arrival(self._spec, pending, self.table.vacant(), self._config.reward_limit)
         except RejectedChunk:  # its sequence is acknowledged all the same, so that its sender goes on
             self._metrics.count("rejected")
             writer.rejected += 1
@@ -114,11 +104,6 @@ class Items:
             return None
         self.table.sample(arrays)
         return len(arrays["key"])
-
-    @property
-    def population(self) -> int:
-        """The table's size."""
-        return self.table.size
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """Keys that are gone are left out, and what cannot be a priority."""

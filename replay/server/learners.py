@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from replay.table.base import Source
+from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.messages import (
     PROTOCOL,
@@ -69,7 +70,7 @@ class Serving:
         self, spec: ExperienceSpec, source: Source, server: Server, metrics: Metrics, incarnation: int, lent: int = 0
     ) -> None:
         """`incarnation`: the replay server's; `lent`: items, or chunks of rollouts, that learners' slots should hold in all."""
-        self._most_lent_bytes = max(2 * source.layout(lent).slot_bytes, LENT_BYTES)
+        self._most_lent_bytes = max(2 * layout(spec, lent).slot_bytes, LENT_BYTES)
         self._spec, self._source, self._server, self._metrics, self._incarnation = spec, source, server, metrics, incarnation
         self._learners: list[Learner] = []  # whose turn it is comes first
 
@@ -81,10 +82,7 @@ class Serving:
     def on_hello(self, peer: bytes, hello: SamplerHello) -> None:
         """A learner greets: a new one, or the one that is there."""
         self._server.offence(peer, "greetings without end", GREETING)
-        reason = mismatch(self._spec, hello)
-        if not reason and (refusal := self._source.refusal(hello.rollouts)):
-            reason = f"{hello.name} {refusal}"
-        if reason:
+        if reason := mismatch(self._spec, hello):
             self._server.send(peer, Refused(reason))
             return
         known = self._of(peer)
@@ -93,10 +91,10 @@ class Serving:
             if len(self._learners) >= MOST_LEARNERS:
                 self._server.send(peer, Refused(f"{hello.name} would be one learner too many: there are {MOST_LEARNERS}"))
                 return
-            layout = self._source.layout(hello.batch_size)
+            arrays = layout(self._spec, hello.batch_size)
             lent = sum(learner.layout.slot_bytes * learner.slots for learner in self._learners)
-            if lent + layout.slot_bytes * hello.slots > self._most_lent_bytes:
-                what = f"{hello.slots} slots of {layout.slot_bytes:,} bytes"
+            if lent + arrays.slot_bytes * hello.slots > self._most_lent_bytes:
+                what = f"{hello.slots} slots of {arrays.slot_bytes:,} bytes"
                 self._server.send(
                     peer, Refused(f"{hello.name} asks for {what}; for all there are {self._most_lent_bytes:,} bytes")
                 )
@@ -104,11 +102,11 @@ class Serving:
             slab = None
             if hello.slab:
                 try:
-                    slab = Slab.open(layout, hello.slots, hello.slab)
+                    slab = Slab.open(arrays, hello.slots, hello.slab)
                 except SlabError:
                     pass  # another host, or another user's: the raw parts reach it all the same
-            scratch = np.zeros(0 if slab else layout.slot_bytes, np.uint8)
-            known = Learner(hello.name, hello.incarnation, peer, layout, slab, hello.slots, hello.batch_size, scratch)
+            scratch = np.zeros(0 if slab else arrays.slot_bytes, np.uint8)
+            known = Learner(hello.name, hello.incarnation, peer, arrays, slab, hello.slots, hello.batch_size, scratch)
             self._learners.append(known)
             self._source.connect(*self._wanted())
         known.requests.clear()  # once welcome it asks again for whatever it has not got
@@ -195,7 +193,7 @@ class Serving:
             self._learners.append(self._learners.pop(0))
             self._metrics.count("sampled_items", items)
             parts = () if learner.slab else cut(learner.scratch.data)
-            if not self._server.send(learner.peer, Sample(request.slot, request.generation, self._source.population), parts):
+            if not self._server.send(learner.peer, Sample(request.slot, request.generation), parts):
                 self._drop([learner])
 
     def reassure(self) -> None:

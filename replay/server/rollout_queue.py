@@ -10,12 +10,11 @@ import numpy as np
 from replay.config import ReplayConfig
 from replay.server.arrivals import Pending, Writer, read_arrival
 from replay.table import capacity
-from replay.table.storage import resting_columns, rollout_array, rollout_layout
-from replay.table.table import RejectedChunk, check_rewards
+from replay.table.checks import RejectedChunk
+from replay.table.layout import array_name
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.messages import SampleRequest
 from transport.metrics import Metrics, Record
-from transport.slab import Layout
 
 
 class Rollouts:
@@ -32,6 +31,7 @@ class Rollouts:
         capacity.slots(spec, config, lent_chunks)
         self._overhead_bytes = capacity.overhead_bytes(spec, config, lent_chunks)
         self._spec, self._config, self._metrics = spec, config, metrics
+        self._names = tuple((column, array_name(spec, column)) for column in spec.resting)
         self.pending: deque[Pending] = deque()
         self.advanced: set[Writer] = set()
         self._request: SampleRequest | None = None  # the one whose slot is being filled
@@ -42,14 +42,6 @@ class Rollouts:
         self._batch = 0  # chunks of a batch of every learner; 0 while none has been there
         self._streams = 1  # of all writers
         self._shares: dict[Writer, int] = {}  # chunks of a batch that each should bring: together exactly the batch
-
-    def refusal(self, rollouts: bool) -> str:
-        """Rollouts only."""
-        return "" if rollouts else "draws items, but replay.selector is fifo: set replay.selector to prioritised or uniform"
-
-    def layout(self, batch_size: int) -> Layout:
-        """`batch_size` chunks."""
-        return rollout_layout(self._spec, batch_size)
 
     def connect(self, batch: int, lent: int) -> None:
         """From the next division on, credit follows the batch: that of all learners together."""
@@ -111,10 +103,9 @@ class Rollouts:
     def _unpack(self, pending: Pending, arrays: dict[str, np.ndarray], oldest_version: int) -> int | None:
         """Fills the next row of a batch and says how many items that are; None, and counted, for what cannot be learned from."""
         at, spec = self._filled, self._spec
-        room: Columns = {column.name: arrays[rollout_array(spec, column.name)][at] for column in resting_columns(spec)}
+        room: Columns = {column.name: arrays[name][at : at + 1].reshape(arrays[name].shape[1:]) for column, name in self._names}
         try:
-            chunk = read_arrival(spec, pending.message, pending.parts, room, pending.writer.streams)
-            check_rewards(spec, chunk, self._config.reward_limit)
+            chunk = read_arrival(spec, pending, room, self._config.reward_limit)
         except RejectedChunk:
             self._metrics.count("rejected")
             pending.writer.rejected += 1
@@ -124,11 +115,14 @@ class Rollouts:
             self._metrics.count("dropped_chunks")
             return None
         rows = spec.rows(chunk.length)
-        for name, target in room.items():
-            if not np.may_share_memory(target, chunk.columns[name]):
-                target[:rows] = chunk.columns[name]
-            target[rows:] = 0
+        for column in spec.resting:
+            target, values = room[column.name], chunk.columns[column.name]
+            if not np.may_share_memory(target, values):
+                target[... if column.once else slice(rows)] = values
+            if not column.once:
+                target[rows:] = 0
         arrays["length"][at] = chunk.length
+        arrays["probability"][at] = 1.0
         arrays["key"][at] = self._next_key + at
         return len(versions)
 
@@ -144,11 +138,6 @@ class Rollouts:
         for writer in self.advanced:
             left = (chunk.message.sequence for chunk in self.pending if chunk.writer is writer)
             writer.inserted = next(left, writer.received)
-
-    @property
-    def population(self) -> int:
-        """Nothing is drawn from among others."""
-        return 0
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """What was drawn is gone."""

@@ -49,7 +49,7 @@ class ReplayServer:
         OSError when the address cannot be bound.
         """
         self.source: Source
-        if config.selector == "fifo":
+        if spec.unit == "rollouts":
             self.source = Rollouts(spec, config, metrics, lent)
         else:
             self.source = Items(spec, config, seed, metrics, folder, going_on, lent)

@@ -11,7 +11,6 @@ import numpy as np
 from replay.server.arrivals import Pending, Writer
 from transport.messages import SampleRequest
 from transport.metrics import Record
-from transport.slab import Layout
 
 
 class Source(Protocol):
@@ -19,12 +18,6 @@ class Source(Protocol):
 
     pending: deque[Pending]  # oldest first
     advanced: set[Writer]  # to be told how far they are
-
-    def refusal(self, rollouts: bool) -> str:
-        """Why a learner that wants rollouts, or items, cannot be served; empty when it can."""
-
-    def layout(self, batch_size: int) -> Layout:
-        """The arrays of a batch."""
 
     def connect(self, batch: int, lent: int) -> None:
         """A learner has come: a batch of each makes `batch` items now, or chunks of rollouts; all their slots hold `lent`."""
@@ -53,10 +46,6 @@ class Source(Protocol):
 
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
         """Fills a batch and says how many items it has; None when it has to wait."""
-
-    @property
-    def population(self) -> int:
-        """Items that a batch is drawn from."""
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """New priorities [N] for keys [N]; returns how many were taken."""

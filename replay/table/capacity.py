@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from replay.config import ReplayConfig
-from replay.table.storage import batch_layout, resting_columns, rollout_layout
-from transport.experience import ExperienceSpec
+from replay.table.layout import layout
+from transport.experience import ExperienceSpec, column_bytes
 
 PROCESS_BYTES = 120_000_000  # interpreter, libraries, buffers of sockets, copies of priorities on their way to the disk
 TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per leaf, and indices come on top
@@ -12,22 +12,21 @@ TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per 
 
 def slot_bytes(spec: ExperienceSpec) -> int:
     """Bytes that a chunk takes, with what it takes to draw its items."""
-    rows = spec.rows(spec.chunk_length)
-    return rows * sum(column.row_bytes for column in resting_columns(spec)) + spec.chunk_length * (1 + TREE_BYTES_PER_ITEM)
+    return column_bytes(spec.resting, spec.rows(spec.chunk_length)) + spec.chunk_length * (1 + TREE_BYTES_PER_ITEM)
 
 
 def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent: int) -> int:
-    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent` items, or chunks (fifo)."""
-    if config.selector == "fifo":  # what waits for a batch may take more than the receive budget
-        return PROCESS_BYTES + max(config.receive_bytes, lent * spec.chunk_bytes) + rollout_layout(spec, lent).slot_bytes
-    return PROCESS_BYTES + config.receive_bytes + batch_layout(spec, lent).slot_bytes
+    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent` items, or chunks."""
+    if spec.unit == "rollouts":  # what waits for a batch may take more than the receive budget
+        return PROCESS_BYTES + max(config.receive_bytes, lent * spec.chunk_bytes) + layout(spec, lent).slot_bytes
+    return PROCESS_BYTES + config.receive_bytes + layout(spec, lent).slot_bytes
 
 
 def slots(spec: ExperienceSpec, config: ReplayConfig, lent: int = 0) -> int:
-    """Chunks that can be held, one slot being kept vacant; fifo holds none. Raises ValueError, with one line, if too few."""
+    """Chunks that can be held, one slot being kept vacant; 0 of rollouts. Raises ValueError, with one line, if too few."""
     length, size = spec.chunk_length, slot_bytes(spec)
     overhead = overhead_bytes(spec, config, lent)
-    if config.selector == "fifo":
+    if spec.unit == "rollouts":
         if overhead > config.budget_bytes:
             raise ValueError(
                 f"replay.budget_bytes {config.budget_bytes:,} leaves no room for {overhead:,} bytes of chunks that wait, "

@@ -8,46 +8,11 @@ from replay.config import ReplayConfig
 from replay.log.state import TableState
 from replay.table.capacity import slot_bytes
 from replay.table.capacity import slots as slots_that_fit
+from replay.table.layout import PRIORITY
 from replay.table.limiter import Limiter
 from replay.table.selectors import make_selector
 from replay.table.storage import Storage
-from transport.experience import HINDSIGHT_REWARD, INITIAL_PRIORITY, Categorical, Chunk, Columns, ExperienceSpec
-
-
-class RejectedChunk(ValueError):
-    """A chunk whose values cannot be learned from: the text says why."""
-
-
-def check_values(spec: ExperienceSpec, chunk: Chunk) -> None:
-    """Raises RejectedChunk for what would break a learner: actions that do not exist, numbers that are none, wild counts.
-
-    An initial priority may be anything: what cannot be one counts as unknown.
-    """
-    columns = chunk.columns
-    used = columns["valid"] != 0
-    if isinstance(spec.action, Categorical):
-        action = columns["action"][used]
-        if action.size and (action.min() < 0 or action.max() >= spec.action.n):
-            raise RejectedChunk(f"an action outside 0 to {spec.action.n - 1}")
-    elif not np.isfinite(columns["action"][used]).all():
-        raise RejectedChunk("an action that is not finite")
-    for name in ("reward", *(name for name in spec.remembered if name != INITIAL_PRIORITY)):
-        if not np.isfinite(columns[name][used]).all():
-            raise RejectedChunk(f"a {name} that is not finite")
-    for name in ("episode_step", "policy_version"):
-        if columns[name].min() < 0:
-            raise RejectedChunk(f"a negative {name}")
-    for field in (*spec.fields, *spec.hindsight_columns):
-        if field.dtype.startswith("<f") and not np.isfinite(columns[field.name]).all():
-            raise RejectedChunk(f"{field.name} is not finite")
-
-
-def check_rewards(spec: ExperienceSpec, chunk: Chunk, limit: float) -> None:
-    """Raises RejectedChunk for rewards further from 0 than any environment's: finite, but one would outweigh all others."""
-    used = chunk.columns["valid"] != 0
-    for name in ("reward", *([HINDSIGHT_REWARD] if spec.hindsight else [])):
-        if (np.abs(chunk.columns[name][used]) > limit).any():
-            raise RejectedChunk(f"a {name} beyond replay.reward_limit {limit:g}")
+from transport.experience import Chunk, Columns, ExperienceSpec
 
 
 class Table:
@@ -101,7 +66,7 @@ class Table:
         return self._storage.room(self._next_chunk % self._storage.slots)
 
     def insert(self, chunk: Chunk) -> int:
-        """Stores a chunk that passes `check_values`, evicting the oldest when full; returns how many items it brought."""
+        """Stores a chunk that passes `check_chunk`, evicting the oldest when full; returns how many items it brought."""
         items = self._store(chunk)
         self.inserted_items += items
         self.limiter.inserted(items, self.size)
@@ -123,7 +88,7 @@ class Table:
     def _initial_priorities(self, chunk: Chunk) -> np.ndarray:
         """[chunk_length] float64 of a chunk's items, NaN where none is known; what cannot be a priority counts as unknown."""
         priorities = np.full(self._length, np.nan)
-        sent = chunk.columns.get(INITIAL_PRIORITY)
+        sent = chunk.columns.get(PRIORITY)
         if sent is not None:
             items = sent[self.spec.history : self.spec.history + chunk.length]
             priorities[: chunk.length] = np.where(np.isfinite(items) & (items >= 0), items, np.nan)
@@ -140,7 +105,7 @@ class Table:
         return self.size > 0 and self.limiter.can_sample(self.size)
 
     def sample(self, out: dict[str, np.ndarray]) -> None:
-        """Draws a batch into arrays of `batch_layout`."""
+        """Draws a batch into arrays of `layout`."""
         count = len(out["key"])
         leaves, probability = self._selector.sample(count)
         self._storage.gather(leaves, out)

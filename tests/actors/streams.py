@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from actors.chunker import Chunker
-from transport.experience import Categorical, Chunk, Continuous, ExperienceSpec, Field
+from tests.transport.columns import scalars
+from transport.experience import Categorical, Chunk, Column, Continuous, ExperienceSpec, observed
 
 Rows = list[dict[str, Any]]
 NEVER_SECONDS = 1e9
@@ -19,10 +20,10 @@ def make_spec(
     stack: int,
     n_step: int,
     action: Categorical | Continuous | None = None,
-    remembered: tuple[str, ...] = ("log_prob",),
+    extras: tuple[Column, ...] = scalars("log_prob"),
 ) -> ExperienceSpec:
-    fields = (Field("image", (2, 3), "|u1"), Field("place", (), "<f4"))
-    return ExperienceSpec(fields, action or Categorical(5), length, stack, n_step, remembered)
+    fields = (observed("image", (2, 3), "|u1"), observed("place", (), "<f4"))
+    return ExperienceSpec(fields, action or Categorical(5), length, stack, n_step, extras=extras)
 
 
 class Clock:
@@ -67,7 +68,7 @@ class Streams:
     def last_row(self, k: int, observation: dict[str, np.ndarray]) -> dict[str, Any]:
         action = next(column for column in self.spec.columns if column.name == "action")
         nothing = {"action": np.zeros(action.shape), "reward": 0, "terminated": 0, "truncated": 0, "valid": 0}
-        nothing |= dict.fromkeys(self.spec.remembered, 0)
+        nothing |= {column.name: column.default or 0 for column in self.spec.extras}
         seen = {name: values[k] for name, values in observation.items()}
         return {**seen, **nothing, "episode_step": self.age[k], "policy_version": self.version}
 
@@ -81,13 +82,13 @@ class Streams:
         else:
             action = self.random.random((self.count, len(self.spec.action.low)), np.float32)
         reward = self.random.random(self.count, np.float32)
-        remembered = {name: self.random.standard_normal(self.count).astype(np.float32) for name in self.spec.remembered}
+        extras = {column.name: self.random.standard_normal(self.count).astype(np.float32) for column in self.spec.extras}
         final, following = self.observe(), self.observe()
         for k in range(self.count):
             self.expected[k].append(
                 {name: values[k] for name, values in self.observation.items()}
                 | {"action": action[k], "reward": reward[k], "terminated": terminated[k], "truncated": truncated[k]}
-                | {name: values[k] for name, values in remembered.items()}
+                | {name: values[k] for name, values in extras.items()}
                 | {"valid": 1, "episode_step": self.age[k], "policy_version": self.version}
             )
             self.age[k] += 1
@@ -96,7 +97,7 @@ class Streams:
             if terminated[k] or truncated[k]:
                 self.age[k] = 0
         chunks = self.take(
-            self.chunker.step(self.observation, action, reward, terminated, truncated, final, self.version, remembered)
+            self.chunker.step(self.observation, action, reward, terminated, truncated, final, self.version, extras)
         )
         self.observation = following
         self.version += 1

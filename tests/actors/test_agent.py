@@ -6,9 +6,9 @@ import numpy as np
 
 from actors.agent import Agent
 from learner.algorithms.base import ActionBatch, Mode
-from transport.experience import Categorical, Columns, ExperienceSpec, Field
+from transport.experience import Categorical, Columns, ExperienceSpec, observed
 
-SPEC = ExperienceSpec((Field("place", (), "<f4"),), Categorical(2), 8, stack=2)
+SPEC = ExperienceSpec((observed("place", (), "<f4"),), Categorical(2), 8, stack=2)
 
 
 class Counting:

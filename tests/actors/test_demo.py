@@ -19,6 +19,7 @@ from actors.evaluation.demo import Film, main
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import build_network
 from learner.weights import checkpoint
+from transport.experience import write_spec
 from transport.run_dir import RunDir
 
 
@@ -51,10 +52,10 @@ def make_run(path: Path, env_id: str) -> RunDir:
     run = RunDir(path)
     run.create()
     env, algorithm = EnvConfig(id=env_id), DqnConfig(hidden=8)
-    spec = experience_spec(make_env(env), env, 1, "none")
+    spec = experience_spec(make_env(env), env, "none")
     sections = {"env": env, "algorithm": algorithm, "actors": ActorsConfig()}
     run.config.write_text(tomli_w.dumps({"seed": 1} | {name: msgspec.to_builtins(section) for name, section in sections.items()}))
-    run.spec.write_bytes(msgspec.json.encode(spec))
+    run.spec.write_bytes(write_spec(spec))
     metadata = {"policy_version": "3", "spec_digest": spec.digest}
     checkpoint.write(run.latest, dict(build_network(spec, algorithm).state_dict()), metadata)
     return run

@@ -13,6 +13,7 @@ from actors.envs.make import EnvError, known_envs, make_env
 from actors.envs.spec import experience_spec, to_env_action
 from actors.envs.vector import VectorEnv, VectorStep
 from actors.evaluation.picture import draw
+from learner.algorithms.base import Needs
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"
@@ -35,7 +36,7 @@ EVERY = [
 def spec_of(config: EnvConfig) -> ExperienceSpec:
     env = make_env(config)
     try:
-        return experience_spec(env, config, 3, "lz4")
+        return experience_spec(env, config, "lz4", Needs(n_step=3))
     finally:
         env.close()
 

@@ -26,6 +26,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import QNetwork, build_network
 from learner.weights import checkpoint
 from tests.learner.acting import Acting
+from transport.experience import write_spec
 from transport.names import Named
 from transport.run_dir import RunDir
 
@@ -75,7 +76,7 @@ class Uneven(gymnasium.Env):
 
 def make_settings(kind: str) -> ActorSettings:
     env = EnvConfig(id=f"tests.actors.test_evaluate:{kind}")
-    spec = experience_spec(make_env(env), env, 1, "none")
+    spec = experience_spec(make_env(env), env, "none")
     return ActorSettings(0, 1, env, Named("dqn", ALGORITHM), ActorsConfig(), spec)
 
 
@@ -101,7 +102,7 @@ def run_dir(tmp_path: Path) -> RunDir:
     sections = {"env": settings.env, "algorithm": ALGORITHM, "actors": settings.actors}
     document = {"seed": 1} | {name: msgspec.to_builtins(section) for name, section in sections.items()}
     run.config.write_text(tomli_w.dumps(document))
-    run.spec.write_bytes(msgspec.json.encode(settings.spec))
+    run.spec.write_bytes(write_spec(settings.spec))
     return run
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.evaluate import main
+from deploy.config.algorithm import needs
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
 from learner.algorithms.base import make_algorithm
 from learner.weights import checkpoint
+from transport.experience import write_spec
 from transport.run_dir import RunDir
 
 
@@ -25,8 +26,8 @@ def run_dir(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "mine")
     run.create()
     run.config.write_bytes(write_config(config))
-    spec = experience_spec(make_env(config.env), config.env, 1, "none", config.algorithm.options.remembered)
-    run.spec.write_bytes(msgspec.json.encode(spec))
+    spec = experience_spec(make_env(config.env), config.env, "none", needs(config))
+    run.spec.write_bytes(write_spec(spec))
     weights = make_algorithm(config.algorithm).policy(spec).state_dict()
     about = {"policy_version": "3", "algorithm": "ppo", "env": "robot", "spec_digest": spec.digest}
     checkpoint.write(run.latest, weights, about)

@@ -18,21 +18,23 @@ from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.hindsight import GoalReward, Hindsight, rows_of_future
+from learner.algorithms.base import Needs, join
+from learner.algorithms.hindsight import without_hindsight
 from replay.config import ReplayConfig
-from replay.table.storage import batch_layout
+from replay.table.layout import layout
 from replay.table.table import Table
 from tests.actors.toy_envs import Plane
-from transport.experience import Chunk, Columns, Continuous, ExperienceSpec, Field
+from transport.experience import Chunk, Column, Columns, Continuous, ExperienceSpec, observed
 
 TOYS = "tests.actors.toy_envs"
 OWN = 250  # the goal that rows have themselves, where all others are below
 
 
-def goal_spec(length: int = 16, hindsight: int = 4, goal: Field | None = None, stack: int = 1) -> ExperienceSpec:
+def goal_spec(length: int = 16, hindsight: int = 4, goal: Column | None = None, stack: int = 1) -> ExperienceSpec:
     """Goals are numbers that count the rows of all streams, so that a test can tell which row a goal is from."""
-    achieved = goal or Field("achieved_goal", (1,), "<f4")
-    fields = (Field("observation", (1,), "<f4"), achieved, msgspec.structs.replace(achieved, name="desired_goal"))
-    return ExperienceSpec(fields, Continuous((-1.0,), (1.0,)), length, stack, hindsight=hindsight)
+    achieved = goal or observed("achieved_goal", (1,), "<f4")
+    fields = (observed("observation", (1,), "<f4"), achieved, msgspec.structs.replace(achieved, name="desired_goal"))
+    return join(ExperienceSpec(fields, Continuous((-1.0,), (1.0,)), length, stack), Needs(goals=hindsight))
 
 
 class Difference:
@@ -53,10 +55,9 @@ class Difference:
 def make_columns(spec: ExperienceSpec, *chunks: list[tuple[int, str]]) -> Columns:
     """Chunks [M, rows] of episodes as [(steps, how it ends)]; where none is named, rows of an episode under way fill the rest."""
     rows = spec.rows(spec.chunk_length)
-    columns = spec.empty(len(chunks), rows)
-    del columns["hindsight_goal"], columns["hindsight_reward"]
-    for column in columns.values():
-        column[...] = 0
+    columns = {
+        column.name: np.zeros((len(chunks), rows, *column.shape), column.dtype) for column in without_hindsight(spec).columns
+    }
     columns["valid"][...] = 1
     columns["desired_goal"][...] = OWN
     columns["reward"][...] = 7
@@ -137,7 +138,7 @@ def test_each_later_row_is_as_likely() -> None:
 
 
 def test_a_goal_that_rests_as_bytes_is_rewarded_as_the_learner_will_see_it() -> None:
-    spec = goal_spec(goal=Field("achieved_goal", (1,), "|u1", scale=0.5, offset=-3.0))
+    spec = goal_spec(goal=observed("achieved_goal", (1,), "|u1", scale=0.5, offset=-3.0))
     columns = make_columns(spec, [(16, "truncated")])
     columns = Hindsight(spec, GoalReward(Difference()), 0)(columns)
     assert columns["hindsight_goal"].dtype == np.uint8
@@ -183,8 +184,8 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
     chunks += chunker.drain(observation, 200)
     for chunk in chunks:
         table.insert(chunk)
-    layout = batch_layout(spec, 512)
-    batch = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, 512)
+    batch = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     table.sample(batch)
     told = 0
     for b in range(512):
@@ -202,7 +203,7 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
 
 def test_what_travels_and_rests_through_an_environment_is_what_its_compute_reward_says() -> None:
     config = EnvConfig(id=f"{TOYS}:Plane", chunk_length=16)
-    spec = experience_spec(make_env(config), config, 1, "none", hindsight=4)
+    spec = experience_spec(make_env(config), config, "none", Needs(goals=4))
     env = VectorEnv(config, spec, 3, [0, 1, 2])
     chunker = Chunker(spec, 3, 1e9, annotate=Hindsight(spec, GoalReward(env.example), 0))
     observation, random = env.reset(), np.random.default_rng(0)
@@ -226,18 +227,18 @@ def test_what_travels_and_rests_through_an_environment_is_what_its_compute_rewar
 def test_only_environments_with_goals_have_hindsight() -> None:
     for name, expected in ((f"{TOYS}:Plane", 4), ("Pendulum-v1", 0), (f"{TOYS}:Rover", 0)):
         config = EnvConfig(id=name)
-        assert experience_spec(make_env(config), config, 1, "none", hindsight=4).hindsight == expected
+        assert experience_spec(make_env(config), config, "none", Needs(goals=4)).goals == expected
     plane = Plane()
     parts = {"observation": (2,), "achieved_goal": (2,), "desired_goal": (3,)}
     plane.observation_space = spaces.Dict({name: spaces.Box(-1, 1, shape, np.float32) for name, shape in parts.items()})
-    assert experience_spec(plane, EnvConfig(id="plane"), 1, "none", hindsight=4).hindsight == 0
+    assert experience_spec(plane, EnvConfig(id="plane"), "none", Needs(goals=4)).goals == 0
 
 
 def test_the_preflight_gives_hindsight_to_an_environment_whose_rewards_can_be_told() -> None:
     config = EnvConfig(id=f"{TOYS}:Plane")
-    spec = preflight(config, 1, "none", hindsight=4).spec
-    assert spec == experience_spec(make_env(config), config, 1, "none", hindsight=4) and spec.hindsight == 4
-    assert preflight(EnvConfig(id=f"{TOYS}:PlanePushed"), 1, "none").spec.hindsight == 0
+    spec = preflight(config, "none", Needs(goals=4)).spec
+    assert spec == experience_spec(make_env(config), config, "none", Needs(goals=4)) and spec.goals == 4
+    assert preflight(EnvConfig(id=f"{TOYS}:PlanePushed"), "none").spec.goals == 0
 
 
 @pytest.mark.parametrize(
@@ -250,6 +251,6 @@ def test_the_preflight_gives_hindsight_to_an_environment_whose_rewards_can_be_to
 )
 def test_a_reward_that_cannot_be_told_of_goals_is_refused_in_one_line(name: str, message: str) -> None:
     with pytest.raises(EnvError) as refusal:
-        preflight(EnvConfig(id=f"{TOYS}:{name}"), 1, "none", hindsight=4)
+        preflight(EnvConfig(id=f"{TOYS}:{name}"), "none", Needs(goals=4))
     assert message in str(refusal.value) and "\n" not in str(refusal.value)
     assert "--algorithm.hindsight 0" in str(refusal.value) and name in str(refusal.value)

@@ -19,6 +19,7 @@ from actors.envs.mario.console import Console
 from actors.envs.mario.env import MarioEnv
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from learner.algorithms.base import Needs
 from tests.actors.test_mario import DOWN, ONTO_THE_PIPE, TO_THE_FLAG
 
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
@@ -182,7 +183,7 @@ def test_consoles_of_one_process_do_not_disturb_one_another() -> None:
 def test_an_actors_environments_take_turns_in_the_emulator() -> None:
     config = EnvConfig(backend="retro")
     single = make("1-1", "retro")
-    vector = VectorEnv(config, experience_spec(single, config, 3, "none"), 8, range(8))
+    vector = VectorEnv(config, experience_spec(single, config, "none", Needs(n_step=3)), 8, range(8))
     first = vector.reset()["observation"]
     assert (first == single.reset()[0]).all()
     for action in (1, 3, 4, 4, 1):

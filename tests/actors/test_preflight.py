@@ -14,6 +14,8 @@ from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env
 from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
+from learner.algorithms.base import Needs
+from tests.transport.columns import scalars
 
 TOYS = "tests.actors.toy_envs"
 
@@ -21,13 +23,13 @@ TOYS = "tests.actors.toy_envs"
 @pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Rover", f"{TOYS}:Chatty"])
 def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> None:
     config = EnvConfig(id=name)
-    tried = preflight(config, 3, "lz4", ("log_prob",))
-    assert tried.spec == experience_spec(make_env(config), config, 3, "lz4", ("log_prob",))
+    tried = preflight(config, "lz4", Needs(n_step=3, columns=scalars("log_prob")))
+    assert tried.spec == experience_spec(make_env(config), config, "lz4", Needs(n_step=3, columns=scalars("log_prob")))
     assert 0 < tried.slowest_seconds < config.preflight_seconds
 
 
 def test_the_slowest_reset_or_step_is_told() -> None:
-    assert preflight(EnvConfig(id=f"{TOYS}:SlowReset"), 1, "none").slowest_seconds >= 0.3
+    assert preflight(EnvConfig(id=f"{TOYS}:SlowReset"), "none").slowest_seconds >= 0.3
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_the_slowest_reset_or_step_is_told() -> None:
 )
 def test_a_bad_environment_is_one_line_that_names_the_phase(name: str, message: str) -> None:
     with pytest.raises(EnvError) as refusal:
-        preflight(EnvConfig(id=f"{TOYS}:{name}"), 1, "none")
+        preflight(EnvConfig(id=f"{TOYS}:{name}"), "none")
     assert message in str(refusal.value)
     assert f"{TOYS}:{name}" in str(refusal.value) and "\n" not in str(refusal.value)
 
@@ -54,7 +56,7 @@ def test_an_environment_that_hangs_is_killed_with_its_helpers(tmp_path: Path, mo
     note = tmp_path / "group"
     monkeypatch.setenv("TOY_ENV_NOTE", str(note))
     with pytest.raises(EnvError, match=r"reset did not return within 5 s \(raise --env.preflight_seconds"):
-        preflight(EnvConfig(id=f"{TOYS}:HangsInReset", preflight_seconds=5.0), 1, "none")
+        preflight(EnvConfig(id=f"{TOYS}:HangsInReset", preflight_seconds=5.0), "none")
     group = int(note.read_text())
     deadline = time.monotonic() + 10
     while _group_lives(group):

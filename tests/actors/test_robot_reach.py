@@ -292,7 +292,7 @@ def test_options_that_do_not_fit_are_refused(config: EnvConfig, words: str) -> N
 def test_quantising_what_has_no_bounds_is_refused() -> None:
     config = EnvConfig(id="robot:flat", backend="kinematic", quantise=True)
     with pytest.raises(EnvError, match="finite bounds"):
-        experience_spec(make_env(config), config, 1, "none")
+        experience_spec(make_env(config), config, "none")
 
 
 def test_a_run_keeps_its_arm_and_is_told_when_the_file_has_changed(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_users_arm_reaches_too(backend: str, tmp_path: Path) -> None:
 
 def vector(config: EnvConfig, count: int, **options: Any) -> VectorEnv:
     env = make_env(config)
-    spec = experience_spec(env, config, 1, "none")
+    spec = experience_spec(env, config, "none")
     env.close()
     return VectorEnv(config, spec, count, list(range(count)), **options)
 

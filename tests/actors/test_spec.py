@@ -12,7 +12,8 @@ from gymnasium import spaces
 from actors.config import EnvConfig
 from actors.envs.make import EnvError
 from actors.envs.spec import experience_spec, flatten_observation, to_env_action
-from transport.experience import Categorical, Continuous, ExperienceSpec, Field, read_spec
+from learner.algorithms.base import Needs
+from transport.experience import Categorical, Continuous, ExperienceSpec, observed, read_spec, write_spec
 
 TWO = spaces.Discrete(2)
 
@@ -20,7 +21,7 @@ TWO = spaces.Discrete(2)
 def spec_for(observation: spaces.Space, action: spaces.Space = TWO, **config: Any) -> ExperienceSpec:
     env = gymnasium.Env()
     env.observation_space, env.action_space = observation, action
-    return experience_spec(env, EnvConfig(id="toy", **config), n_step=2, codec="zstd")
+    return experience_spec(env, EnvConfig(id="toy", **config), "zstd", Needs(n_step=2))
 
 
 def unit(*shape: int, dtype: Any = np.float32) -> spaces.Box:
@@ -43,7 +44,7 @@ def image(*shape: int) -> spaces.Box:
     ],
 )
 def test_an_image_rests_as_bytes_with_its_channels_first(space: spaces.Box, shape: tuple[int, ...]) -> None:
-    assert spec_for(space).fields == (Field("observation", shape, "|u1", scale=1 / 255, codec="zstd"),)
+    assert spec_for(space).fields == (observed("observation", shape, "|u1", scale=1 / 255, codec="zstd"),)
     picture = np.random.default_rng(0).integers(256, size=space.shape).astype(np.uint8)
     values = flatten_observation(space, picture)["observation"]
     assert values.shape == shape and values.dtype == np.uint8
@@ -66,7 +67,7 @@ def test_an_image_rests_as_bytes_with_its_channels_first(space: spaces.Box, shap
 )
 def test_everything_else_rests_as_a_float_vector(space: spaces.Space, value: Any, expected: list[float]) -> None:
     (field,) = spec_for(space).fields
-    assert field == Field("observation", (len(expected),), "<f4")
+    assert field == observed("observation", (len(expected),), "<f4")
     values = flatten_observation(space, value)["observation"]
     assert values.dtype == np.float32
     assert values.tolist() == expected
@@ -133,7 +134,7 @@ def test_a_tuple_has_its_places_for_names_and_no_entry_takes_the_name_of_a_colum
 
 def test_a_picture_of_floats_is_a_picture_whose_values_end_at_one() -> None:
     unscaled, scaled = (spec_for(spaces.Box(0, top, (40, 48, 3), np.float32)) for top in (1, 255))
-    assert unscaled.fields == (Field("observation", (3, 40, 48), "<f4", codec="zstd"),)
+    assert unscaled.fields == (observed("observation", (3, 40, 48), "<f4", codec="zstd"),)
     assert scaled.fields[0].scale == 1 / 255 and unscaled.stack == 4
     stored = flatten_observation(spaces.Box(0, 255, (40, 48, 3), np.float32), np.full((40, 48, 3), 255.0))["observation"]
     assert scaled.fields[0].decode(scaled.fields[0].encode(stored)).max() == pytest.approx(1.0)
@@ -157,10 +158,9 @@ def test_a_chunk_of_large_observations_is_short_enough() -> None:
 
 
 def test_a_spec_survives_its_file() -> None:
-    import msgspec
 
     spec = spec_for(spaces.Dict({"camera": image(40, 40), "joints": unit(3)}), unit(2))
-    assert read_spec(msgspec.json.encode(spec)) == spec
+    assert read_spec(write_spec(spec)) == spec
 
 
 @pytest.mark.parametrize(

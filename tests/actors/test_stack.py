@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from actors.stack import Stack
-from transport.experience import Categorical, ExperienceSpec, Field
+from transport.experience import Categorical, ExperienceSpec, observed
 
 
 def naive_stack(history: list[np.ndarray], depth: int) -> np.ndarray:
@@ -17,7 +17,7 @@ def naive_stack(history: list[np.ndarray], depth: int) -> np.ndarray:
 @pytest.mark.parametrize("depth", [1, 3, 4])
 def test_a_stack_holds_the_last_observations_and_never_crosses_a_reset(depth: int) -> None:
     random = np.random.default_rng(depth)
-    spec = ExperienceSpec((Field("image", (2, 3), "|u1"), Field("vector", (4,), "<f4")), Categorical(2), 8, stack=depth)
+    spec = ExperienceSpec((observed("image", (2, 3), "|u1"), observed("vector", (4,), "<f4")), Categorical(2), 8, stack=depth)
     stack = Stack(spec, 3)
 
     def observe() -> dict[str, np.ndarray]:
@@ -39,7 +39,7 @@ def test_a_stack_holds_the_last_observations_and_never_crosses_a_reset(depth: in
 
 
 def test_a_reset_of_some_environments_leaves_the_others_alone() -> None:
-    spec = ExperienceSpec((Field("x", (1,), "<f4"),), Categorical(2), 8, stack=2)
+    spec = ExperienceSpec((observed("x", (1,), "<f4"),), Categorical(2), 8, stack=2)
     stack = Stack(spec, 2)
     stack.reset({"x": np.array([[1.0], [2.0]], np.float32)})
     stack.push({"x": np.array([[3.0], [4.0]], np.float32)}, np.array([False, False]))
@@ -48,7 +48,7 @@ def test_a_reset_of_some_environments_leaves_the_others_alone() -> None:
 
 
 def test_a_stack_that_was_handed_out_is_never_written_again() -> None:
-    spec = ExperienceSpec((Field("x", (1,), "<f4"),), Categorical(2), 8, stack=2)
+    spec = ExperienceSpec((observed("x", (1,), "<f4"),), Categorical(2), 8, stack=2)
     stack = Stack(spec, 1)
     stack.reset({"x": np.array([[1.0]], np.float32)})
     held = stack.stacked["x"]

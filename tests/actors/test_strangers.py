@@ -16,6 +16,7 @@ from actors.envs.preflight import _child, _Line, _Order, _read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
+from learner.algorithms.base import Needs
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.config import LearnerConfig
@@ -24,8 +25,9 @@ from learner.updates.base import Batch
 from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
-from replay.table.storage import batch_layout
-from replay.table.table import Table, check_values
+from replay.table.checks import check_chunk
+from replay.table.layout import layout
+from replay.table.table import Table
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
 
@@ -70,14 +72,14 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
         observation = step.observation
     for chunk in [*chunks, *chunker.drain(observation, 1)]:
         arrived = Chunk(chunk.stream, chunk.length, unpack_chunk(spec, chunk.length, pack_chunk(spec, chunk)))
-        check_values(spec, arrived)
+        check_chunk(spec, arrived, 1e9)
         table.insert(arrived)
-    layout = batch_layout(spec, ITEMS)
-    slot = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, ITEMS)
+    slot = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     measured = []
     for _ in range(updates):
         table.sample(slot)
-        batch: Batch = to_device(SampledBatch(0, 0, table.size, slot), spec, CPU)
+        batch: Batch = to_device(SampledBatch(0, 0, slot), spec, CPU)
         metrics, priorities = optimiser.update(dqn, batch)
         assert table.update_priorities(slot["key"], priorities.numpy()) == ITEMS
         measured.append(metrics)
@@ -88,7 +90,7 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
 def test_it_is_played_sent_and_learned_from(name: str) -> None:
     config = EnvConfig(id=f"{TOYS}:{name}")
     probe = make_env(config)
-    spec = experience_spec(probe, config, 3, "lz4")
+    spec = experience_spec(probe, config, "lz4", Needs(n_step=3))
     env = VectorEnv(config, spec, STREAMS, [1, 2])
     dqn, measured = learn(spec, env, steps=40, updates=3)
     env.close()
@@ -100,7 +102,7 @@ def test_it_is_played_sent_and_learned_from(name: str) -> None:
 
 def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> None:
     config = EnvConfig(id=f"{TOYS}:LargeRewards")
-    spec = experience_spec(make_env(config), config, 3, "lz4")
+    spec = experience_spec(make_env(config), config, "lz4", Needs(n_step=3))
     dqn, measured = learn(spec, VectorEnv(config, spec, STREAMS, [1, 2]), steps=200, updates=200)
     assert float(measured[-1]["loss"]) > 1_000
     torch.manual_seed(0)
@@ -114,7 +116,7 @@ def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> N
 def report(folder: Path, name: str, **settings: float) -> _Line:
     """The last word of the pre-flight's child, here without a process of its own."""
     path = folder / "report"
-    _child(_Order(EnvConfig(id=f"{TOYS}:{name}", **settings), 3, "lz4", (), str(path)))  # type: ignore[arg-type]
+    _child(_Order(EnvConfig(id=f"{TOYS}:{name}", **settings), Needs(n_step=3), "lz4", str(path)))  # type: ignore[arg-type]
     return _read_report(path)[-1]
 
 
@@ -142,7 +144,7 @@ def test_a_slow_one_makes_fewer_steps_in_the_pre_flight(tmp_path: Path, monkeypa
 
 def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be() -> None:
     config = EnvConfig(id=f"{TOYS}:BreaksDown")
-    env = VectorEnv(config, experience_spec(make_env(config), config, 1, "lz4"), 1, [0])
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
     env.reset()
     steps = [env.step(np.zeros(1, np.int64)) for _ in range(61)]
     ends = [number for number, step in enumerate(steps) if step.episodes]
@@ -155,7 +157,7 @@ def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be() -> None:
 
 def test_a_shape_that_changes_later_is_one_line() -> None:
     config = EnvConfig(id=f"{TOYS}:ChangesShape")
-    env = VectorEnv(config, experience_spec(make_env(config), config, 1, "lz4"), 1, [0])
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
     env.reset()
     with pytest.raises(EnvError, match=r"step gave observation of shape \(1,\); its observation_space says \(3,\)"):
         for _ in range(60):
@@ -164,7 +166,7 @@ def test_a_shape_that_changes_later_is_one_line() -> None:
 
 def test_an_evaluation_of_what_never_ends_comes_to_an_end() -> None:
     config = EnvConfig(id=f"{TOYS}:Endless")
-    env = VectorEnv(config, experience_spec(make_env(config), config, 1, "lz4"), 2, [0, 1], most_steps=7)
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 2, [0, 1], most_steps=7)
     env.reset()
     episodes = [episode for _ in range(14) for episode in env.step(np.zeros(2, np.int64)).episodes]
     assert [episode.length for episode in episodes] == [7, 7, 7, 7]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from learner.algorithms.base import make_algorithm
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised
 from learner.weights.checkpoint import write
+from transport.experience import write_spec
 
 CASE = "CartPole-v1, dqn"
 
@@ -64,7 +64,7 @@ def test_an_exported_file_of_the_case_is_acted_by(tmp_path: Path, capsys: pytest
     config = resolve(layers(inference.CASES[CASE], None))
     one = inference.subject(config, [])
     network = make_algorithm(config.algorithm).policy(one.spec)
-    about = {"env": "CartPole-v1", "spec": msgspec.json.encode(one.spec).decode()}
+    about = {"env": "CartPole-v1", "spec": write_spec(one.spec).decode()}
     about["config"] = json.dumps({"algorithm": config.algorithm.flat()})
     weights = {name: value.numpy() for name, value in network.state_dict().items()}
     write(tmp_path / "mine", weights, about)

@@ -28,7 +28,7 @@ from learner.algorithms.ppo.update import Ppo
 from learner.feed import to_device
 from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
-from replay.table.storage import batch_layout, rollout_layout
+from replay.table.layout import layout
 
 CPU = torch.device("cpu")
 LARGE = About("cuda", "a GPU", ["bfloat16", "float16", "float32"], compiles=True, graphs=True)
@@ -132,7 +132,7 @@ def test_the_bare_loop_learns_what_the_learner_learns(name: str, batch: int, par
     spec, config = workload.spec(), workload.algorithm
     assert isinstance(config, DqnConfig)
     setting = Setting(name, batch, parts, precision="float32", device="cpu")
-    arrays = made_up(batch_layout(spec, batch).arrays, spec)
+    arrays = made_up(layout(spec, batch).arrays, spec)
     arrays["steps"][:] = np.arange(batch) % spec.n_step + 1
     arrays["terminated"][:] = np.arange(batch) % 3 == 0
     arrays["reward"] *= 1e3
@@ -145,7 +145,7 @@ def test_the_bare_loop_learns_what_the_learner_learns(name: str, batch: int, par
                 assert mine.shape == other.shape, "networks of the same shapes"
                 mine.copy_(other)
     before = [parameter.clone() for parameter in loop.parameters]
-    _, priorities = optimiser.update(algorithm, to_device(SampledBatch(0, 0, 1, arrays), spec, CPU))
+    _, priorities = optimiser.update(algorithm, to_device(SampledBatch(0, 0, arrays), spec, CPU))
     loop.update()
     for mine, other, was in zip(algorithm.parameters(), loop.parameters, before, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
@@ -158,7 +158,7 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
     spec, config = workload.spec(), workload.algorithm
     assert isinstance(config, PpoConfig)
     setting = Setting("ppo-mlp", 64, device="cpu", precision="float32")
-    arrays = made_up(rollout_layout(spec, 4).arrays, spec)
+    arrays = made_up(layout(spec, 4).arrays, spec)
     arrays["terminated"][:, 10] = 1
     arrays["truncated"][:, 20] = 1
     loop = PpoLoop(setting, config, [arrays])
@@ -233,9 +233,9 @@ def test_the_arithmetic_of_the_nature_network_is_what_torch_counts() -> None:
     config = DqnConfig()
     spec = WORKLOADS["nature"].spec()
     algorithm = Dqn(spec, config, CPU)
-    arrays = made_up(batch_layout(spec, 4).arrays, spec)
+    arrays = made_up(layout(spec, 4).arrays, spec)
     optimiser = Optimiser(algorithm.parameters(), Setting("nature", 4, device="cpu", precision="float32").learner(), CPU)
-    batch = to_device(SampledBatch(0, 0, 1, arrays), spec, CPU)
+    batch = to_device(SampledBatch(0, 0, arrays), spec, CPU)
     optimiser.update(algorithm, batch)
     with FlopCounterMode(display=False) as counter:
         optimiser.update(algorithm, batch)

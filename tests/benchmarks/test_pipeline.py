@@ -71,7 +71,7 @@ def test_each_case_says_whether_the_limiter_is_open_and_names_differ() -> None:
 
 def test_the_null_simulator_gives_pictures_that_change_and_episodes_that_end() -> None:
     config = EnvConfig(id=ENV)
-    spec = experience_spec(make_env(config), config, 1, "lz4")
+    spec = experience_spec(make_env(config), config, "lz4")
     assert (spec.stack, spec.fields[0].shape, spec.fields[0].dtype) == (4, (84, 84), "|u1")
     env = VectorEnv(config, spec, 2, [0, 5])
     first = env.reset()["observation"]

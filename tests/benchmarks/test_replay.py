@@ -18,7 +18,7 @@ from benchmarks.replay_roles import Columns, chunks_by_slices, chunks_by_steps, 
 from benchmarks.report import Report, result
 from benchmarks.wire import make_spec
 from replay.config import ReplayConfig
-from replay.table.storage import batch_layout
+from replay.table.layout import layout
 from replay.table.table import Table
 
 N_STEP = 3
@@ -32,8 +32,8 @@ def drawn(tmp_path: Path, source: object, n_step: int = N_STEP, batch_size: int 
     table = Table(spec, ReplayConfig(capacity=4096, min_size=1), seed=0)
     for chunk in islice(source(spec, recording, columns, first_rows(recording, 1, 2)), 24):  # type: ignore[operator]
         table.insert(chunk)
-    layout = batch_layout(spec, batch_size)
-    batch = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, batch_size)
+    batch = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     table.sample(batch)
     return batch
 

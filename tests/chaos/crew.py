@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 
 from actors.config import ActorsConfig, EnvConfig
@@ -27,6 +26,7 @@ from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command
 from tests.chaos.streams import counting_replay, counting_spec
 from tests.flow.fleet import wait_until
 from tests.flow.world import gone, shared_memory
+from transport.experience import write_spec
 from transport.messages import Scale, Scaling
 from transport.run_dir import RunDir
 from transport.sockets.channel import Client
@@ -52,7 +52,7 @@ class Crew:
             deploy=DeployConfig(**deploy),
         )
         self.run_dir.config.write_bytes(write_config(config))
-        self.run_dir.spec.write_bytes(msgspec.json.encode(SPEC))
+        self.run_dir.spec.write_bytes(write_spec(SPEC))
         self.environment = child_environment(**{HISTORY_VARIABLE: str(self.histories), FAULTS_VARIABLE: str(self.faults)})
         self.shared_memory = shared_memory()
         self.terminal = folder / "terminal"

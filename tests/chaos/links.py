@@ -23,7 +23,7 @@ from tests.chaos.message_proxy import Chances, MessageProxy
 from tests.chaos.proxy import TcpProxy
 from tests.chaos.streams import CountingStream, Feeder, counting_replay
 from tests.flow.fleet import ROOT
-from transport.experience import ExperienceSpec
+from transport.experience import ExperienceSpec, write_spec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
@@ -132,7 +132,7 @@ class ReplayProcess:
         self.run_dir = RunDir(folder / "run")
         self.run_dir.create()
         self.run_dir.config.write_text(tomli_w.dumps({"replay": msgspec.to_builtins(config)}))
-        self.run_dir.spec.write_bytes(msgspec.json.encode(spec))
+        self.run_dir.spec.write_bytes(write_spec(spec))
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ReplayProcess:

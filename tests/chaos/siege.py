@@ -21,7 +21,7 @@ from replay.log.journal import Journal
 from replay.table.table import Table
 from tests.flow.fleet import ROOT, wait_until
 from tests.replay.examples import every_item, make_spec
-from transport.experience import Chunk
+from transport.experience import Chunk, write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
@@ -93,7 +93,7 @@ class Siege:
         self.run_dir.create()
         document = {"seed": 0, "replay": msgspec.to_builtins(config)}
         self.run_dir.config.write_text(tomli_w.dumps(document))
-        self.run_dir.spec.write_bytes(msgspec.json.encode(SPEC))
+        self.run_dir.spec.write_bytes(write_spec(SPEC))
         self._command = [sys.executable, "-m", "tests.chaos.besieged", str(path), scheme, str(descriptors)]
         self._honest: list[Honest] = []
 

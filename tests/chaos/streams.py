@@ -11,12 +11,12 @@ from actors.chunker import Chunker
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
 from tests.flow.counting_env import ACTIONS, CountingEnv
-from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, Field
+from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed
 
 
 def counting_spec(chunk_length: int = 16, side: int = 0, n_step: int = 3) -> ExperienceSpec:
     """What actors of the counting environment record: images of `side` pixels, not compressed, or vectors."""
-    field = Field("observation", (side, side), "|u1", 1 / 255) if side else Field("observation", (8,), "<f4")
+    field = observed("observation", (side, side), "|u1", 1 / 255) if side else observed("observation", (8,), "<f4")
     return ExperienceSpec((field,), Categorical(ACTIONS), chunk_length, 1, n_step)
 
 

@@ -38,6 +38,7 @@ from learner.weights.checkpoint import Checkpoints, read
 from learner.weights.rollback import Diverged
 from replay.config import ReplayConfig
 from replay.log.provenance import actors
+from replay.table.layout import PRIORITY
 from tests.chaos import breaking_learner
 from tests.chaos.rows import Row
 from tests.flow.fleet import ROOT, wait_until
@@ -45,13 +46,14 @@ from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Columns, ExperienceSpec, Field
+from tests.transport.columns import scalars
+from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed
 from transport.lifetime import HOPELESS_STATUS
 
 pytestmark = pytest.mark.chaos
 FREE = ReplayConfig(min_size=1, capacity=100_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
 BAD = (np.nan, np.inf, -np.inf)
-SENDING = make_spec(length=8, stack=2, n_step=2, remembered=(INITIAL_PRIORITY,))
+SENDING = make_spec(length=8, stack=2, n_step=2, extras=scalars(PRIORITY))
 
 
 class Faulty(gymnasium.Env):
@@ -88,7 +90,7 @@ def test_what_a_simulator_breaks_never_leaves_its_actor(row: Row) -> None:
         return envs[-1]
 
     config = EnvConfig(id="faulty")
-    spec = experience_spec(Faulty(), config, 1, "none", ())
+    spec = experience_spec(Faulty(), config, "none")
     env = VectorEnv(config, spec, 4, range(4), make=make)  # type: ignore[arg-type]
     env.reset()
     steps = row.times(2_000, 50_000)
@@ -123,7 +125,7 @@ def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_pa
             chunk, bad = chunks[number % (len(chunks) - 1)], BAD[number % 3]
             if generator.random() < 0.01 or number in (50, 60, 70):
                 if number % 4 == 0:
-                    chunk, unknown = spoil(chunk, INITIAL_PRIORITY, bad), unknown + 1  # counts as unknown: the chunk is good
+                    chunk, unknown = spoil(chunk, PRIORITY, bad), unknown + 1  # counts as unknown: the chunk is good
                 else:
                     chunk, injected = spoil(chunk, "position" if number % 2 else "reward", bad), injected + 1
             link.until(lambda writer=writer: writer.has_credit, *writers)  # type: ignore[misc]
@@ -245,7 +247,7 @@ def test_trouble_without_end_ends_the_learner(
 )
 def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     row.times(0, 1)
-    spec = ExperienceSpec((Field("position", (3,), "<f4"),), Categorical(3), 8, 1, 1, (LOG_PROB,))
+    spec = ExperienceSpec((observed("position", (3,), "<f4"),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
     config = msgspec.structs.replace(CONFIG, rollback_after=AFTER, checkpoint_epochs=1)
     life, algorithm = bench.life(), PpoConfig(hidden=8, passes=3, minibatches=2)
     life.last_update = 1_000

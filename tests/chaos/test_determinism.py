@@ -28,7 +28,7 @@ from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into, pack
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
-from replay.table.storage import batch_layout, resting_columns, rollout_array, rollout_layout
+from replay.table.layout import array_name, layout
 from replay.table.table import Table
 from tests.chaos.rows import Row
 from tests.learner.acting import Acting
@@ -106,8 +106,7 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
 def _spec(env_config: EnvConfig, config: AlgorithmConfig) -> ExperienceSpec:
     env = make_env(env_config)
     try:
-        remembered = config.remembered if isinstance(config, PpoConfig) else ()
-        return experience_spec(env, env_config, config.n_step, "none", remembered)
+        return experience_spec(env, env_config, "none", config.needs)
     finally:
         env.close()
 
@@ -126,22 +125,22 @@ def _learn(learning: Learning, table: Table, waiting: list[Chunk], config: Algor
         return waiting
     for chunk in waiting:
         table.insert(chunk)
-    layout = batch_layout(table.spec, 32)
+    arrangement = layout(table.spec, 32)
     for _ in range(4 if table.size else 0):
-        arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
         table.sample(arrays)
-        batch = to_device(SampledBatch(0, 0, table.size, arrays), table.spec, CPU)
+        batch = to_device(SampledBatch(0, 0, arrays), table.spec, CPU)
         _, priorities = learning.optimiser.update(algorithm, batch)
         table.update_priorities(arrays["key"], priorities.numpy())
     return []
 
 
 def _rollouts(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[str, np.ndarray]:
-    layout = rollout_layout(spec, len(chunks))
-    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, len(chunks))
+    arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     for at, chunk in enumerate(chunks):
-        for column in resting_columns(spec):
-            arrays[rollout_array(spec, column.name)][at][: spec.rows(chunk.length)] = chunk.columns[column.name]
+        for column in spec.resting:
+            arrays[array_name(spec, column)][at][: spec.rows(chunk.length)] = chunk.columns[column.name]
         arrays["length"][at] = chunk.length
     return arrays
 

@@ -17,11 +17,11 @@ from replay.log.segments import scan
 from tests.chaos.rows import Row
 from tests.learner.test_train import CONFIG, Bench
 from tests.replay.link import Link
-from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 
 pytestmark = pytest.mark.chaos
 MEGABYTE = 1 << 20
-SPEC = ExperienceSpec((Field("blob", (4096,), "|u1"),), Categorical(4), 8)
+SPEC = ExperienceSpec((observed("blob", (4096,), "|u1"),), Categorical(4), 8)
 FREE = ReplayConfig(min_size=1, capacity=2_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
 
 

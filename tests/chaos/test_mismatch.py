@@ -20,7 +20,7 @@ from tests.chaos.rows import Row
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.experience import ExperienceSpec, Field
+from transport.experience import ExperienceSpec, observed
 from transport.lifetime import new_incarnation
 from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello
 from transport.messages import pack as packed
@@ -31,8 +31,8 @@ SPEC = make_spec(length=8, stack=2, n_step=2)
 CHUNKS = stream_chunks(SPEC, {9: "terminated"}, 200)
 FREE = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
 OTHERS = {
-    "other shape": msgspec.structs.replace(SPEC, fields=(Field("position", (2,), "<f4"),)),
-    "other type": msgspec.structs.replace(SPEC, fields=(Field("position", (), "<f2"),)),
+    "other shape": msgspec.structs.replace(SPEC, fields=(observed("position", (2,), "<f4"),)),
+    "other type": msgspec.structs.replace(SPEC, fields=(observed("position", (), "<f2"),)),
     "other length": msgspec.structs.replace(SPEC, chunk_length=16),
     "other stack": msgspec.structs.replace(SPEC, stack=3),
     "other steps": msgspec.structs.replace(SPEC, n_step=1),

@@ -26,11 +26,11 @@ from learner.weights.distribution import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
-from replay.table.storage import resting_columns, rollout_array
+from replay.table.layout import array_name
 from replay.table.table import Table
 from tests.flow.counting_env import ACTIONS, REWARD_BASE, code, ends_by_termination, episode_length, mix, reward_of
 from tests.replay.examples import every_item
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import Chunk, ExperienceSpec, Unit, write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
@@ -54,7 +54,9 @@ def q_value(version: int, step: int, action: int) -> float:
 class Fleet:
     """One run without a supervisor: the test is the learner."""
 
-    def __init__(self, path: Path, env: EnvConfig, actors: ActorsConfig, replay: ReplayConfig, n_step: int) -> None:
+    def __init__(
+        self, path: Path, env: EnvConfig, actors: ActorsConfig, replay: ReplayConfig, n_step: int, unit: Unit = "transitions"
+    ) -> None:
         """Writes the run's files and publishes version 0. epsilon is 0: the weights decide the action."""
         self.run_dir = RunDir(path)
         self.run_dir.create()
@@ -62,8 +64,10 @@ class Fleet:
         sections = {"env": env, "actors": actors, "replay": replay, "algorithm": self.algorithm, "learner": LearnerConfig()}
         document = {"seed": 0, "total_steps": 0} | {name: msgspec.to_builtins(section) for name, section in sections.items()}
         self.run_dir.config.write_text(tomli_w.dumps(document))
-        self.spec = experience_spec(make_env(env), env, n_step, replay.codec, self.algorithm.remembered)
-        self.run_dir.spec.write_bytes(msgspec.json.encode(self.spec))
+        self.spec = experience_spec(
+            make_env(env), env, replay.codec, msgspec.structs.replace(self.algorithm.needs, n_step=n_step, unit=unit)
+        )
+        self.run_dir.spec.write_bytes(write_spec(self.spec))
         self.network = build_network(self.spec, self.algorithm)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.version = -1
@@ -116,12 +120,12 @@ class Fleet:
         """One actor."""
         self.start(f"actor-{index}", "actors", str(self.run_dir.path), "--actor", str(index))
 
-    def sampler(self, batch_size: int, shared: bool = True, rollouts: bool = False) -> Sampler:
+    def sampler(self, batch_size: int, shared: bool = True) -> Sampler:
         """A learner's connection; waits until replay is bound."""
         wait_until(lambda: self.run_dir.endpoint("replay") is not None, 30, "replay bound")
         address = self.run_dir.endpoint("replay")
         assert address is not None
-        sampler = Sampler(address, "learner", new_incarnation(), self.spec, batch_size, 3, shared, rollouts)
+        sampler = Sampler(address, "learner", new_incarnation(), self.spec, batch_size, 3, shared)
         self.samplers.append(sampler)
         return sampler
 
@@ -180,7 +184,7 @@ class Checker:
     def check(self, batch: SampledBatch) -> None:
         """Every item of a batch."""
         arrays = batch.arrays
-        assert (arrays["probability"] > 0).all() and batch.population > 0
+        assert (arrays["probability"] > 0).all()
         for b in range(len(arrays["key"])):
             self._item({name: array[b] for name, array in arrays.items()})
 
@@ -188,13 +192,11 @@ class Checker:
         """Every item of whole chunks, by way of a table."""
         for b, length in enumerate(batch.arrays["length"].tolist()):
             rows = slice(0, self.spec.rows(length))
-            columns = {
-                column.name: batch.arrays[rollout_array(self.spec, column.name)][b][rows] for column in resting_columns(self.spec)
-            }
+            columns = {column.name: batch.arrays[array_name(self.spec, column)][b][rows] for column in self.spec.resting}
             table = Table(self.spec, ReplayConfig(min_size=1, capacity=self.spec.chunk_length), seed=0)
             table.skip_to(int(batch.arrays["key"][b]))
             if table.insert(Chunk(0, length, columns)):
-                self.check(SampledBatch(0, 0, table.size, every_item(table)))
+                self.check(SampledBatch(0, 0, every_item(table)))
 
     def _decode(self, row: np.ndarray) -> tuple[int, int, int, int]:
         flat = row.reshape(-1)
@@ -271,6 +273,6 @@ def check_log(run_dir: RunDir, spec: ExperienceSpec, checker: Checker) -> Table:
     config = ReplayConfig(min_size=1, capacity=400_000)
     table = Table(spec, config, seed=0)
     journal = Journal(run_dir.segments, table, config, lambda: True)
-    checker.check(SampledBatch(0, 0, table.size, every_item(table)))
+    checker.check(SampledBatch(0, 0, every_item(table)))
     journal.close(journal.counters)
     return table

@@ -21,7 +21,7 @@ from learner.updates.optimiser import Optimiser
 from learner.weights.distribution import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from tests.flow.fleet import Fleet, wait_until
-from transport.experience import ExperienceSpec
+from transport.experience import ExperienceSpec, write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 
@@ -45,8 +45,8 @@ class PpoFleet(Fleet):
         self.run_dir.config.write_bytes(write_config(self.config))
         algorithm = self.config.algorithm.options
         assert isinstance(algorithm, PpoConfig)
-        self.spec: ExperienceSpec = experience_spec(make_env(self.config.env), self.config.env, 1, "lz4", algorithm.remembered)
-        self.run_dir.spec.write_bytes(msgspec.json.encode(self.spec))
+        self.spec: ExperienceSpec = experience_spec(make_env(self.config.env), self.config.env, "lz4", algorithm.needs)
+        self.run_dir.spec.write_bytes(write_spec(self.spec))
         torch.manual_seed(0)
         self.ppo = Ppo(self.spec, algorithm, CPU)
         self.processes, self.samplers = {}, []
@@ -106,7 +106,7 @@ def test_the_ratio_is_one_under_the_weights_that_acted_and_no_rollout_is_older_t
     fleet.start_actor(0)
     address = fleet.run_dir.wait_for_endpoint("replay", lambda: False)
     assert address is not None
-    sampler = Sampler(address, "learner", new_incarnation(), fleet.spec, ENVS, 1, rollouts=True)
+    sampler = Sampler(address, "learner", new_incarnation(), fleet.spec, ENVS, 1)
     fleet.samplers.append(sampler)
     versions = []
     for _ in range(6):

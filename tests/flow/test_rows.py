@@ -11,6 +11,7 @@ import pytest
 from actors.config import ActorsConfig, EnvConfig
 from replay.config import ReplayConfig
 from tests.flow.fleet import Checker, Fleet, wait_until
+from transport.experience import Unit
 
 CAPACITY = 2_000  # of the small ring
 
@@ -33,13 +34,22 @@ def fleets() -> Iterator[list[Fleet]]:
 
 
 def make_fleet(
-    path: Path, fleets: list[Fleet], kind: str, envs: int, stack: int, n: int, length: int, seconds: float, **replay: object
+    path: Path,
+    fleets: list[Fleet],
+    kind: str,
+    envs: int,
+    stack: int,
+    n: int,
+    length: int,
+    seconds: float,
+    unit: Unit = "transitions",
+    **replay: object,
 ) -> Fleet:
     """A fleet of the counting environment."""
     env = EnvConfig(id=f"tests.flow.counting_env:{kind}", stack=stack, chunk_length=length)
     actors = ActorsConfig(count=2, envs_per_actor=envs, chunk_seconds=seconds)
     settings = {"min_size": 1, "samples_per_insert_low": 0.0, "samples_per_insert_high": 1e9} | replay
-    fleet = Fleet(path / "run", env, actors, ReplayConfig(**settings), n)  # type: ignore[arg-type]
+    fleet = Fleet(path / "run", env, actors, ReplayConfig(**settings), n, unit)  # type: ignore[arg-type]
     fleets.append(fleet)
     return fleet
 
@@ -50,9 +60,9 @@ def test_each_step_arrives_once_and_as_it_was(
     tmp_path: Path, fleets: list[Fleet], kind: str, envs: int, stack: int, n: int, length: int, seconds: float, codec: str
 ) -> None:
     """Rollouts: the learner sees every step of every stream exactly once."""
-    fleet = make_fleet(tmp_path, fleets, kind, envs, stack, n, length, seconds, selector="fifo", codec=codec)
+    fleet = make_fleet(tmp_path, fleets, kind, envs, stack, n, length, seconds, "rollouts", codec=codec)
     fleet.start_replay()
-    sampler = fleet.sampler(batch_size=1, rollouts=True)
+    sampler = fleet.sampler(batch_size=1)
     checker = Checker(fleet.spec)
     for index in range(2):
         fleet.start_actor(index)

@@ -23,8 +23,8 @@ ENVS = 2
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     env = EnvConfig(id="tests.flow.counting_env:vector", stack=2, chunk_length=16)
-    replay = ReplayConfig(selector="fifo", min_size=1)
-    made = Fleet(tmp_path / "run", env, ActorsConfig(count=2, envs_per_actor=ENVS), replay, 3)
+    replay = ReplayConfig(min_size=1)
+    made = Fleet(tmp_path / "run", env, ActorsConfig(count=2, envs_per_actor=ENVS), replay, 3, "rollouts")
     yield made
     made.close()
 
@@ -59,7 +59,7 @@ def test_scaling_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
     fleet.start("host", "tests.flow.scale_host", str(fleet.run_dir.path))
     wait_until(lambda: fleet.run_dir.endpoint("supervisor") is not None, 60, "supervisor bound")
     fleet.serve_weights()
-    sampler, checker = fleet.sampler(batch_size=1, rollouts=True), Checker(fleet.spec)
+    sampler, checker = fleet.sampler(batch_size=1), Checker(fleet.spec)
 
     def take() -> None:
         for _ in range(20):

@@ -15,7 +15,7 @@ import torch
 from actors.chunker import Chunker
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
-from learner.algorithms.base import Algorithm, find_algorithm
+from learner.algorithms.base import Algorithm, find_algorithm, join
 from learner.algorithms.make import make_algorithm as make_update
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
@@ -26,12 +26,12 @@ from learner.updates.optimiser import Optimiser
 from replay.config import ReplayConfig
 from replay.server.arrivals import Pending, Writer
 from replay.server.rollout_queue import Rollouts
-from replay.table.storage import batch_layout
+from replay.table.layout import PRIORITY, layout
 from replay.table.table import Table
 from tests.golden.cases import Arrays, Case, World
 from tests.golden.cases import weights as fixed_weights
 from transport.compression import crc32, pack_chunk
-from transport.experience import INITIAL_PRIORITY, Categorical, Chunk, Continuous, ExperienceSpec, Field
+from transport.experience import Categorical, Chunk, Column, Continuous, ExperienceSpec
 from transport.messages import Insert, SampleRequest
 from transport.metrics import Metrics
 
@@ -62,8 +62,8 @@ def make_algorithm(case: Case) -> Algorithm:
 def make_spec(case: Case) -> ExperienceSpec:
     config = algorithm_config(case)
     action = Categorical(case.actions) if isinstance(case.actions, int) else Continuous(*case.actions)
-    fields = tuple(msgspec.convert(field._asdict(), Field) for field in case.fields)
-    return ExperienceSpec(fields, action, case.chunk_length, case.stack, config.n_step, config.remembered, case.goals)
+    fields = tuple(msgspec.convert(field._asdict() | {"taken": "window"}, Column) for field in case.fields)
+    return join(ExperienceSpec(fields, action, case.chunk_length, case.stack), config.needs)
 
 
 # ---- actors
@@ -103,7 +103,7 @@ def play(case: Case, world: World, act: Callable[[Arrays], Acted], by_policy: bo
     """The chunks of the streams of `world`. `by_policy`: what goes with an action is what the policy says, not the columns."""
     spec = make_spec(case)
     policy = Acting(case, 0, 0, 1, fixed_weights).policy if by_policy else None
-    hindsight = Hindsight(spec, GoalReward(Distance()), 5) if spec.hindsight else None
+    hindsight = Hindsight(spec, GoalReward(Distance()), 5) if spec.goals else None
 
     def annotate(columns: Arrays) -> Arrays:
         columns = columns if hindsight is None else hindsight(columns)
@@ -126,8 +126,8 @@ def play(case: Case, world: World, act: Callable[[Arrays], Acted], by_policy: bo
 def columns_of(case: Case, chunk: Chunk) -> Arrays:
     """A chunk's columns; an unknown priority is -1, and rows without action have log-probability 0."""
     columns = dict(chunk.columns)
-    if INITIAL_PRIORITY in columns:
-        columns["initial_priority"] = np.nan_to_num(columns.pop(INITIAL_PRIORITY), nan=-1.0)
+    if PRIORITY in columns:
+        columns["initial_priority"] = np.nan_to_num(columns.pop(PRIORITY), nan=-1.0)
     if "log_prob" in columns:
         columns["log_prob"] = np.where(columns["valid"] != 0, columns["log_prob"], np.float32(0))
     return columns
@@ -138,7 +138,7 @@ def extra_columns(case: Case, random: np.random.Generator) -> Arrays:
     values = np.abs(random.normal(size=case.streams)).astype(np.float32)
     if case.algorithm == "dqn":
         values[random.random(case.streams) < 0.3] = np.nan  # unknown
-        return {INITIAL_PRIORITY: values}
+        return {PRIORITY: values}
     return {"log_prob": -values} if case.algorithm == "ppo" else {}
 
 
@@ -157,8 +157,8 @@ class Replay:
 
     def draw(self, items: int) -> Arrays:
         """A batch by the names of `batch_layout`."""
-        layout = batch_layout(self._spec, items)
-        arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        arrangement = layout(self._spec, items)
+        arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
         self._table.sample(arrays)
         return arrays
 
@@ -174,15 +174,15 @@ def batch_figures(case: Case, batch: Arrays) -> Arrays:
 def draw_rollouts(case: Case, chunks: Iterable[Chunk], batches: int, items: int, max_policy_lag: int = 1_000) -> list[Arrays]:
     """Batches of `items` whole chunks, oldest first."""
     spec = make_spec(case)
-    queue = Rollouts(spec, ReplayConfig(selector="fifo", max_policy_lag=max_policy_lag), Metrics(), items)
+    queue = Rollouts(spec, ReplayConfig(max_policy_lag=max_policy_lag), Metrics(), items)
     writer = Writer("actor-0", 1, case.streams, b"peer", 0, 0)
-    layout = queue.layout(items)
+    arrangement = layout(spec, items)
     for sequence, chunk in enumerate(chunks):
         parts = pack_chunk(spec, chunk)
         queue.pending.append(Pending(writer, Insert(sequence, chunk.stream, chunk.length, crc32(parts)), parts))
     drawn = []
     for generation in range(batches):
-        arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
         assert queue.draw(SampleRequest(0, generation), arrays) is not None, "too few chunks"
         drawn.append(arrays)
     return drawn
@@ -190,6 +190,7 @@ def draw_rollouts(case: Case, chunks: Iterable[Chunk], batches: int, items: int,
 
 def rollout_figures(case: Case, batch: Arrays) -> Arrays:
     """A batch of rollouts by the names of the file of figures; rows without action have log-probability 0."""
+    batch = {name: array for name, array in batch.items() if name != "probability"}  # 1 of each: it was not there before
     return batch | {"log_prob": np.where(batch["valid"] != 0, batch["log_prob"], np.float32(0))}
 
 
@@ -233,7 +234,7 @@ class Learning:
         if isinstance(self._algorithm, Ppo):
             return {"loss": self._learn_from_rollouts(self._algorithm, batch)}
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-        items = to_batch(tensors, self._spec, 1_000)
+        items = to_batch(tensors, self._spec)
         metrics, priorities = self._optimiser.update(self._algorithm, items)
         return {"loss": metrics["loss"].numpy().copy(), "priorities": priorities.numpy().copy()}
 

@@ -10,24 +10,24 @@ from torch.nn import Parameter
 
 from learner.updates.base import Batch
 from learner.updates.dense import Known
-from transport.experience import Categorical, ExperienceSpec, Field
+from transport.experience import Categorical, Column, ExperienceSpec, observed
 
 CPU = torch.device("cpu")
 
 
-def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Field:
-    return Field(name, shape, "|u1", 1 / 255)
+def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Column:
+    return observed(name, shape, "|u1", 1 / 255)
 
 
-def vector(name: str = "vector", size: int = 4) -> Field:
-    return Field(name, (size,), "<f4")
+def vector(name: str = "vector", size: int = 4) -> Column:
+    return observed(name, (size,), "<f4")
 
 
-def make_spec(*fields: Field, n: int = 3, stack: int = 1, n_step: int = 1) -> ExperienceSpec:
+def make_spec(*fields: Column, n: int = 3, stack: int = 1, n_step: int = 1) -> ExperienceSpec:
     return ExperienceSpec(tuple(fields), Categorical(n), 16, stack, n_step)
 
 
-def make_observation(fields: Sequence[Field], axes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+def make_observation(fields: Sequence[Column], axes: tuple[int, ...]) -> dict[str, torch.Tensor]:
     return {
         field.name: torch.randint(256, (*axes, *field.shape), dtype=torch.uint8)
         if field.dtype == "|u1"
@@ -50,7 +50,6 @@ def make_batch(spec: ExperienceSpec, items: int) -> Batch:
         steps=steps,
         terminated=torch.rand(items) < 0.3,
         probability=torch.rand(items, dtype=torch.float64) + 0.01,
-        population=1_000,
     )
 
 

@@ -33,12 +33,13 @@ from tests.learner.examples import CPU, make_batch, make_spec, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_sac import make_batch as make_goal_batch
 from tests.learner.test_sac import make_spec as make_goal_spec
+from tests.transport.columns import scalars
 from transport.experience import Categorical, Columns, ExperienceSpec
 
 ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
 LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_gradient_norm=1.0)
 DQN = make_spec(vector(), n_step=3)
-PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, (LOG_PROB,))
+PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
 SAC = make_goal_spec()
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_period=5, importance_exponent=0.8)),

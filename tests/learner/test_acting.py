@@ -13,9 +13,9 @@ from learner.networks.q_network import QNetwork, build_network
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector
-from transport.experience import ExperienceSpec, Field
+from transport.experience import ExperienceSpec, observed
 
-QUANTISED = Field("angle", (3,), "|u1", 0.02, -2.5)
+QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
 SPECS = {
     "vector": make_spec(vector()),
     "stacked vectors": make_spec(vector(), QUANTISED, n=5, stack=3),

@@ -19,14 +19,14 @@ from learner.networks.q_network import QNetwork
 from learner.weights.checkpoint import load_into, pack, unpack
 from tests.learner.acting import algorithm_of
 from tests.learner.examples import CPU, image, make_observation, make_spec, vector
-from transport.experience import Continuous, ExperienceSpec, Field
+from transport.experience import Column, Continuous, ExperienceSpec, observed
 
 REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
 GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_goal", 3))
 SMALL = PpoConfig(hidden=16)
 
 
-def reals(*fields: Field, stack: int = 1) -> ExperienceSpec:
+def reals(*fields: Column, stack: int = 1) -> ExperienceSpec:
     return ExperienceSpec(fields, REALS, 16, stack)
 
 
@@ -109,7 +109,7 @@ def test_what_is_left_of_the_way_is_squeezed_by_its_usual_size() -> None:
 
 
 def test_stored_values_are_dequantised_inside_the_network() -> None:
-    spec, plain = make_spec(Field("x", (4,), "|u1", 0.5, -3.0)), make_spec(vector("x"))
+    spec, plain = make_spec(observed("x", (4,), "|u1", 0.5, -3.0)), make_spec(vector("x"))
     stored, values = build_actor_critic(spec, SMALL), build_actor_critic(plain, SMALL)
     values.load_state_dict(stored.state_dict())
     bytes_ = torch.randint(256, (5, 1, 4), dtype=torch.uint8)
@@ -171,7 +171,7 @@ def test_acting_draws_from_the_policy_or_does_what_is_likeliest() -> None:
 
 
 @pytest.mark.parametrize("fields", [(vector(),), (image(), vector())], ids=["vector", "image and vector"])
-def test_under_autocast_what_it_gives_is_float32(fields: tuple[Field, ...]) -> None:
+def test_under_autocast_what_it_gives_is_float32(fields: tuple[Column, ...]) -> None:
     torch.manual_seed(0)
     network = build_actor_critic(make_spec(*fields), SMALL)
     seen = make_observation(fields, (6, 1))
@@ -204,7 +204,7 @@ def test_an_observation_of_another_shape_is_refused_where_it_goes_in() -> None:
 
 
 def test_scalars_are_vectors_of_one() -> None:
-    spec = make_spec(Field("height", (), "<f4"), Field("count", (), "<i4"), stack=2)
+    spec = make_spec(observed("height", (), "<f4"), observed("count", (), "<i4"), stack=2)
     algorithm = Ppo(spec, SMALL, CPU)
     rows = {"height": torch.randn(9), "count": torch.arange(9, dtype=torch.int32)}
     algorithm.network.observe(rows, torch.arange(9))

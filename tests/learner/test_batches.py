@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.base import Needs, join
+from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.feed import to_device
 from replay.client import SampledBatch
-from replay.table.storage import batch_layout
+from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
@@ -17,8 +19,8 @@ FIELDS = (image(shape=(5, 6)), vector(size=3))
 
 def fill(spec: ExperienceSpec, items: int) -> SampledBatch:
     """A slot of random bytes that make sense."""
-    layout = batch_layout(spec, items)
-    arrays = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, items)
+    arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     random = np.random.default_rng(0)
     for array in arrays.values():
         if array.dtype.kind == "f":
@@ -27,7 +29,7 @@ def fill(spec: ExperienceSpec, items: int) -> SampledBatch:
             array[...] = random.random(array.shape) < 0.5
         else:
             array[...] = random.integers(0, 100, array.shape)
-    return SampledBatch(1, 7, 12_345, arrays)
+    return SampledBatch(1, 7, arrays)
 
 
 @pytest.mark.parametrize("action", [Categorical(4), Continuous((-1.0, -2.0), (1.0, 2.0))], ids=["categorical", "continuous"])
@@ -48,21 +50,19 @@ def test_a_batch_is_what_the_slot_holds(action: Categorical | Continuous) -> Non
     assert np.array_equal(batch.steps.numpy(), before["steps"])
     assert batch.terminated.dtype == torch.bool and np.array_equal(batch.terminated.numpy(), before["terminated"])
     assert np.array_equal(batch.probability.numpy(), before["probability"].astype(np.float32))
-    assert batch.population == 12_345
-    assert batch.hindsight_goal is None and batch.part(0, 2).hindsight_reward is None
+    assert batch.extras == {} and batch.part(0, 2).extras == {}
 
 
 def test_goals_of_hindsight_come_along_and_are_parted_with_their_items() -> None:
     goals = (vector("achieved_goal", 2), vector("desired_goal", 2))
-    spec = ExperienceSpec(goals, Continuous((-1.0,), (1.0,)), 16, hindsight=3)
+    spec = join(ExperienceSpec(goals, Continuous((-1.0,), (1.0,)), 16), Needs(goals=3))
     sampled = fill(spec, 8)
     batch = to_device(sampled, spec, CPU)
-    assert batch.hindsight_goal is not None and batch.hindsight_reward is not None
-    assert np.array_equal(batch.hindsight_goal.numpy(), sampled.arrays["hindsight_goal"])
-    assert np.array_equal(batch.hindsight_reward.numpy(), sampled.arrays["hindsight_reward"])
     part = batch.part(2, 5)
-    assert torch.equal(part.hindsight_goal, batch.hindsight_goal[2:5])  # type: ignore[arg-type]
-    assert torch.equal(part.hindsight_reward, batch.hindsight_reward[2:5])  # type: ignore[arg-type]
+    assert list(batch.extras) == [HINDSIGHT_GOAL, HINDSIGHT_REWARD]
+    for name, rows in batch.extras.items():
+        assert np.array_equal(rows.numpy(), sampled.arrays[name])
+        assert torch.equal(part.extras[name], rows[2:5])
 
 
 def test_a_cpu_reads_observations_where_replay_wrote_them() -> None:

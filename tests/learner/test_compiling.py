@@ -49,7 +49,7 @@ def test_updates_are_the_same_to_rounding_and_weights_keep_their_names(monkeypat
             monkeypatch.setattr("torch._dynamo.config.error_on_recompile", True)
         for number in range(5):  # across copies into the target network
             torch.manual_seed(10 + number)
-            metrics, priorities = optimiser.update(dqn, make_batch(SPEC, 16)._replace(population=number))
+            metrics, priorities = optimiser.update(dqn, make_batch(SPEC, 16))
         assert list(dqn.policy().state_dict()) == names
         found.append([*dqn.policy().state_dict().values(), priorities, *metrics.values()])
     for one, other in zip(*found, strict=True):

@@ -169,7 +169,6 @@ def test_a_bandit_whose_best_arm_is_shown_is_solved(network: Literal["mlp", "nat
                 steps=torch.ones(64, dtype=torch.int64),
                 terminated=torch.ones(64, dtype=torch.bool),
                 probability=torch.full((64,), 1e-3),
-                population=1_000,
             ),
         )
     paying = torch.arange(arms)

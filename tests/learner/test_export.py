@@ -14,10 +14,10 @@ from learner.networks.q_network import build_network
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.export import load, main
-from transport.experience import Categorical, ExperienceSpec, Field
+from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
 
-SPEC = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(3), 8, 2, 1)
+SPEC = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(3), 8, 2, 1)
 ALGORITHM = DqnConfig(hidden=16, dueling=False)
 
 
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> RunDir:
     made = RunDir(tmp_path / "mine")
     made.create()
     made.config.write_text(tomli_w.dumps({"seed": 1, "env": {"id": "toy"}, "algorithm": msgspec.to_builtins(ALGORITHM)}))
-    made.spec.write_bytes(msgspec.json.encode(SPEC))
+    made.spec.write_bytes(write_spec(SPEC))
     network = build_network(SPEC, ALGORITHM)
     for path, version in ((made.latest, "9"), (made.best, "5")):
         metadata = {"spec_digest": SPEC.digest, "policy_version": version, "env": "toy", "algorithm": "dqn"}

@@ -9,7 +9,7 @@ import torch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.q_network import build_network, evaluating
 from tests.learner.examples import image, make_observation, make_spec, vector
-from transport.experience import Continuous, ExperienceSpec, Field
+from transport.experience import Continuous, ExperienceSpec, observed
 
 Torsos = Literal["auto", "mlp", "nature_batchnorm"]
 SMALL = DqnConfig(hidden=16)
@@ -18,7 +18,7 @@ SMALL = DqnConfig(hidden=16)
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("network", ["auto", "mlp"])
 def test_a_network_gives_one_q_value_per_action_for_any_mix_of_fields(network: Torsos, dueling: bool) -> None:
-    fields = (image("camera", (3, 40, 50)), vector("joints", 5), image("map", (7, 9)), Field("items", (2, 3), "<f4"))
+    fields = (image("camera", (3, 40, 50)), vector("joints", 5), image("map", (7, 9)), observed("items", (2, 3), "<f4"))
     spec = make_spec(*fields, n=6, stack=2)
     q = build_network(spec, DqnConfig(hidden=16, network=network, dueling=dueling))(make_observation(fields, (4, 2)))
     assert q.shape == (4, 6) and q.dtype == torch.float32
@@ -61,8 +61,8 @@ def test_the_batch_norm_variant_has_he_weights_no_convolution_bias_and_relu_in_p
 
 def test_stored_values_are_dequantised_inside_the_network() -> None:
     torch.manual_seed(0)
-    spec_stored = make_spec(Field("x", (4,), "|u1", 0.5, -3.0))
-    spec_values = make_spec(Field("x", (4,), "<f4"))
+    spec_stored = make_spec(observed("x", (4,), "|u1", 0.5, -3.0))
+    spec_values = make_spec(observed("x", (4,), "<f4"))
     stored, values = build_network(spec_stored, SMALL), build_network(spec_values, SMALL)
     values.load_state_dict(stored.state_dict())
     bytes_ = torch.randint(256, (5, 1, 4), dtype=torch.uint8)

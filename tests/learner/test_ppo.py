@@ -18,16 +18,17 @@ from learner.updates.optimiser import Optimiser
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU, image, vector
 from tests.learner.rollouts import observe, play, to_arrays
-from transport.experience import Categorical, Chunk, Columns, Continuous, ExperienceSpec, Field
+from tests.transport.columns import scalars
+from transport.experience import Categorical, Chunk, Column, Columns, Continuous, ExperienceSpec, observed
 
 THREE = Categorical(3)
 REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
-QUANTISED = Field("angle", (3,), "|u1", 0.02, -2.5)
+QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
 GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_goal", 3))
 
 
-def make(*fields: Field, action: Categorical | Continuous = THREE, stack: int = 1) -> ExperienceSpec:
-    return ExperienceSpec(fields, action, 8, stack, 1, (LOG_PROB,))
+def make(*fields: Column, action: Categorical | Continuous = THREE, stack: int = 1) -> ExperienceSpec:
+    return ExperienceSpec(fields, action, 8, stack, 1, extras=scalars(LOG_PROB))
 
 
 SPECS = {

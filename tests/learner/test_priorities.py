@@ -10,6 +10,7 @@ import pytest
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, UNKNOWN, initial_priority
 from tests.actors.streams import Rows, Streams, make_spec
+from tests.transport.columns import scalars
 from transport.experience import ExperienceSpec
 
 GAMMA, SCALE = 0.9, 0.25
@@ -50,7 +51,7 @@ def check(streams: Streams) -> np.ndarray:
 
 
 def knowing(length: int, stack: int, n_step: int) -> ExperienceSpec:
-    return make_spec(length, stack, n_step, remembered=(TAKEN_VALUE, BEST_VALUE))
+    return make_spec(length, stack, n_step, extras=scalars(TAKEN_VALUE, BEST_VALUE))
 
 
 @pytest.mark.parametrize("count", [1, 3])

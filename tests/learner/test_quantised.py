@@ -19,7 +19,7 @@ from learner.inference.int8 import QuantisedTrunk, check
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import image, make_observation, make_spec, vector
-from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, Field
+from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, observed
 
 try:
     check()
@@ -27,15 +27,15 @@ try:
 except DeviceError as error:
     REASON = str(error)
 needs_int8 = pytest.mark.skipif(bool(REASON), reason=REASON)
-SIGNED = Field("image", (40, 40), "|u1", 2 / 255, -1.0)  # no byte of it is exactly 0
+SIGNED = observed("image", (40, 40), "|u1", 2 / 255, -1.0)  # no byte of it is exactly 0
 SPECS = {
     "frames": make_spec(image(), stack=4),
     "small colours": make_spec(image(shape=(3, 13, 13))),
     "colours and vectors": make_spec(image(shape=(3, 40, 44)), vector(), stack=2),
-    "two images": ExperienceSpec((image(), vector(), Field("left", (40, 40), "|u1", 1 / 255, 0.0)), Categorical(3), 16, 4),
+    "two images": ExperienceSpec((image(), vector(), observed("left", (40, 40), "|u1", 1 / 255, 0.0)), Categorical(3), 16, 4),
     "signed": ExperienceSpec((SIGNED,), Categorical(3), 16, 3),
-    "no byte near 0": ExperienceSpec((Field("image", (40, 40), "|u1", 0.01, 1.0),), Categorical(3), 16, 3),
-    "small and signed": ExperienceSpec((Field("image", (13, 13), "|u1", 2 / 255, -1.0),), Categorical(3), 16, 3),
+    "no byte near 0": ExperienceSpec((observed("image", (40, 40), "|u1", 0.01, 1.0),), Categorical(3), 16, 3),
+    "small and signed": ExperienceSpec((observed("image", (13, 13), "|u1", 2 / 255, -1.0),), Categorical(3), 16, 3),
 }
 KINDS: dict[str, Any] = {"dqn": DqnConfig, "ppo": PpoConfig}
 
@@ -164,7 +164,7 @@ def test_ppo_tells_the_probability_with_which_it_acted_not_the_learners() -> Non
 
 @needs_int8
 def test_an_image_whose_edges_cannot_be_padded_is_refused() -> None:
-    spec = ExperienceSpec((Field("image", (13, 13), "|u1", 0.01, 1.0),), Categorical(3), 16)
+    spec = ExperienceSpec((observed("image", (13, 13), "|u1", 0.01, 1.0),), Categorical(3), 16)
     with pytest.raises(DeviceError, match="no byte for 0"):
         Acting(spec, DqnConfig(hidden=8), precision="int8")
 

@@ -12,6 +12,8 @@ from torch.nn.functional import linear
 
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.transitions import transition
+from learner.algorithms.base import Needs, join
+from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import Critics
 from learner.algorithms.sac.update import Sac
@@ -30,14 +32,14 @@ LEARNER = LearnerConfig(batch_size=32, learning_rate=1e-2, adam_epsilon=1e-8, ma
 
 
 def make_spec(stack: int = 1, hindsight: int = 0) -> ExperienceSpec:
-    return ExperienceSpec(GOALS, ACTIONS, 16, stack, hindsight=hindsight)
+    return join(ExperienceSpec(GOALS, ACTIONS, 16, stack), Needs(goals=hindsight))
 
 
 def make_batch(spec: ExperienceSpec, items: int = 32) -> Batch:
     """Random items, some terminated."""
     terminated = torch.rand(items) < 0.3
     here = torch.arange(spec.stack).expand(items, -1)
-    goals = torch.randn(items, spec.hindsight, 3) if spec.hindsight else None
+    goals = torch.randn(items, spec.goals, 3) if spec.goals else None
     return Batch(
         observation=make_observation(spec.fields, (items, spec.stack + 1)),
         observation_index=here,
@@ -47,9 +49,7 @@ def make_batch(spec: ExperienceSpec, items: int = 32) -> Batch:
         steps=torch.ones(items, dtype=torch.int64),
         terminated=terminated,
         probability=torch.full((items,), 0.01),
-        population=1_000,
-        hindsight_goal=goals,
-        hindsight_reward=None if goals is None else goals.sum(2),
+        extras={} if goals is None else {HINDSIGHT_GOAL: goals, HINDSIGHT_REWARD: goals.sum(2)},
     )
 
 
@@ -197,14 +197,13 @@ def test_items_are_after_their_own_goal_or_one_of_k_others_each_as_likely() -> N
     items, k = 20_000, 3
     spec = make_spec(stack=2, hindsight=k)
     algorithm, batch = Sac(spec, SacConfig(hidden=8), CPU), make_batch(spec, items)
-    assert batch.hindsight_goal is not None and batch.hindsight_reward is not None
     told = algorithm.relabelled(batch)
-    choices = torch.cat([batch.reward, batch.hindsight_reward], 1)  # [B, 1 + k]; all differ
+    choices = torch.cat([batch.reward, batch.extras[HINDSIGHT_REWARD]], 1)  # [B, 1 + k]; all differ
     drawn = (told.reward == choices).long().argmax(1)
     counts = torch.bincount(drawn, minlength=k + 1).double()
     assert ((counts - items / 4).square() / (items / 4)).sum() < 21.1  # chi-square, 3 degrees, p = 1e-4
     desired = batch.observation["desired_goal"]  # [B, W, 3]
-    goals = torch.cat([desired[:, :1], batch.hindsight_goal], 1)[torch.arange(items), drawn]
+    goals = torch.cat([desired[:, :1], batch.extras[HINDSIGHT_GOAL]], 1)[torch.arange(items), drawn]
     other = drawn > 0
     assert torch.equal(told.observation["desired_goal"][other], goals[other, None].expand(-1, 3, -1)), "in all rows of the window"
     assert torch.equal(told.observation["desired_goal"][~other], desired[~other])
@@ -218,7 +217,7 @@ def test_the_loss_is_that_of_the_goals_that_were_drawn() -> None:
     torch.manual_seed(5)
     _, priority, _ = algorithm.loss(batch, torch.ones(32))
     torch.manual_seed(5)
-    told = algorithm.relabelled(batch)._replace(hindsight_goal=None, hindsight_reward=None)
+    told = algorithm.relabelled(batch)._replace(extras={})
     _, expected, _ = algorithm.loss(told, torch.ones(32))
     assert torch.equal(priority, expected)
 

@@ -12,7 +12,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
-from learner.algorithms.base import Mode
+from learner.algorithms.base import Mode, Needs
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
@@ -20,7 +20,7 @@ from learner.feed import to_device
 from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
-from replay.table.storage import batch_layout
+from replay.table.layout import layout
 from replay.table.table import Table
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU
@@ -40,8 +40,8 @@ class World:
         annotate = Hindsight(spec, GoalReward(self.env.example), 0)
         self.chunker = Chunker(spec, 4, 1e9, annotate=annotate)
         self.table = Table(spec, ReplayConfig(capacity=10_000, min_size=1, selector="uniform"), 0)
-        layout = batch_layout(spec, LEARNER.batch_size)
-        self.slot = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        arrangement = layout(spec, LEARNER.batch_size)
+        self.slot = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
         self.observation = self.env.reset()
         self.stack.reset(self.observation)
 
@@ -59,7 +59,7 @@ class World:
 def test_a_point_finds_its_goals_within_1200_steps() -> None:
     torch.set_num_threads(1)  # more would only wait for one another
     torch.manual_seed(0)
-    spec = experience_spec(make_env(ENV), ENV, 1, "none", hindsight=ALGORITHM.hindsight)
+    spec = experience_spec(make_env(ENV), ENV, "none", Needs(goals=ALGORITHM.hindsight))
     algorithm = Sac(spec, ALGORITHM, CPU)
     optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
     world = World(spec, Acting(spec, ALGORITHM, algorithm.policy()))
@@ -70,7 +70,7 @@ def test_a_point_finds_its_goals_within_1200_steps() -> None:
         world.step("explore")
         for _ in range(2):
             world.table.sample(world.slot)
-            optimiser.update(algorithm, to_device(SampledBatch(1, 0, world.table.size, world.slot), spec, CPU))
+            optimiser.update(algorithm, to_device(SampledBatch(1, 0, world.slot), spec, CPU))
     episodes: list[Episode] = []
     while len(episodes) < 104:  # the first four began by exploring
         episodes += world.step("greedy")

@@ -31,6 +31,7 @@ from tests.learner.rollouts import play, to_arrays
 from tests.learner.stand_in import Lacking, like_directml
 from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
 from tests.learner.test_train import bench as bench  # noqa: PLC0414  # a fixture
+from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, Columns, Continuous, ExperienceSpec
 
 PIXELS = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)
@@ -102,7 +103,7 @@ def ppo_change(spec: ExperienceSpec, chunks: list[Chunk]) -> list[Tensor]:
 
 @pytest.mark.parametrize("action", [Categorical(3), Continuous((-1.0, 0.0), (1.0, 3.0))])
 def test_ppo_learns_there_what_it_learns_on_a_cpu(action: Categorical | Continuous) -> None:
-    spec = ExperienceSpec((image(shape=(12, 12)), vector()), action, 8, 2, 1, (LOG_PROB,))
+    spec = ExperienceSpec((image(shape=(12, 12)), vector()), action, 8, 2, 1, extras=scalars(LOG_PROB))
     random = np.random.default_rng(0)
 
     def act(observation: Columns) -> ActionBatch:

@@ -15,10 +15,10 @@ from learner.devices import capabilities as devices
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector
-from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, Field
+from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, observed
 
 REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
-QUANTISED = Field("angle", (3,), "|u1", 0.02, -2.5)
+QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
 GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_goal", 3))
 FIELDS = {"goal": GOAL, "quantised": (vector(), QUANTISED), "image": (image(shape=(13, 13)), vector())}
 

@@ -13,13 +13,13 @@ import torch
 
 from learner.feed import AHEAD, StreamedBatches, device_views, make_batches, to_device
 from replay.client import SampledBatch
-from replay.table.storage import batch_layout
+from replay.table.layout import layout
 from tests.learner.examples import CPU, image, make_spec, vector
 from transport.metrics import Metrics
 
 SPEC = make_spec(image(shape=(3, 4)), vector(), stack=2, n_step=2)
 ITEMS, SLOTS = 4, 4
-LAYOUT = batch_layout(SPEC, ITEMS)
+LAYOUT = layout(SPEC, ITEMS)
 
 
 class Replay:
@@ -43,7 +43,7 @@ class Replay:
         arrays = LAYOUT.view(self.memory, slot)
         for array in arrays.values():
             array[...] = self.drawn % 2 if array.dtype.kind == "b" else self.drawn
-        return SampledBatch(slot, self.drawn, 100, arrays)
+        return SampledBatch(slot, self.drawn, arrays)
 
     def release(self, batch: SampledBatch) -> None:
         self.memory.reshape(SLOTS, -1)[batch.slot] = 255  # whoever reads it from now on reads nonsense
@@ -197,7 +197,7 @@ def test_a_device_without_streams_copies_each_batch_when_it_is_its_turn() -> Non
     batches = make_batches(replay, SPEC, CPU, Metrics())  # type: ignore[arg-type]
     drawn = batches.next(1.0)
     assert drawn is not None and replay.drawn == 1
-    same = to_device(SampledBatch(0, 1, 100, LAYOUT.view(replay.memory, 0)), SPEC, CPU)
+    same = to_device(SampledBatch(0, 1, LAYOUT.view(replay.memory, 0)), SPEC, CPU)
     assert torch.equal(drawn.batch.observation["image"], same.observation["image"])
     assert replay.released == [], "a CPU reads the slot itself"
     batches.done(drawn, torch.ones(ITEMS))

@@ -32,6 +32,7 @@ from replay.config import ReplayConfig
 from replay.server.server import ReplayServer
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
+from transport.experience import write_spec
 from transport.lifetime import Lifetime, new_incarnation
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
@@ -231,7 +232,7 @@ def _until(learner: Learner, epoch: int) -> Callable[[], None]:
 def write_run(run_dir: RunDir, spec: Any) -> None:
     sections = {"algorithm": msgspec.to_builtins(DqnConfig(hidden=8, n_step=2)), "learner": msgspec.to_builtins(CONFIG)}
     run_dir.config.write_text(tomli_w.dumps({"seed": 1, "env": {"id": "toy"}} | sections))
-    run_dir.spec.write_bytes(msgspec.json.encode(spec))
+    run_dir.spec.write_bytes(write_spec(spec))
 
 
 @pytest.mark.parametrize("broken", ["other-spec", "truncated"])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from actors.chunker import Chunker
-from replay.table.storage import batch_layout
+from replay.table.layout import layout
 from replay.table.table import Table
-from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+from transport.experience import Categorical, Chunk, Column, ExperienceSpec, Unit, observed
 
 
-def make_spec(length: int = 8, stack: int = 3, n_step: int = 2, remembered: tuple[str, ...] = ()) -> ExperienceSpec:
+def make_spec(
+    length: int = 8, stack: int = 3, n_step: int = 2, extras: tuple[Column, ...] = (), unit: Unit = "transitions"
+) -> ExperienceSpec:
     """One float that counts the rows of a stream, so that a test can tell which row it has."""
-    return ExperienceSpec((Field("position", (), "<f4"),), Categorical(4), length, stack, n_step, remembered)
+    return ExperienceSpec((observed("position", (), "<f4"),), Categorical(4), length, stack, n_step, extras=extras, unit=unit)
 
 
 def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> list[Chunk]:
@@ -38,7 +40,7 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
                 truncated,
                 {"position": final},
                 policy_version=step,
-                columns=dict.fromkeys(spec.remembered, observation + 1),
+                columns={column.name: observation + 1 for column in spec.extras},
             )
         )
     chunks.extend(chunker.drain({"position": np.array([position], np.float32)}, steps))
@@ -51,8 +53,8 @@ def every_item(table: Table) -> dict[str, np.ndarray]:
     slots = np.argsort(table._chunk_keys)[(table._chunk_keys < 0).sum() :]
     leaves = (slots[:, None] * length + np.arange(length)).reshape(-1)
     leaves = leaves[table._storage.drawable(leaves)]
-    layout = batch_layout(table.spec, len(leaves))
-    out = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(table.spec, len(leaves))
+    out = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     table._storage.gather(leaves, out)
     out["probability"][:] = 1
     out["key"][:] = table._chunk_keys[leaves // length] * length + leaves % length

@@ -45,9 +45,9 @@ class Link:
         return writer
 
     def sampler(
-        self, shared: bool = True, slots: int = 2, batch_size: int = 8, rollouts: bool = False, name: str = "learner"
+        self, shared: bool = True, slots: int = 2, batch_size: int = 8, name: str = "learner", spec: ExperienceSpec | None = None
     ) -> Sampler:
-        sampler = Sampler(self.address, name, new_incarnation(), self.spec, batch_size, slots, shared, rollouts)
+        sampler = Sampler(self.address, name, new_incarnation(), spec or self.spec, batch_size, slots, shared)
         self.opened.append(sampler)
         return sampler
 

@@ -14,6 +14,7 @@ from replay.__main__ import describe
 from replay.client import MOST_CREDIT_BYTES, ExperienceWriter, ReplayRefused, Sampler
 from replay.config import ReplayConfig
 from replay.server.writers import MOST_LIVES
+from replay.table.layout import layout
 from tests.flow.fleet import wait_until
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.replay.link import Link
@@ -216,9 +217,9 @@ def test_a_learner_cannot_have_replay_take_more_memory_than_there_is(link: Link,
 
 def test_a_learner_may_name_any_file_and_none_is_opened(link: Link, tmp_path: Path) -> None:
     server = link.serve()
-    layout = server.source.layout(8)
+    arrangement = layout(SPEC, 8)
     plain, pipe = tmp_path / "file", tmp_path / "pipe"
-    plain.write_bytes(bytes(layout.slot_bytes * 2))
+    plain.write_bytes(bytes(arrangement.slot_bytes * 2))
     os.mkfifo(pipe)
     with open(plain, "r+b") as opened:
         names = [
@@ -233,7 +234,7 @@ def test_a_learner_may_name_any_file_and_none_is_opened(link: Link, tmp_path: Pa
             hello = SamplerHello(f"learner-{number}", number, PROTOCOL, SPEC.digest, 8, 2, name)
             server._serving.on_hello(b"peer", hello)
             assert server._serving._learners[-1].slab is None, name
-    assert plain.read_bytes() == bytes(layout.slot_bytes * 2)
+    assert plain.read_bytes() == bytes(arrangement.slot_bytes * 2)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_a_learner_may_name_any_file_and_none_is_opened(link: Link, tmp_path: Pa
         SampleRequest(0, 1, 2**31 - 1, 1_000_000),
         PriorityUpdate(1_000_000),
         Insert(2**62, 100_000, 65_536, 2**32 - 1),
-        Sample(1, 2, 3),
+        Sample(1, 2),
         Hold(),
         WriterHello("\x7f~ ", 2**63 - 1, 2**62, "x", 100_000, 2**62),
         WriterHello("late", 1, PROTOCOL, SPEC.digest, 100_000, 2**62),
@@ -301,7 +302,7 @@ def test_a_writer_believes_no_impossible_acknowledgement(liar: Server) -> None:
     wait_until(lambda: polled(writer) and writer.outstanding == 1, 5, "the possible one is taken")
     assert writer.refuted == 2 and writer.acknowledged_steps == 8
     for number in range(2000):
-        liar.send(peer, (Greet(), Credit(0), Hold(), Sample(1, 1, 1))[number % 4])
+        liar.send(peer, (Greet(), Credit(0), Hold(), Sample(1, 1))[number % 4])
     wait_until(lambda: polled(writer) and writer._credit_bytes == 0, 5, "it has read on")
     assert writer.outstanding == 1
     writer.close()
@@ -312,7 +313,7 @@ def test_a_sampler_takes_no_batch_that_it_has_not_asked_for(liar: Server) -> Non
     peer = peer_of(liar)
     liar.send(peer, SamplerWelcome(1, False))
     for slot, generation, parts in ((0, 99, []), (63, 1, []), (0, 1, [b"short"]), (1, 2, [b"x"])):
-        liar.send(peer, Sample(slot, generation, 1), parts)
+        liar.send(peer, Sample(slot, generation), parts)
     wait_until(lambda: (sampler.next(0), sampler.refuted >= 3)[1], 5, "it refutes them")
     assert sampler.next(0) is None
     sampler.close()

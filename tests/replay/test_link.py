@@ -16,7 +16,7 @@ from replay.client import SILENCE_SECONDS, ReplayRefused, Sampler
 from replay.config import ReplayConfig
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert
 from transport.sockets.channel import FRAME_BYTES
@@ -44,7 +44,9 @@ def test_every_chunk_is_acknowledged_once_it_is_in_the_table(link: Link) -> None
 
 @pytest.mark.parametrize("side", [100, 640])  # three parts, and more than a server takes for anything but a chunk
 def test_a_part_above_the_frame_limit_is_cut_and_put_together_again(tmp_path: Path, side: int) -> None:
-    spec = ExperienceSpec((Field("picture", (side, side), "|u1", codec="lz4"), Field("position", (), "<f4")), Categorical(4), 16)
+    spec = ExperienceSpec(
+        (observed("picture", (side, side), "|u1", codec="lz4"), observed("position", (), "<f4")), Categorical(4), 16
+    )
     noise = np.random.default_rng(0).integers(0, 256, (17, side, side), np.uint8)
     columns = {column.name: np.ones((17, *column.shape), column.dtype) for column in spec.columns} | {"picture": noise}
     with Link(tmp_path, spec, FREE) as link:

@@ -13,16 +13,17 @@ import pytest
 from replay.config import ReplayConfig
 from replay.log.journal import STATE_FILE, Journal, RestoreStopped
 from replay.log.segments import segments
-from replay.table.storage import batch_layout
+from replay.table.layout import PRIORITY, layout
 from replay.table.table import Table
 from tests.flow.fleet import wait_until
 from tests.replay.examples import make_spec, stream_chunks
+from tests.transport.columns import scalars
 from transport.compression import crc32, pack_chunk
-from transport.experience import INITIAL_PRIORITY, ExperienceSpec
+from transport.experience import ExperienceSpec
 from transport.messages import Insert
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
-SENDING = make_spec(length=4, stack=2, n_step=2, remembered=(INITIAL_PRIORITY,))
+SENDING = make_spec(length=4, stack=2, n_step=2, extras=scalars(PRIORITY))
 CONFIG = ReplayConfig(capacity=80, min_size=1, samples_per_insert_low=1.0, samples_per_insert_high=2.0)
 
 
@@ -45,8 +46,8 @@ class Life:
             self.table.insert(chunk)
 
     def draw(self, count: int) -> dict[str, np.ndarray]:
-        layout = batch_layout(self.spec, count)
-        out = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+        arrangement = layout(self.spec, count)
+        out = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
         self.table.sample(out)
         return out
 
@@ -73,7 +74,7 @@ class Life:
     def came_with(self, keys: Iterable[int]) -> dict[int, float]:
         """The initial priorities of items by key, raised."""
         length, history = self.spec.chunk_length, self.spec.history
-        sent = {key: self.chunks[key // length].columns[INITIAL_PRIORITY][history + key % length] for key in keys}
+        sent = {key: self.chunks[key // length].columns[PRIORITY][history + key % length] for key in keys}
         return {key: float(np.float64(priority) ** CONFIG.priority_exponent) for key, priority in sent.items()}
 
 
@@ -139,7 +140,7 @@ def test_after_a_kill_items_newer_than_the_state_have_the_priority_that_they_cam
     assert found == pytest.approx(first.came_with(found) | saved)
     assert found.items() >= saved.items()  # these to the last bit
     # What is inserted next without a priority of its own comes with the highest of all that there was.
-    third.chunks[16].columns[INITIAL_PRIORITY][:] = np.nan
+    third.chunks[16].columns[PRIORITY][:] = np.nan
     third.insert(16, 17)
     highest = max(first.table.state().selector.highest, *found.values())
     assert {value for key, value in third.priorities().items() if key // 4 == 16} == {highest}

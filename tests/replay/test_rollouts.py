@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,21 +16,22 @@ from replay.client import ExperienceWriter, ReplayRefused, SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.server.arrivals import Writer
 from replay.server.rollout_queue import Rollouts
-from replay.table.storage import resting_columns, rollout_array
+from replay.table.layout import array_name
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.link import Link
-from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+from tests.transport.columns import scalars
+from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.messages import Insert
 from transport.metrics import Metrics
 
-SPEC = make_spec(length=4, stack=3, n_step=1, remembered=("log_prob",))
+SPEC = make_spec(length=4, stack=3, n_step=1, extras=scalars("log_prob"), unit="rollouts")
 CHUNKS = stream_chunks(SPEC, {9: "truncated", 17: "terminated"}, 161)
-FIFO = ReplayConfig(selector="fifo", capacity=4_000)
+CONFIG = ReplayConfig(capacity=4_000)
 
 
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[Link]:
-    with Link(tmp_path, SPEC, FIFO) as made:
+    with Link(tmp_path, SPEC, CONFIG) as made:
         yield made
 
 
@@ -51,7 +53,7 @@ def drawn(batch: SampledBatch, spec: ExperienceSpec = SPEC) -> list[dict[str, np
     """The rollouts of a batch, each cut to its rows and copied; what lies behind must be zero."""
     rollouts = []
     for b, length in enumerate(batch.arrays["length"].tolist()):
-        arrays = {column.name: batch.arrays[rollout_array(spec, column.name)][b] for column in resting_columns(spec)}
+        arrays = {column.name: batch.arrays[array_name(spec, column)][b] for column in spec.resting}
         assert not any(array[spec.rows(length) :].any() for array in arrays.values())
         rollouts.append({name: array[: spec.rows(length)].copy() for name, array in arrays.items()})
     return rollouts
@@ -82,7 +84,7 @@ def take(link: Link, sampler: Sampler, *feeders: Feeder, spec: ExperienceSpec = 
 @pytest.mark.parametrize("shared", [True, False])
 def test_rollouts_are_the_chunks_byte_for_byte_in_order_and_once(link: Link, shared: bool) -> None:
     link.serve()
-    feeder, sampler = Feeder(link.writer(), CHUNKS), link.sampler(shared, slots=1, batch_size=3, rollouts=True)
+    feeder, sampler = Feeder(link.writer(), CHUNKS), link.sampler(shared, slots=1, batch_size=3)
     found = [rollout for _ in range(len(CHUNKS) // 3) for rollout in take(link, sampler, feeder)]
     assert all_same(found, CHUNKS[: len(found)])
     assert link.metrics.value("duplicates") == link.metrics.value("dropped_chunks") == 0
@@ -95,7 +97,7 @@ def all_same(rollouts: list[dict[str, np.ndarray]], chunks: list[Chunk]) -> bool
 def test_short_chunks_end_in_zeros_and_keep_the_row_to_bootstrap_from(link: Link) -> None:
     link.serve()
     short = stream_chunks(SPEC, {}, 6)  # 4 items, then 2 and the row that ends the stream
-    feeder, sampler = Feeder(link.writer(streams=3), [CHUNKS[0], *short]), link.sampler(slots=1, batch_size=3, rollouts=True)
+    feeder, sampler = Feeder(link.writer(streams=3), [CHUNKS[0], *short]), link.sampler(slots=1, batch_size=3)
     found: list[SampledBatch] = []
 
     def turn() -> bool:
@@ -108,20 +110,24 @@ def test_short_chunks_end_in_zeros_and_keep_the_row_to_bootstrap_from(link: Link
     assert arrays["length"].tolist() == [4, 4, 2] and arrays["key"].tolist() == [0, 1, 2]
     assert arrays["observation/position"][2].tolist() == [2, 3, 4, 5, 6, 0, 0]  # history, items, the overhang, nothing
     assert arrays["valid"][2].tolist() == [1, 1, 1, 1, 0, 0, 0]
-    assert np.isnan(arrays["log_prob"][2][4])
+    assert arrays["log_prob"][2][4] == 0, "in a row without action"
     assert drawn(found[0])  # zeros behind
 
 
 def test_pictures_and_every_other_column_arrive_as_they_left(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for codec in ("none", "lz4", "zstd"):
-        fields = (Field("picture", (6, 5), "|u1", 1 / 255, codec=codec), Field("angle", (3,), "<f4"), Field("code", (), "<i8"))  # type: ignore[arg-type]
-        spec = ExperienceSpec(fields, Categorical(3), 8, 2, 3, ("log_prob", "value"))
+        fields = (
+            observed("picture", (6, 5), "|u1", 1 / 255, codec=codec),
+            observed("angle", (3,), "<f4"),
+            observed("code", (), "<i8"),
+        )  # type: ignore[arg-type]
+        spec = ExperienceSpec(fields, Categorical(3), 8, 2, 3, unit="rollouts", extras=scalars("log_prob", "value"))
         chunks = [random_chunk(spec, length, generator) for length in generator.integers(1, 9, 24).tolist()]
-        with Link(tmp_path, spec, FIFO) as link:
+        with Link(tmp_path, spec, CONFIG) as link:
             link.serve()
             feeder = Feeder(link.writer(streams=4), chunks)
-            sampler = link.sampler(slots=2, batch_size=4, rollouts=True)
+            sampler = link.sampler(slots=2, batch_size=4)
             found = [rollout for _ in range(6) for rollout in take(link, sampler, feeder, spec=spec)]
             assert all_same(found, chunks)
             valid = sum(int(chunk.columns["valid"][1 : 1 + chunk.length].sum()) for chunk in chunks)
@@ -149,7 +155,7 @@ def test_a_chunk_is_acknowledged_when_its_batch_is_drawn_and_not_before(link: Li
     for chunk in CHUNKS[:3]:
         writer.insert(chunk)
     link.until(lambda: len(server.source.pending) == 3, writer)
-    sampler = link.sampler(slots=1, batch_size=4, rollouts=True)
+    sampler = link.sampler(slots=1, batch_size=4)
     link.until(lambda: (sampler.next(0), server._serving.awaited)[1], writer)
     settle(link, writer)
     assert writer.outstanding == 3 and sampler.next(0) is None, "three of four are no batch"
@@ -163,7 +169,7 @@ def test_a_chunk_is_acknowledged_when_its_batch_is_drawn_and_not_before(link: Li
 def test_what_is_left_of_a_writer_when_a_batch_is_drawn_stays_unacknowledged(link: Link) -> None:
     link.serve()
     feeder = Feeder(link.writer(streams=3), CHUNKS[:3])
-    assert all_same(take(link, link.sampler(slots=1, batch_size=2, rollouts=True), feeder), CHUNKS[:2])
+    assert all_same(take(link, link.sampler(slots=1, batch_size=2), feeder), CHUNKS[:2])
     link.until(lambda: (feeder.feed(), feeder.writer.acknowledged_steps == 8)[1], feeder.writer)
     settle(link, feeder.writer)
     assert feeder.sent == 3 and feeder.writer.outstanding == 1
@@ -184,7 +190,7 @@ def share(link: Link, *writers: ExperienceWriter) -> None:
 
 def test_the_second_chunk_of_one_stream_is_not_sent_before_the_first_is_drawn(link: Link) -> None:
     server = link.serve()
-    sampler = link.sampler(slots=1, batch_size=2, rollouts=True)
+    sampler = link.sampler(slots=1, batch_size=2)
     one, other = Feeder(link.writer("actor-0"), CHUNKS), Feeder(link.writer("actor-1"), CHUNKS)
     both = (one, other)
     share(link, one.writer, other.writer)
@@ -215,7 +221,7 @@ def test_without_a_learner_actors_wait_and_nothing_is_lost(link: Link) -> None:
     settle(link, feeder.writer)
     feeder.feed()
     assert feeder.sent == 2 and not feeder.writer.has_credit
-    assert all_same(take(link, link.sampler(slots=1, batch_size=2, rollouts=True), feeder), CHUNKS[:2])
+    assert all_same(take(link, link.sampler(slots=1, batch_size=2), feeder), CHUNKS[:2])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -223,7 +229,7 @@ def test_credit_together_is_never_less_than_a_batch_and_exactly_one_where_every_
     generator = np.random.default_rng(seed)
     for _ in range(300):
         lag, batch = int(generator.integers(1, 4)), int(generator.integers(1, 200))
-        config = ReplayConfig(selector="fifo", max_policy_lag=lag, receive_bytes=int(generator.choice([1_000_000, 256_000_000])))
+        config = ReplayConfig(max_policy_lag=lag, receive_bytes=int(generator.choice([1_000_000, 256_000_000])))
         rollouts = Rollouts(SPEC, config, Metrics(), 0)
         writers = [Writer(f"actor-{n}", n, int(generator.integers(1, 20)), b"", 0, 0) for n in range(generator.integers(1, 12))]
         rollouts.connect(batch, 1)
@@ -238,7 +244,7 @@ def test_credit_together_is_never_less_than_a_batch_and_exactly_one_where_every_
 
 def test_the_least_receive_budget_does_not_stop_a_run() -> None:
     wide = make_spec(length=65_536)
-    rollouts = Rollouts(wide, ReplayConfig(selector="fifo", receive_bytes=1_000_000), Metrics(), 0)
+    rollouts = Rollouts(wide, ReplayConfig(receive_bytes=1_000_000), Metrics(), 0)
     writers = [Writer(f"actor-{n}", n, 3, b"", 0, 0) for n in range(5)]
     rollouts.connect(4, 1)
     rollouts.writers_changed(writers)
@@ -252,7 +258,7 @@ def marked(mark: int) -> list[Chunk]:
 
 def test_actors_that_are_killed_return_or_join_never_leave_both_sides_waiting(link: Link) -> None:
     link.serve()
-    sampler = link.sampler(slots=1, batch_size=7, rollouts=True)
+    sampler = link.sampler(slots=1, batch_size=7)
     feeders = [Feeder(link.writer(f"actor-{n}", streams=n + 1), marked(n)) for n in range(3)]
     found = take(link, sampler, *feeders)
     killed = feeders.pop()  # half of all streams
@@ -274,7 +280,7 @@ def test_actors_that_are_killed_return_or_join_never_leave_both_sides_waiting(li
 
 def test_a_new_replay_server_gets_again_what_was_not_drawn(link: Link) -> None:
     server = link.serve()
-    sampler = link.sampler(slots=1, batch_size=2, rollouts=True)
+    sampler = link.sampler(slots=1, batch_size=2)
     feeder = Feeder(link.writer(streams=2), CHUNKS)
     found = take(link, sampler, feeder)
     for _ in range(3):
@@ -288,17 +294,17 @@ def test_a_new_replay_server_gets_again_what_was_not_drawn(link: Link) -> None:
 def test_a_new_learner_gets_what_lay_in_the_slot_of_the_old(link: Link) -> None:
     server = link.serve()
     feeder = Feeder(link.writer(streams=3), CHUNKS[:2])
-    old = link.sampler(slots=1, batch_size=3, rollouts=True)
+    old = link.sampler(slots=1, batch_size=3)
     link.until(lambda: (feeder.feed(), old.next(0), server.source._filled == 2)[2], feeder.writer)  # type: ignore[attr-defined]
     old.close()
     link.opened.remove(old)
     feeder.chunks = CHUNKS
-    assert all_same(take(link, link.sampler(slots=1, batch_size=3, rollouts=True), feeder), CHUNKS[:3])
+    assert all_same(take(link, link.sampler(slots=1, batch_size=3), feeder), CHUNKS[:3])
 
 
 def test_a_learner_that_greets_again_is_served_under_its_new_requests(link: Link) -> None:
     server = link.serve()
-    sampler, feeder = link.sampler(slots=1, batch_size=2, rollouts=True), Feeder(link.writer(streams=2), CHUNKS)
+    sampler, feeder = link.sampler(slots=1, batch_size=2), Feeder(link.writer(streams=2), CHUNKS)
     link.until(lambda: (sampler.next(0), server._serving.awaited)[1], feeder.writer)
     sampler._server = None  # as after a long silence
     sampler._greet()
@@ -312,7 +318,7 @@ def test_what_is_too_old_is_dropped_acknowledged_and_counted(link: Link) -> None
         return int(chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0].max())
 
     link.serve()
-    sampler, feeder = link.sampler(slots=1, batch_size=2, rollouts=True), Feeder(link.writer(streams=2), CHUNKS)
+    sampler, feeder = link.sampler(slots=1, batch_size=2), Feeder(link.writer(streams=2), CHUNKS)
     sampler.oldest_version = 12  # versions are steps here
     since = [next(n for n, chunk in enumerate(CHUNKS) if newest(chunk) >= version) for version in (12, 100)]
     assert 0 < since[0] and since[0] + 4 < since[1]
@@ -328,7 +334,7 @@ def test_what_is_too_old_is_dropped_acknowledged_and_counted(link: Link) -> None
 def test_one_that_is_dropped_behind_one_that_waits_gives_its_credit_back(link: Link) -> None:
     """Acknowledgements are cumulative: the older chunk is not drawn yet, so the newer one cannot be acknowledged."""
     server = link.serve()
-    sampler, writer = link.sampler(slots=1, batch_size=2, rollouts=True), link.writer(streams=2)
+    sampler, writer = link.sampler(slots=1, batch_size=2), link.writer(streams=2)
     link.until(lambda: writer.has_credit, writer)
     send = writer._client.send
 
@@ -345,26 +351,23 @@ def test_one_that_is_dropped_behind_one_that_waits_gives_its_credit_back(link: L
     link.until(lambda: writer._credit_bytes == SPEC.chunk_bytes + 1, writer)
 
 
-@pytest.mark.parametrize(("config", "rollouts", "advice"), [(FIFO, False, "to prioritised"), (ReplayConfig(), True, "to fifo")])
-def test_a_learner_of_the_other_kind_is_refused_with_one_line(
-    link: Link, config: ReplayConfig, rollouts: bool, advice: str
-) -> None:
-    link.serve(config)
-    sampler = link.sampler(rollouts=rollouts)
-    with pytest.raises(ReplayRefused, match=f"replay.selector is .*set replay.selector {advice}") as refusal:
+def test_a_learner_that_wants_another_unit_is_refused_with_one_line(link: Link) -> None:
+    link.serve()
+    sampler = link.sampler(spec=msgspec.structs.replace(SPEC, unit="transitions"))
+    with pytest.raises(ReplayRefused, match="was made for another experience spec") as refusal:
         link.until(lambda: sampler.next(0) is not None)
     assert "\n" not in str(refusal.value)
 
 
 def test_nothing_is_logged(link: Link, tmp_path: Path) -> None:
     link.serve(folder=tmp_path / "log")
-    take(link, link.sampler(slots=1, batch_size=2, rollouts=True), Feeder(link.writer(streams=2), CHUNKS))
+    take(link, link.sampler(slots=1, batch_size=2), Feeder(link.writer(streams=2), CHUNKS))
     assert not (tmp_path / "log").exists()
 
 
 def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
     server = link.serve()
-    sampler = link.sampler(slots=1, batch_size=4, rollouts=True)
+    sampler = link.sampler(slots=1, batch_size=4)
     feeder = Feeder(link.writer(streams=4), CHUNKS[:7])
     take(link, sampler, feeder)
     link.until(lambda: (feeder.feed(), len(server.source.pending) == 3)[1], feeder.writer)
@@ -378,7 +381,7 @@ def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
 
 
 def test_memory_that_cannot_hold_a_batch_is_refused_in_one_line() -> None:
-    config = ReplayConfig(selector="fifo", budget_bytes=130_000_000, receive_bytes=1_000_000)
+    config = ReplayConfig(budget_bytes=130_000_000, receive_bytes=1_000_000)
     Rollouts(SPEC, config, Metrics(), lent_chunks=10)
     with pytest.raises(ValueError, match=r"^replay.budget_bytes 130,000,000 .* raise it, or lower replay.receive_bytes$"):
         Rollouts(SPEC, config, Metrics(), lent_chunks=1_000_000)
@@ -386,7 +389,7 @@ def test_memory_that_cannot_hold_a_batch_is_refused_in_one_line() -> None:
 
 def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the_credit(link: Link) -> None:
     server = link.serve()
-    samplers = [link.sampler(slots=1, batch_size=2, rollouts=True, name=name) for name in ("learner", "learner-1")]
+    samplers = [link.sampler(slots=1, batch_size=2, name=name) for name in ("learner", "learner-1")]
     feeder = Feeder(link.writer(), CHUNKS)
     link.until(lambda: len(server._serving._learners) == 2, feeder.writer)
     found: list[dict[str, np.ndarray]] = []
@@ -420,11 +423,11 @@ def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the
 
 def test_chunks_in_the_half_filled_slot_of_a_learner_that_died_go_to_the_other(link: Link) -> None:
     server = link.serve()
-    dies = link.sampler(slots=1, batch_size=3, rollouts=True, name="learner-1")
+    dies = link.sampler(slots=1, batch_size=3, name="learner-1")
     feeder = Feeder(link.writer(streams=2), CHUNKS[:2])
     link.until(lambda: (feeder.feed(), len(server.source.pending) == 2)[1], feeder.writer)
     assert dies.next(0) is None
-    stays = link.sampler(slots=1, batch_size=2, rollouts=True)
+    stays = link.sampler(slots=1, batch_size=2)
     link.until(lambda: len(server._serving._learners) == 2, feeder.writer)
     dies.close()
     link.opened.remove(dies)

@@ -6,20 +6,24 @@ import msgspec
 import numpy as np
 import pytest
 
+from learner.algorithms.base import Needs, join
 from replay.config import ReplayConfig
 from replay.table.capacity import overhead_bytes
-from replay.table.storage import batch_layout, steps_to_boundary
-from replay.table.table import RejectedChunk, Table, check_values
+from replay.table.checks import RejectedChunk, check_chunk
+from replay.table.layout import PRIORITY, layout
+from replay.table.storage import steps_to_boundary
+from replay.table.table import Table
 from tests.replay.examples import every_item, make_spec, stream_chunks
-from transport.experience import INITIAL_PRIORITY, Chunk, Continuous, ExperienceSpec, Field
+from tests.transport.columns import scalars
+from transport.experience import Chunk, Continuous, ExperienceSpec, observed
 
 CONFIG = ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, samples_per_insert_high=1e9, samples_per_insert_low=0)
 
 
 def draw(spec: ExperienceSpec, table: Table, count: int) -> dict[str, np.ndarray]:
     """A batch in fresh memory."""
-    layout = batch_layout(spec, count)
-    out = layout.view(np.zeros(layout.slot_bytes, np.uint8))
+    arrangement = layout(spec, count)
+    out = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     table.sample(out)
     return out
 
@@ -122,7 +126,7 @@ def test_a_chunk_that_would_break_the_learner_is_refused(column: str, value: flo
     chunk = stream_chunks(spec, {}, 4)[0]
     chunk.columns[column][3] = value
     with pytest.raises(RejectedChunk, match=reason):
-        check_values(spec, chunk)
+        check_chunk(spec, chunk, 1e9)
 
 
 def leaf_values(spec: ExperienceSpec, *chunks: Chunk, exponent: float = 0.5, selector: str = "prioritised") -> list[list[float]]:
@@ -137,7 +141,7 @@ def leaf_values(spec: ExperienceSpec, *chunks: Chunk, exponent: float = 0.5, sel
 
 
 def test_items_begin_with_the_priorities_that_were_sent_raised_to_the_exponent() -> None:
-    spec = make_spec(length=4, remembered=(INITIAL_PRIORITY,))
+    spec = make_spec(length=4, extras=scalars(PRIORITY))
     chunks = stream_chunks(spec, {2: "truncated", 6: "terminated"}, 9)
     for chunk, values in zip(chunks, leaf_values(spec, *chunks), strict=True):
         drawable = chunk.columns["valid"][spec.history : spec.history + chunk.length] != 0
@@ -149,39 +153,39 @@ def test_items_begin_with_the_priorities_that_were_sent_raised_to_the_exponent()
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0])
 def test_what_cannot_be_a_priority_counts_as_unknown_and_gets_the_highest_seen(value: float) -> None:
-    spec = make_spec(length=4, remembered=(INITIAL_PRIORITY,))
+    spec = make_spec(length=4, extras=scalars(PRIORITY))
     chunks = stream_chunks(spec, {5: "truncated"}, 7)
-    chunks[1].columns[INITIAL_PRIORITY][:] = value  # every row, those around the items and the one without action included
+    chunks[1].columns[PRIORITY][:] = value  # every row, those around the items and the one without action included
     first, second = leaf_values(spec, *chunks[:2])
     assert first == pytest.approx(np.sqrt([1.0, 2.0, 3.0, 4.0]))
     assert second == pytest.approx([2.0, 2.0, 0.0, 2.0])
 
 
 def test_the_greatest_number_that_can_be_sent_leaves_everything_finite() -> None:
-    spec = make_spec(length=4, remembered=(INITIAL_PRIORITY,))
+    spec = make_spec(length=4, extras=scalars(PRIORITY))
     chunks = stream_chunks(spec, {}, 8)
-    chunks[0].columns[INITIAL_PRIORITY][:] = np.finfo(np.float32).max
-    chunks[1].columns[INITIAL_PRIORITY][:] = 0.0
+    chunks[0].columns[PRIORITY][:] = np.finfo(np.float32).max
+    chunks[1].columns[PRIORITY][:] = 0.0
     first, second = leaf_values(spec, *chunks[:2], exponent=1.0)
     assert np.isfinite(first).all() and min(second) > 0
 
 
 @pytest.mark.parametrize("name", ["hindsight_goal", "hindsight_reward"])
 def test_hindsight_that_is_not_finite_is_rejected(name: str) -> None:
-    goals = (Field("achieved_goal", (2,), "<f4"), Field("desired_goal", (2,), "<f4"))
-    spec = ExperienceSpec(goals, Continuous((-1.0,), (1.0,)), 4, hindsight=2)
-    columns = {column: np.zeros_like(values) for column, values in spec.empty(spec.rows(4)).items()}
-    check_values(spec, Chunk(0, 4, columns))
+    goals = (observed("achieved_goal", (2,), "<f4"), observed("desired_goal", (2,), "<f4"))
+    spec = join(ExperienceSpec(goals, Continuous((-1.0,), (1.0,)), 4), Needs(goals=2))
+    columns = {column.name: np.zeros((spec.rows(4), *column.shape), column.dtype) for column in spec.columns}
+    check_chunk(spec, Chunk(0, 4, columns), 1e9)
     columns[name][3, 1] = np.nan
     with pytest.raises(RejectedChunk, match=name):
-        check_values(spec, Chunk(0, 4, columns))
+        check_chunk(spec, Chunk(0, 4, columns), 1e9)
 
 
 def test_an_initial_priority_takes_no_memory() -> None:
-    plain, sending = make_spec(length=64), make_spec(length=64, remembered=(INITIAL_PRIORITY,))
+    plain, sending = make_spec(length=64), make_spec(length=64, extras=scalars(PRIORITY))
     assert Table(plain, CONFIG, seed=0).slot_bytes == Table(sending, CONFIG, seed=0).slot_bytes
     assert sending.chunk_bytes > plain.chunk_bytes
-    assert batch_layout(plain, 8) == batch_layout(sending, 8)
+    assert layout(plain, 8) == layout(sending, 8)
 
 
 def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
@@ -199,8 +203,8 @@ def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
 
 
 def test_a_million_frames_fit_the_memory_they_are_promised() -> None:
-    from transport.experience import Categorical, Field
+    from transport.experience import Categorical, observed
 
-    frame = Field("observation", (84, 84), "|u1", 1 / 255, codec="lz4")
+    frame = observed("observation", (84, 84), "|u1", 1 / 255, codec="lz4")
     spec = ExperienceSpec((frame,), Categorical(7), chunk_length=128, stack=4, n_step=3)
     assert Table(spec, ReplayConfig(capacity=128, min_size=1), seed=0).slot_bytes * 1_000_000 / 128 <= 7.8e9

@@ -20,7 +20,7 @@ MESSAGES = [
     Insert(3, 1, 64, 12345),
     Hold(),
     messages.WriterHello("actor-0", 2**63 - 1, 1, "abc", 8, 0),
-    messages.Sample(1, 2, 3),
+    messages.Sample(1, 2),
     Progress("learner", 1, "ready", 2, {"updates": 1.0}),
 ]
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, decompress, pack_chunk, unpack_chunk
-from transport.experience import Categorical, Chunk, ExperienceSpec, Field
+from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 
 
 def spec_with(codec: str) -> ExperienceSpec:
-    fields = (Field("frame", (12, 12), "|u1", 1 / 255, codec=codec), Field("speed", (3,), "<f4"))  # type: ignore[arg-type]
+    fields = (observed("frame", (12, 12), "|u1", 1 / 255, codec=codec), observed("speed", (3,), "<f4"))  # type: ignore[arg-type]
     return ExperienceSpec(fields, Categorical(5), chunk_length=16, stack=4, n_step=3)
 
 

@@ -9,22 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from transport.experience import Categorical, Continuous, ExperienceSpec, Field, SpecError, read_spec
+from learner.algorithms.base import Needs, join
+from learner.algorithms.hindsight import without_hindsight
+from transport.experience import Categorical, Column, Continuous, ExperienceSpec, SpecError, observed, read_spec, write_spec
 
-IMAGE = Field("observation", (4, 4), "|u1", scale=1 / 255, codec="lz4")
+IMAGE = observed("observation", (4, 4), "|u1", scale=1 / 255, codec="lz4")
 SPEC = ExperienceSpec((IMAGE,), Categorical(3), chunk_length=8, stack=4, n_step=3)
-ACHIEVED, DESIRED = Field("achieved_goal", (3,), "<f4"), Field("desired_goal", (3,), "|u1", scale=2 / 255, offset=-1.0)
-GOALS = ExperienceSpec((ACHIEVED, DESIRED), Continuous((-1.0,), (1.0,)), chunk_length=8, hindsight=4)
+ACHIEVED, DESIRED = observed("achieved_goal", (3,), "<f4"), observed("desired_goal", (3,), "|u1", scale=2 / 255, offset=-1.0)
+GOALS = join(ExperienceSpec((ACHIEVED, DESIRED), Continuous((-1.0,), (1.0,)), chunk_length=8), Needs(goals=4))
 
 
 @given(hnp.arrays(np.float32, 20, elements=st.floats(-3, 5, width=32)))
 def test_a_quantised_value_is_off_by_at_most_half_a_step(values: np.ndarray) -> None:
-    field = Field("angle", (), "|u1", scale=8 / 255, offset=-3.0)
+    field = observed("angle", (), "|u1", scale=8 / 255, offset=-3.0)
     assert np.abs(field.decode(field.encode(values)) - values).max() <= field.scale / 2 + 1e-6
 
 
 def test_values_beyond_the_bounds_are_stored_as_the_bounds() -> None:
-    field = Field("angle", (), "|u1", scale=8 / 255, offset=-3.0)
+    field = observed("angle", (), "|u1", scale=8 / 255, offset=-3.0)
     assert field.encode(np.array([-99.0, 99.0])).tolist() == [0, 255]
 
 
@@ -33,19 +35,28 @@ def test_an_array_at_rest_type_is_taken_as_it_is() -> None:
     assert IMAGE.encode(frame) is frame
 
 
-def test_round_trip_gives_what_the_learner_will_see() -> None:
-    field = Field("angle", (2,), "|u1", scale=2 / 255, offset=-1.0)
-    spec = ExperienceSpec((field,), Categorical(2), chunk_length=4)
-    seen = spec.round_trip("angle", np.array([0.1, -0.7], np.float32))
+def test_decoding_what_was_encoded_gives_values_that_encode_to_the_same() -> None:
+    field = observed("angle", (2,), "|u1", scale=2 / 255, offset=-1.0)
+    seen = field.decode(field.encode(np.array([0.1, -0.7], np.float32)))
     assert seen.dtype == np.float32 and (seen == field.decode(field.encode(seen))).all()
 
 
-def test_a_spec_written_before_anything_was_remembered_keeps_its_digest() -> None:
-    text = (
-        b'{"fields":[{"name":"observation","shape":[84,84],"dtype":"|u1","scale":0.00392156862745098,"offset":0.0,"codec":"lz4"}],'
-        b'"action":{"type":"categorical","n":7},"chunk_length":128,"stack":4,"n_step":3}'
-    )
-    assert read_spec(text).digest == "a5953acaad4db2e5"
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            b'{"fields":[{"name":"observation","shape":[84,84],"dtype":"|u1","scale":0.00392156862745098,"offset":0.0,'
+            b'"codec":"lz4"}],"action":{"type":"categorical","n":7},"chunk_length":128,"stack":4,"n_step":3}',
+            "format 1",  # as it was before columns said what they are
+        ),
+        (write_spec(SPEC).replace(b'"format":2', b'"format":3'), "format 3"),
+        (write_spec(SPEC).replace(b'"format":2', b'"format":"new"'), "format 'new'"),
+    ],
+)
+def test_a_spec_of_another_format_is_refused_in_one_line_that_says_what_to_do(text: bytes, found: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        read_spec(text)
+    assert found in str(refusal.value) and "--fresh" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +65,10 @@ def test_a_spec_written_before_anything_was_remembered_keeps_its_digest() -> Non
         {"chunk_length": 16},
         {"stack": 2},
         {"n_step": 1},
-        {"remembered": ("initial_priority",)},
+        {"unit": "rollouts"},
+        {"burn_in": 2, "unit": "sequences"},
+        {"extras": (Column("log_prob", (), "<f4"),)},
+        {"extras": (Column("log_prob", (), "<f4", default=None),)},
         {"action": Categorical(4)},
         {"action": Continuous((-1.0,), (1.0,))},
         {"fields": (msgspec.structs.replace(IMAGE, scale=1.0),)},
@@ -66,12 +80,22 @@ def test_the_digest_differs_when_anything_differs(change: dict[str, object]) -> 
 
 
 def test_hindsight_adds_two_columns_and_changes_the_digest() -> None:
-    without = msgspec.structs.replace(GOALS, hindsight=0)
-    assert without.digest != GOALS.digest != msgspec.structs.replace(GOALS, hindsight=3).digest
+    without = without_hindsight(GOALS)
+    assert without.digest != GOALS.digest != join(without, Needs(goals=3)).digest
     goal, reward = GOALS.columns[len(without.columns) :]
-    assert goal == msgspec.structs.replace(DESIRED, name="hindsight_goal", shape=(4, 3)), "goals rest as goals do"
-    assert reward == Field("hindsight_reward", (4,), "<f4")
-    assert without.hindsight_columns == ()
+    rests = msgspec.structs.replace(DESIRED, name="hindsight_goal", shape=(4, 3), taken="row")
+    assert goal == rests, "goals rest as goals do"
+    assert reward == Column("hindsight_reward", (4,), "<f4", check="reward")
+    assert (without.goals, without.extras) == (0, ())
+
+
+def test_a_column_that_a_chunk_has_once_is_counted_once() -> None:
+    state = Column("memory/h", (5,), "<f4", once=True)
+    with_state = msgspec.structs.replace(SPEC, unit="sequences", burn_in=2, extras=(state,))
+    without = msgspec.structs.replace(with_state, extras=())
+    assert with_state.chunk_bytes == without.chunk_bytes + 20
+    assert with_state.row_bytes == without.row_bytes
+    assert (with_state.history, with_state.rows(8)) == (5, 5 + 8 + 3)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +104,8 @@ def test_hindsight_adds_two_columns_and_changes_the_digest() -> None:
         ({"fields": (ACHIEVED, IMAGE)}, "needs the fields achieved_goal and desired_goal, of one shape"),
         ({"fields": (ACHIEVED, msgspec.structs.replace(DESIRED, shape=(2,)))}, "of one shape"),
         ({"n_step": 3}, "needs n_step 1, not 3"),
-        ({"hindsight": 17}, "0 to 16, not 17"),
-        ({"hindsight": -1}, "0 to 16, not -1"),
+        ({"goals": 17}, "0 to 16, not 17"),
+        ({"goals": -1}, "0 to 16, not -1"),
     ],
 )
 def test_hindsight_is_refused_where_there_is_nothing_to_look_back_at(change: dict[str, object], reason: str) -> None:
@@ -90,7 +114,7 @@ def test_hindsight_is_refused_where_there_is_nothing_to_look_back_at(change: dic
 
 
 def test_a_spec_survives_its_file() -> None:
-    again = read_spec(msgspec.json.encode(SPEC))
+    again = read_spec(write_spec(SPEC))
     assert again == SPEC and again.digest == SPEC.digest
 
 
@@ -102,7 +126,13 @@ def test_a_spec_survives_its_file() -> None:
         ({"n_step": 0}, "n_step"),
         ({"fields": ()}, "at least one field"),
         ({"fields": (msgspec.structs.replace(IMAGE, name="reward"),)}, "differ"),
-        ({"remembered": ("observation",)}, "differ"),
+        ({"fields": (msgspec.structs.replace(IMAGE, taken="row"),)}, "taken as a window"),
+        ({"extras": (Column("observation", (), "<f4"),)}, "differ"),
+        ({"extras": (Column("steps", (), "<f4"),)}, "array of that name"),
+        ({"extras": (Column("state", (), "<f4", once=True, taken="steps"),)}, "one value per chunk"),
+        ({"extras": (Column("state", (), "|O"),)}, "dtype"),
+        ({"burn_in": -1, "unit": "sequences"}, "burn_in"),
+        ({"burn_in": 4}, "0 for transitions"),
         ({"fields": (msgspec.structs.replace(IMAGE, dtype="|O"),)}, "dtype"),
         ({"fields": (msgspec.structs.replace(IMAGE, shape=(0,)),)}, "empty axis"),
     ],
@@ -112,7 +142,7 @@ def test_a_spec_that_cannot_be_is_refused_with_the_reason(change: dict[str, obje
         msgspec.structs.replace(SPEC, **change)
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"fields": [], "surprise": 1}', msgspec.json.encode(SPEC)[:-9]])
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"fields": [], "surprise": 1}', write_spec(SPEC)[:-9]])
 def test_a_file_that_is_no_spec_is_refused(text: bytes) -> None:
     with pytest.raises(SpecError):
         read_spec(text)

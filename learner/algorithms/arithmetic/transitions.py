@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from learner.algorithms.arithmetic.returns import n_step_return
 from learner.updates.base import Batch
-from transport.experience import Transition
+
+
+class Transition(NamedTuple):
+    """An n-step transition. B is the batch axis; an observation is a dict by field name.
+
+    observation[name], next_observation[name]: [B, stack, *shape] as stored; a network dequantises. action: [B] int64 or [B, A].
+    reward: [B] sum of gamma^k r_{t+k}. discount: [B] gamma^m, 0 where the episode terminated (not where truncated).
+    """
+
+    observation: dict[str, Tensor]
+    action: Tensor
+    reward: Tensor
+    discount: Tensor
+    next_observation: dict[str, Tensor]
 
 
 def take_rows(window: Tensor, index: Tensor) -> Tensor:

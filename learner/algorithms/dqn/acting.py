@@ -9,7 +9,8 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from learner.algorithms.exploration import epsilon_ladder
 from learner.inference.base import Inference
-from transport.experience import INITIAL_PRIORITY, Columns, ExperienceSpec
+from replay.table.layout import PRIORITY
+from transport.experience import Columns, ExperienceSpec
 
 STOCHASTIC_EPSILON = 0.05
 
@@ -41,4 +42,4 @@ class QActing:
         return ActionBatch(action, {TAKEN_VALUE: value, BEST_VALUE: best_value}, state)
 
     def annotate(self, columns: Columns) -> Columns:
-        return columns | {INITIAL_PRIORITY: initial_priority(self._spec, columns, self._config)}
+        return columns | {PRIORITY: initial_priority(self._spec, columns, self._config)}

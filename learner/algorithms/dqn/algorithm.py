@@ -11,7 +11,7 @@ from learner.algorithms.base import ActionKind, Limit, Needs, Tree
 from learner.algorithms.dqn.acting import QActing
 from learner.algorithms.dqn.config import DqnConfig
 from learner.inference.base import Inference
-from transport.experience import INITIAL_PRIORITY, ExperienceSpec, Field
+from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.dqn import update
@@ -39,7 +39,7 @@ class Dqn:
         return {}
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        return Needs("transitions", n_step=self.config.n_step, columns=(Field(INITIAL_PRIORITY, (), "<f4"),))
+        return self.config.needs
 
     def policy(self, spec: ExperienceSpec) -> QNetwork:
         from learner.networks.q_network import build_network

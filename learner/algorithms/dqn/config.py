@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED
-from transport.experience import INITIAL_PRIORITY
+from learner.algorithms.base import FIXED, Needs
+from replay.table.layout import PRIORITY
+from transport.experience import Column
 
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name", tag="dqn"):
@@ -34,6 +35,6 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     epsilon_power: Annotated[float, Meta(ge=0, description="the least exploring has epsilon_base ** (1 + this)")] = 7.0
 
     @property
-    def remembered(self) -> tuple[str, ...]:
-        """What actors send of each row besides what happened."""
-        return (INITIAL_PRIORITY,)
+    def needs(self) -> Needs:
+        priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=-1.0)
+        return Needs("transitions", n_step=self.n_step, columns=(priority,))

@@ -11,13 +11,13 @@ from torch.nn import Module, Parameter
 from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.returns import double_q_target, importance_weights
-from learner.algorithms.arithmetic.transitions import transition
+from learner.algorithms.arithmetic.transitions import Transition, transition
 from learner.algorithms.dqn.config import DqnConfig
 from learner.devices.capabilities import capabilities
 from learner.networks.q_network import QNetwork, autocasts, build_network, evaluating
 from learner.updates import dense
 from learner.updates.base import Batch
-from transport.experience import ExperienceSpec, Transition
+from transport.experience import ExperienceSpec
 
 
 class Dqn:
@@ -82,13 +82,13 @@ class Dqn:
         # First the pass with gradients: autocast caches the parameters it converts, and a copy made under no_grad has none.
         q = self.network(step.observation).gather(1, micro_batch.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
-            following = self.network.decode(step.next_observation)  # type: ignore[arg-type]
+            following = self.network.decode(step.next_observation)
             valuing = self.target.values(following)  # [b, n]
             selecting = valuing
             if self.config.double:
                 with evaluating(self.network) if self._normalises else nullcontext():
                     selecting = self.network.values(following)
-            td, sound = _error(double_q_target(step.reward, step.discount, selecting, valuing), q)  # type: ignore[arg-type]
+            td, sound = _error(double_q_target(step.reward, step.discount, selecting, valuing), q)
             priority = td.abs()
         loss = (weight * huber_loss(q, q.detach() + td, reduction="none")).mean()
         return loss, priority, _metrics(loss, priority, q, sound)
@@ -96,15 +96,15 @@ class Dqn:
     @torch.no_grad()
     def _loss_by_hand(self, step: Transition, weight: Tensor) -> tuple[dense.Known | Tensor, Tensor, dict[str, Tensor]]:
         """The same for a network of one vector, with gradients that are known already."""
-        now, following = (self.network.decode(rows)[0][None] for rows in (step.observation, step.next_observation))  # type: ignore[arg-type]
+        now, following = (self.network.decode(rows)[0][None] for rows in (step.observation, step.next_observation))
         seen = dense.forward(self._layers, now)
-        by_output = self._combination.index_select(0, step.action)  # type: ignore[arg-type]
+        by_output = self._combination.index_select(0, step.action)
         q = (seen[-1][0] * by_output).sum(1)  # [b]
         valuing = dense.forward(self._valuing, following)[-1][0] @ self._combination.T  # [b, n]
         selecting = valuing
         if self.config.double:
             selecting = dense.forward(self._layers, following)[-1][0] @ self._combination.T
-        td, sound = _error(double_q_target(step.reward, step.discount, selecting, valuing), q)  # type: ignore[arg-type]
+        td, sound = _error(double_q_target(step.reward, step.discount, selecting, valuing), q)
         slope = weight * td.clamp(-1.0, 1.0) / -len(td)  # of the weighted mean Huber loss by each q
         found = dense.gradients(dense.errors(self._layers, seen, (slope[:, None] * by_output)[None]), seen, slice(None))
         loss = (weight * huber_loss(q, q + td, reduction="none")).mean()

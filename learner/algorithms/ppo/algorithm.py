@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
 from learner.algorithms.ppo.acting import StochasticActing
-from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.ppo.config import PpoConfig
 from learner.inference.base import Inference
-from transport.experience import ExperienceSpec, Field
+from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.ppo import update
@@ -42,7 +42,6 @@ class Ppo:
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         return {
             "actors": {"count": 2, "envs_per_actor": 8, "chunk_seconds": 600.0},  # a rollout waits until it is full
-            "replay": {"selector": "fifo"},
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks
                 "learning_rate": 3e-4,
@@ -54,7 +53,7 @@ class Ppo:
         }
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        return Needs("rollouts", n_step=1, columns=(Field(LOG_PROB, (), "<f4"),))
+        return self.config.needs
 
     def policy(self, spec: ExperienceSpec) -> ActorCritic:
         from learner.algorithms.ppo.networks import build_actor_critic

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED
+from learner.algorithms.base import FIXED, Needs
+from transport.experience import Column
 
 LOG_PROB = "log_prob"  # a column: of the action under what it was drawn from; of a greedy one, under the policy
 
@@ -53,11 +54,5 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     log_std: Annotated[float, Meta(ge=-5, le=2, description="log of the first deviation of continuous actions")] = -0.5
 
     @property
-    def n_step(self) -> int:
-        """Rows of a chunk after its last item: the one to bootstrap from."""
-        return 1
-
-    @property
-    def remembered(self) -> tuple[str, ...]:
-        """What actors send of each row besides what happened."""
-        return (LOG_PROB,)
+    def needs(self) -> Needs:
+        return Needs("rollouts", columns=(Column(LOG_PROB, (), "<f4", default=None),))

@@ -25,7 +25,7 @@ from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_S
 from learner.algorithms.ppo.config import PpoConfig
 from learner.networks.q_network import Action, Torso, autocasts, evaluating, image_torso, is_image
 from learner.parallel.group import ALONE, Group
-from transport.experience import Categorical, ExperienceSpec, Field
+from transport.experience import Categorical, Column, ExperienceSpec
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 CLIP = 10.0  # normalised inputs are cut off here
@@ -74,7 +74,7 @@ class Inputs(nn.Module):
     """Vector fields, dequantised, with the way to the goal where there is one, normalised: {name: [B, stack, *shape]} as they
     rest -> [B, stack * features of a row] float32."""
 
-    def __init__(self, fields: list[Field], stack: int, normalise: bool) -> None:
+    def __init__(self, fields: list[Column], stack: int, normalise: bool) -> None:
         """Takes the fields that are vectors, in the order of the spec; there may be none."""
         super().__init__()
         self.fields, shapes = fields, {field.name: field.shape for field in fields}
@@ -116,7 +116,7 @@ class ActorCritic(nn.Module):
     What leads to the heads of an image network may run in autocast's type; all else, and all that is given back, is float32.
     """
 
-    def __init__(self, spec: ExperienceSpec, images: list[Field], vectors: list[Field], config: PpoConfig) -> None:
+    def __init__(self, spec: ExperienceSpec, images: list[Column], vectors: list[Column], config: PpoConfig) -> None:
         """`images` get convolutions, `vectors` are flattened; together they are the spec's fields."""
         super().__init__()
         self.names = [field.name for field in images]

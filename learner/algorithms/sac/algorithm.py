@@ -57,7 +57,7 @@ class Sac:
         }
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        return Needs("transitions", goals=self.config.hindsight)
+        return self.config.needs
 
     def policy(self, spec: ExperienceSpec) -> SoftPolicy:
         from learner.algorithms.sac.networks import build_soft_policy

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED
+from learner.algorithms.base import FIXED, Needs
 
 
 class SacConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name", tag="sac"):
@@ -34,11 +34,5 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of the policy and of each critic", extra=FIXED)] = 2
 
     @property
-    def n_step(self) -> int:
-        """Steps of reward before bootstrapping."""
-        return 1
-
-    @property
-    def remembered(self) -> tuple[str, ...]:
-        """What actors send of each row besides what happened."""
-        return ()
+    def needs(self) -> Needs:
+        return Needs("transitions", goals=self.hindsight)

@@ -23,6 +23,7 @@ from learner.algorithms.arithmetic.gaussian import log_slope
 from learner.algorithms.arithmetic.returns import n_step_return
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import take_rows
+from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.ppo.networks import DESIRED, exact
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import Critics, SoftPolicy, Temperature, build_soft_policy
@@ -90,9 +91,9 @@ class Sac:
     @torch.no_grad()
     def relabelled(self, batch: Batch) -> Batch:
         """The batch with some items after another goal, by torch's global generator of the device."""
-        goals, rewards = batch.hindsight_goal, batch.hindsight_reward
-        if goals is None or rewards is None:
+        if HINDSIGHT_GOAL not in batch.extras:
             return batch
+        goals, rewards = batch.extras[HINDSIGHT_GOAL], batch.extras[HINDSIGHT_REWARD]  # [B, k, *shape], [B, k]
         drawn = torch.randint(-1, rewards.shape[1], (len(rewards), 1), device=rewards.device)  # -1: its own
         other, which = drawn >= 0, drawn.clamp(min=0)
         own = batch.observation[DESIRED]  # [B, W, *shape]

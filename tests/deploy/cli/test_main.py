@@ -21,11 +21,11 @@ from deploy.config.files import Tree
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.supervision.topology import topology
-from transport.experience import Categorical, Continuous, ExperienceSpec, Field
+from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 from transport.run_dir import RunDir
 
-SPEC = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
-IMAGES = ExperienceSpec((Field("observation", (8, 8), "|u1", 1 / 255),), Categorical(2), 64, 1, 3)
+SPEC = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
+IMAGES = ExperienceSpec((observed("observation", (8, 8), "|u1", 1 / 255),), Categorical(2), 64, 1, 3)
 
 
 class Service:
@@ -173,7 +173,7 @@ def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
         "actors": {"count": actors, "envs_per_actor": 16},
         "learner": {"batch_size": wanted},
     }
-    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
+    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
     assert launch.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
     assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
 
@@ -185,7 +185,7 @@ def test_the_rollout_batches_of_all_learner_processes_are_a_multiple_of_it(proce
         "actors": {"count": actors, "envs_per_actor": 16},
         "learner": {"batch_size": 2048, "processes": processes},
     }
-    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
+    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
     config = launch.fit_rollouts(resolve(layers(flags)), spec)
     assert config.learner.batch_size == size
     assert processes * size % (actors * 16 * 32) == 0 == size % 32
@@ -198,7 +198,7 @@ def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch
         "actors": {"count": 3, "envs_per_actor": 16},
         "learner": {"batch_size": 2560, "accumulation": 5},
     }
-    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1)
+    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
     with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
         launch.fit_rollouts(resolve(layers(flags)), spec)
 
@@ -411,7 +411,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
     for words in (
         "--learner.batch-size",
         "--algorithm.n-step",
-        "transitions kept at most (fifo keeps none) (default:",
+        "transitions kept at most (rollouts are not kept) (default:",
         "--algorithm.passes",
         "dqn 512, ppo 64, sac 256",
         "--env ENV",

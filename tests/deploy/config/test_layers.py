@@ -13,7 +13,7 @@ from deploy.config.presets import Preset, preset_for, presets
 from deploy.config.run import RunConfig
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.algorithm import Dqn
-from transport.experience import Categorical, ExperienceSpec, Field
+from transport.experience import Categorical, ExperienceSpec, observed
 from transport.names import FIXED, Named
 
 
@@ -89,9 +89,9 @@ def test_an_algorithm_brings_what_it_needs_and_the_environments_preset_for_it(
 
 def test_what_an_algorithm_needs_lies_below_every_preset_and_the_users_word_above_all() -> None:
     ppo = resolve(layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "ppo"}, "learner": {"learning_rate": 0.5}}))
-    assert (ppo.replay.selector, ppo.learner.batch_size, ppo.learner.learning_rate) == ("fifo", 2048, 0.5)
+    assert (ppo.learner.batch_size, ppo.learner.learning_rate) == (2048, 0.5)
     cartpole = resolve(layers({"env": {"id": "CartPole-v1"}, "algorithm": {"name": "ppo"}}))
-    assert (cartpole.replay.selector, cartpole.learner.batch_size) == ("fifo", 1024), "of the preset"
+    assert cartpole.learner.batch_size == 1024, "of the preset"
 
 
 class TinyConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,7 +130,7 @@ def test_options_of_an_algorithm_of_ones_own_are_read_checked_written_and_kept(t
 
 def test_defaults_of_an_algorithm_follow_the_device_and_the_environment() -> None:
     stack = layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": TINY}})
-    spec = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(2), 64)
+    spec = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64)
     assert resolve(stack, on_gpu=True).learner.batch_size == 512
     assert (resolve(stack).actors.count, resolve(stack, spec=spec).actors.count) == (RunConfig().actors.count, 7)
 

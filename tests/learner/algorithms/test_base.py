@@ -17,12 +17,13 @@ from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
-from transport.experience import Categorical, Continuous, ExperienceSpec, Field
+from tests.transport.columns import scalars
+from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 from transport.names import UnknownName
 
-VECTOR = ExperienceSpec((Field("observation", (4,), "<f4"),), Categorical(2), 8)
+VECTOR = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 8)
 GOAL = ExperienceSpec(
-    tuple(Field(name, (3,), "<f4") for name in ("achieved_goal", "desired_goal")), Continuous((-1.0,), (1.0,)), 8
+    tuple(observed(name, (3,), "<f4") for name in ("achieved_goal", "desired_goal")), Continuous((-1.0,), (1.0,)), 8
 )
 
 
@@ -81,6 +82,6 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
 
 def test_what_each_needs_becomes_part_of_the_spec() -> None:
     dqn = join(VECTOR, Dqn(DqnConfig(n_step=3)).needs(VECTOR))
-    assert (dqn.n_step, dqn.remembered, dqn.hindsight) == (3, ("initial_priority",), 0)
-    assert join(VECTOR, Ppo(PpoConfig()).needs(VECTOR)).remembered == ("log_prob",)
-    assert join(GOAL, Sac(SacConfig(hindsight=2)).needs(GOAL)).hindsight == 2
+    assert (dqn.n_step, dqn.extras, dqn.goals) == (3, scalars("initial_priority"), 0)
+    assert join(VECTOR, Ppo(PpoConfig()).needs(VECTOR)).extras == scalars("log_prob")
+    assert join(GOAL, Sac(SacConfig(hindsight=2)).needs(GOAL)).goals == 2
