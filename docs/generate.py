@@ -39,24 +39,25 @@ def kind_of(kind: Any) -> str:
 
 def bounds(kind: Any) -> str:
     """The limits of a number, in words."""
-    metas = (
-        [meta for meta in typing.get_args(kind)[1:] if isinstance(meta, Meta)]
-        if typing.get_origin(kind) is typing.Annotated
-        else []
-    )
     words = {"ge": "at least {}", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
-    return ", ".join(
-        text.format(number(value)) for meta in metas for name, text in words.items() if (value := getattr(meta, name)) is not None
-    )
+    limits = [(text, getattr(meta, name)) for meta in metas(kind) for name, text in words.items()]
+    return ", ".join(text.format(number(value)) for text, value in limits if value is not None)
 
 
 def number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
+def metas(kind: Any) -> list[Meta]:
+    parts = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
+    return [part for part in parts if isinstance(part, Meta)]
+
+
 def about(kind: Any) -> str:
-    metas = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
-    return next((meta.description for meta in metas if isinstance(meta, Meta) and meta.description), "")
+    """What the field says of itself, and whether it must stay as it is when a run is resumed."""
+    described = next((meta.description for meta in metas(kind) if meta.description), "")
+    fixed = any((meta.extra or {}).get("fixed") for meta in metas(kind))
+    return f"{described} (fixed on resume)" if described and fixed else described
 
 
 def shown(value: Any) -> str:
@@ -89,12 +90,13 @@ def table(title: str, prefix: str, kind: type[Struct], level: int = 2) -> str:
 
 
 def page() -> str:
-    from deploy.config.run import ALGORITHMS, RunConfig
+    from deploy.config.run import RunConfig
+    from learner.algorithms.base import ALGORITHMS, find_algorithm
 
     parts = [HEAD, table("The run", "", RunConfig)]
     for field in msgspec.structs.fields(RunConfig):
         if field.name == "algorithm":
-            parts += [table(f"algorithm: {name}", "algorithm.", kind) for name, kind in ALGORITHMS.items()]
+            parts += [table(f"algorithm: {name}", "algorithm.", find_algorithm(name).Config) for name in ALGORITHMS]
         elif is_section(field.type):
             parts.append(table(field.name, f"{field.name}.", field.type))
     return "\n".join(parts).rstrip() + "\n"

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from headrace.evaluation import evaluate
     from headrace.policy import Policy, load
     from headrace.run import Run, train
+    from learner.algorithms.base import Algorithm
 
 __all__ = [
+    "Algorithm",
     "ConfigurationError",
     "HeadraceError",
     "Policy",
@@ -33,11 +35,15 @@ __all__ = [
     "train",
 ]
 
-_MODULES = {
-    **dict.fromkeys(("HeadraceError", "ConfigurationError", "RefusedError", "RunFailedError"), "headrace.errors"),
-    **dict.fromkeys(("Run", "train"), "headrace.run"),
-    **dict.fromkeys(("Policy", "load"), "headrace.policy"),
-    "evaluate": "headrace.evaluation",
+# Where each name comes from: the protocols have a name of their own there.
+_PLACES = {
+    **{name: f"headrace.errors:{name}" for name in ("ConfigurationError", "HeadraceError", "RefusedError", "RunFailedError")},
+    "Run": "headrace.run:Run",
+    "train": "headrace.run:train",
+    "Policy": "headrace.policy:Policy",
+    "load": "headrace.policy:load",
+    "evaluate": "headrace.evaluation:evaluate",
+    "Algorithm": "learner.algorithms.base:Algorithm",
 }
 
 
@@ -46,9 +52,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("headrace")
-    if name not in _MODULES:
+    if name not in _PLACES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    module, _, attribute = _PLACES[name].partition(":")
+    found = globals()[name] = getattr(importlib.import_module(module), attribute)
     return found
 
 

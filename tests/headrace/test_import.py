@@ -25,7 +25,7 @@ def test_importing_headrace_takes_at_most_150_ms() -> None:
 
 def test_every_exported_name_is_there() -> None:
     for name in headrace.__all__:
-        assert getattr(headrace, name).__name__ == name
+        assert callable(getattr(headrace, name))
     assert sorted(dir(headrace)) == sorted([*headrace.__all__, "__version__"])
     assert headrace.__version__.count(".") == 2
 
