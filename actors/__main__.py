@@ -9,13 +9,12 @@ import tomllib
 from pathlib import Path
 
 import msgspec
-import torch
 
 from actors.actor import Actor, ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import EnvError
 from learner.algorithms.base import read_algorithm
-from learner.devices.capabilities import DeviceError
+from learner.devices.errors import DeviceError
 from replay.client import ReplayRefused
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say
@@ -50,8 +49,6 @@ def main() -> int:
     run_dir = RunDir(arguments.run_dir)
     try:
         settings = read_settings(run_dir, arguments.actor)
-        torch.set_num_threads(settings.actors.threads)
-        torch.set_num_interop_threads(1)
         life = Lifetime(f"actor-{arguments.actor}", run_dir, describe)
         if arguments.environments is not None and arguments.first_seed is not None:
             place = settings.assignment.offset, arguments.environments, arguments.first_seed

@@ -15,8 +15,8 @@ from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
-from learner.inference.forward import open_inference
-from learner.weights.distribution import WeightFollower
+from learner.inference.open import open_run
+from learner.weights.follow import WeightFollower
 from replay.client import ExperienceWriter
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime, say
@@ -80,8 +80,8 @@ class Actor:
         spec, streams = settings.spec, settings.actors.envs_per_actor
         self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=life.beat)
         algorithm = make_algorithm(settings.algorithm)
-        self._network = algorithm.policy(spec)
-        self._inference = open_inference(algorithm, self._network, settings.actors.precision)
+        actors = settings.actors
+        self._inference = open_run(run_dir, algorithm, spec, actors.precision, actors.threads)
         self._policy = algorithm.acting(spec, self._inference)
         self._agent = Agent(spec, self._policy, streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
@@ -104,10 +104,10 @@ class Actor:
         if None in addresses:
             return
         announce, payload, replay = (str(address) for address in addresses)
-        self._follower = WeightFollower(announce, payload, self._network, life.keys)
+        self._follower = WeightFollower(announce, payload, self._inference, life.keys)
         self._writer = ExperienceWriter(replay, life.name, life.incarnation, self._settings.spec, streams, life.keys)
         while self._follower.version < 0 and not life.stopping:  # nobody acts before there are weights
-            self._follow()
+            self._follower.poll()
             life.pause(0.02)
         observation = self._env.reset()
         self._agent.reset(observation)
@@ -120,14 +120,10 @@ class Actor:
             if time.monotonic() >= self._next_poll:
                 self._next_poll = time.monotonic() + POLL_SECONDS
                 self._writer.poll()
-                self._follow()
+                self._follower.poll()
                 if life.assignment is not None and life.assignment != self._assignment:
                     self._adopt(life.assignment)
         self._drain(observation)
-
-    def _follow(self) -> None:
-        if self._follower.poll():
-            self._inference.refresh()
 
     def _annotate(self, columns: Columns) -> Columns:
         return self._policy.annotate(columns if self._hindsight is None else self._hindsight(columns))
@@ -193,7 +189,7 @@ class Actor:
             waited = True
             with self._metrics.phase("wait_credit"):
                 self._writer.poll(CREDIT_WAIT_SECONDS)
-            self._follow()
+            self._follower.poll()
             self._life.beat()
         if waited and self._rollouts:
             with self._metrics.phase("wait_weights"):
@@ -204,7 +200,7 @@ class Actor:
         deadline = time.monotonic() + WEIGHTS_WAIT_SECONDS
         while self._follower.expect(self._writer.policy_version) and time.monotonic() < deadline and not self._life.stopping:
             self._follower.wait(CREDIT_WAIT_SECONDS)
-            self._follow()
+            self._follower.poll()
             self._life.beat()
 
     def _measure(self) -> None:

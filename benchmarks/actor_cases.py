@@ -20,7 +20,7 @@ from actors.envs.simulators import Simulators
 from actors.envs.vector import VectorEnv
 from benchmarks.phases import Stopwatch, instrument
 from learner.algorithms.base import make_algorithm
-from learner.inference.forward import open_inference
+from learner.inference.module import infer_by
 from transport.experience import Categorical, ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
@@ -153,7 +153,7 @@ def _policy(settings: ActorSettings, count: int) -> Callable[[], None]:
     """Steps a vectorised environment by a policy's actions, all of them from one forward pass."""
     torch.set_num_threads(1)
     env, algorithm = VectorEnv(settings.env, settings.spec, count, range(count)), make_algorithm(settings.algorithm)
-    inference = open_inference(algorithm, algorithm.policy(settings.spec), settings.actors.precision)
+    inference = infer_by(algorithm.policy(settings.spec), settings.actors.precision)
     agent = Agent(settings.spec, algorithm.acting(settings.spec, inference), count)
     agent.reset(env.reset())
 

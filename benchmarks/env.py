@@ -37,8 +37,8 @@ from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
-from learner.networks.q_network import build_network
-from learner.weights.distribution import WeightPublisher
+from learner.algorithms.dqn.networks import q_network
+from learner.weights.publish import WeightPublisher
 from transport.experience import write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
@@ -70,7 +70,7 @@ class Bench:
         env = make_env(config.env)
         self.spec = experience_spec(env, config.env, config.replay.codec, needs(config))
         env.close()
-        self.network = build_network(self.spec, config.algorithm.options)
+        self.network = q_network(self.spec, config.algorithm.options)
 
     def alone(self, case: str, seconds: float) -> dict[str, float]:
         """Processes that need no others, all starting to count at once: their "steps" per second, "per core" per CPU second."""

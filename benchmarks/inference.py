@@ -21,14 +21,15 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
@@ -43,13 +44,13 @@ from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from learner.algorithms.base import ActingPolicy, Algorithm, make_algorithm
-from learner.algorithms.ppo.networks import ActorCritic
-from learner.algorithms.sac.networks import SoftPolicy
-from learner.devices.capabilities import DeviceError
-from learner.inference.forward import Forward, open_inference
+from learner.devices.errors import DeviceError
+from learner.inference.base import Inference
 from learner.inference.int8 import check
-from learner.networks.q_network import QNetwork, Torso
-from learner.weights.checkpoint import CheckpointError
+from learner.inference.module import infer_by
+from learner.networks.base import PolicyModule
+from learner.networks.parts import Concat
+from learner.weights.checkpoint import CheckpointError, load_into
 from learner.weights.export import load
 from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
 
@@ -75,7 +76,7 @@ class Subject(NamedTuple):
     """A network to act by, and what it sees: observation[name] [OBSERVED, stack, *shape]."""
 
     algorithm: Algorithm
-    network: nn.Module
+    network: PolicyModule
     spec: ExperienceSpec
     seen: Columns
     trained: bool
@@ -91,17 +92,17 @@ def subject(config: RunConfig, weights: list[Path]) -> Subject:
     torch.manual_seed(0)
     algorithm = make_algorithm(config.algorithm)
     network, trained = algorithm.policy(spec), False
+    assert isinstance(network, PolicyModule)
     for path in weights:
-        found, made_for, about = load(path)
-        if about.get("env") == config.env.id and _shapes(found) == _shapes(network):
-            network, spec, trained = found, made_for, True
-            break
-    seen = _recorded(spec) if config.env.id == "mario" else _met(config, spec, Way(algorithm, spec, network, "float32").policy)
+        exported = load(path)
+        if exported.metadata.get("env") == config.env.id:
+            with suppress(CheckpointError):  # of another network
+                load_into(network, dict(exported.inference.weights))
+                spec, trained = exported.spec, True
+                break
+    policy = algorithm.acting(spec, infer_by(network))
+    seen = _recorded(spec) if config.env.id == "mario" else _met(config, spec, policy)
     return Subject(algorithm, network, spec, seen, trained)
-
-
-def _shapes(network: nn.Module) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in network.state_dict().items()}
 
 
 def _recorded(spec: ExperienceSpec) -> Columns:
@@ -124,11 +125,10 @@ def _met(config: RunConfig, spec: ExperienceSpec, policy: ActingPolicy) -> Colum
 
 
 class Way:
-    """A way to act: inference by a network, and the policy over it."""
+    """A way to act: inference, and the policy over it."""
 
-    def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, network: nn.Module, precision: str) -> None:
-        self.inference = open_inference(algorithm, network, precision)
-        self.policy = algorithm.acting(spec, self.inference)
+    def __init__(self, one: Subject, inference: Inference) -> None:
+        self.inference, self.policy = inference, one.algorithm.acting(one.spec, inference)
 
     def answers(self, observation: Columns) -> np.ndarray:
         """What the network says."""
@@ -138,33 +138,21 @@ class Way:
 class _InTorch:
     """A network without convolutions as torch runs its layers, all but the last converted."""
 
-    def __init__(self, network: nn.Module, convert: Callable[[nn.Sequential], nn.Module], dtype: torch.dtype) -> None:
-        self._inputs: Callable[[dict[str, Tensor]], Tensor]
-        self._last: Callable[[Tensor], Tensor]
-        if isinstance(network, QNetwork):
-            (torso,) = network.torsos
-            assert isinstance(torso, Torso)
-            body = [*torso.layers, *network.trunk]
-            self._inputs, self._last = _dequantised(network, torso), network.answer
-        else:
-            assert isinstance(network, ActorCritic | SoftPolicy)
-            *body, last = network.policy
-            self._inputs, self._last = network.inputs, last
-        self._body, self._dtype = convert(copy.deepcopy(nn.Sequential(*body))), dtype
+    def __init__(self, network: PolicyModule, convert: Callable[[nn.Sequential], nn.Module], dtype: torch.dtype) -> None:
+        assert isinstance(network.body.torso, nn.Sequential)
+        self._network, self._concat, self._dtype = network, Concat(), dtype
+        self._layers = convert(copy.deepcopy(nn.Sequential(*list(network.body.torso)[1:])))
+        self.state: Mapping[str, tuple[int, ...]] = {}
+        self.weights: Mapping[str, np.ndarray] = {}
 
-    def refresh(self) -> None:
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Not asked of what is not shipped."""
 
-    def __call__(self, observation: Columns) -> np.ndarray:
+    def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
         with torch.inference_mode():
-            values = self._inputs({name: torch.from_numpy(rows) for name, rows in observation.items()})
-            answer: np.ndarray = self._last(self._body(values.to(self._dtype)).float()).numpy()
-        return answer
-
-
-def _dequantised(network: QNetwork, torso: Torso) -> Callable[[dict[str, Tensor]], Tensor]:
-    (name,) = network.names
-    return lambda seen: (seen[name].float() * torso.scale + torso.offset).flatten(1)
+            read = self._network.body.read({name: torch.from_numpy(rows) for name, rows in observation.items()})
+            features = self._layers(self._concat(read).to(self._dtype)).float()
+            return self._network.answer(features).numpy(), {}
 
 
 def _dynamic(body: nn.Sequential) -> nn.Module:
@@ -176,20 +164,15 @@ def _dynamic(body: nn.Sequential) -> nn.Module:
 
 def ways(one: Subject) -> dict[str, Way]:
     """Policies to compare, float32 as actors have it first. Raises DeviceError."""
-    network, made = one.network, partial(Way, one.algorithm, one.spec, one.network)
-    convolutions = any(parameter.dim() == 4 for parameter in network.parameters())
-    if convolutions:
-        return {precision: made(precision) for precision in PRECISIONS}
-    found = {"float32": made("float32")}
-    converted: dict[str, Forward] = {
-        "torch float32": _InTorch(network, lambda body: body, torch.float32),
-        "torch bfloat16": _InTorch(network, lambda body: body.to(torch.bfloat16), torch.bfloat16),
-        "torch int8": _InTorch(network, _dynamic, torch.float32),
+    network, made = one.network, partial(Way, one)
+    if any(parameter.dim() == 4 for parameter in network.parameters()):
+        return {precision: made(infer_by(network, precision)) for precision in PRECISIONS}
+    return {
+        "float32": made(infer_by(network)),
+        "torch float32": made(_InTorch(network, lambda body: body, torch.float32)),
+        "torch bfloat16": made(_InTorch(network, lambda body: body.to(torch.bfloat16), torch.bfloat16)),
+        "torch int8": made(_InTorch(network, _dynamic, torch.float32)),
     }
-    for name, forward in converted.items():
-        found[name] = made("float32")
-        found[name].inference._forward = forward
-    return found
 
 
 def compare(report: Report, case: str, policies: dict[str, Way], one: Subject) -> None:
@@ -225,9 +208,10 @@ def clock(report: Report, case: str, policies: dict[str, Way], seen: Columns, ru
             report.ratio(f"{case}, {rows} rows", f"act() in {name}, speed", "float32", medians["float32"] / medians[name])
     for name, policy in policies.items():
         if name in PRECISIONS:
+            weights = {key: value.copy() for key, value in policy.inference.weights.items()}
             began = time.process_time()
             for _ in range(runs):
-                policy.inference.refresh()
+                policy.inference.load(weights)
             report.add(f"{case}, refresh", name, "ms", [1e3 * (time.process_time() - began) / runs])
 
 

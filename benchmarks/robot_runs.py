@@ -26,8 +26,9 @@ from deploy.config.files import Tree
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from learner.algorithms.base import make_algorithm
-from learner.inference.forward import open_inference
-from learner.weights.checkpoint import load_into, read
+from learner.inference.open import open_inference
+from learner.networks.describe import describe
+from learner.weights.checkpoint import read
 from transport.experience import ExperienceSpec, bounded
 from transport.run_dir import RunDir
 
@@ -118,9 +119,9 @@ class HeadraceTraining:
         config = load_run_config(self.run.config)
         spec = spec_of(config)
         algorithm = make_algorithm(config.algorithm)
-        network = algorithm.policy(spec)
-        load_into(network, policy)
-        acting = algorithm.acting(spec, open_inference(algorithm, network, "float32"))
+        inference = open_inference(algorithm, spec, describe(algorithm.policy(spec)))
+        inference.load(policy)
+        acting = algorithm.acting(spec, inference)
 
         def act(observation: np.ndarray) -> np.ndarray:
             return np.asarray(bounded(spec, acting.act({"observation": observation[:, None]}, {}, "greedy").action))

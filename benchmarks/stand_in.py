@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from learner.__main__ import read_settings
+from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerConfig
 from learner.loop import WAIT_SECONDS, Learner, LearnerSettings
-from learner.networks.q_network import build_network
 from learner.throughput_line import describe
 from learner.updates.base import Algorithm, Batch
 from learner.updates.optimiser import Optimiser
-from learner.weights.distribution import WeightPublisher
+from learner.weights.publish import WeightPublisher
 from replay.client import Sampler
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
@@ -72,7 +72,7 @@ def sample(settings: LearnerSettings, run_dir: RunDir, life: Lifetime) -> None:
     """Draws batches and sends priorities back until it is stopped; actors follow weights that are published once."""
     config, bind, metrics = settings.learner, run_dir.bind_address, life.metrics
     publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
-    publisher.publish(build_network(settings.spec, settings.algorithm), 0)
+    publisher.publish(q_network(settings.spec, settings.algorithm), 0)
     run_dir.write_endpoint("payload", publisher.addresses[1])
     run_dir.write_endpoint("weights", publisher.addresses[0])
     address = str(run_dir.wait_for_endpoint("replay", lambda: life.stopping))

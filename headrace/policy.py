@@ -22,8 +22,6 @@ from actors.envs.spec import flatten_observation, leaves, to_env_action
 from actors.evaluation.evaluate import load_policy
 from headrace.errors import ConfigurationError, one_line, raises_one_line
 from headrace.names import run_folder
-from learner.algorithms.base import make_algorithm, read_algorithm
-from learner.inference.forward import open_inference
 from learner.weights.export import load as load_exported
 from transport.experience import Columns, bounded
 from transport.run_dir import RunDir
@@ -122,12 +120,10 @@ def load(path_or_run: str | os.PathLike[str], best: bool = False) -> Policy:
 
 
 def _load_file(path: Path) -> Policy:
-    network, spec, metadata = load_exported(path)
+    inference, spec, algorithm, metadata = load_exported(path)
     config = msgspec.json.decode(metadata["config"])
     env = msgspec.convert(config["env"], EnvConfig)
-    algorithm = make_algorithm(read_algorithm(config["algorithm"]))
-    acting = algorithm.acting(spec, open_inference(algorithm, network, "float32"))
-    return _policy(spec, acting, metadata, metadata.get("spaces", ""), env)
+    return _policy(spec, algorithm.acting(spec, inference), metadata, metadata.get("spaces", ""), env)
 
 
 def _load_run(run_dir: RunDir, best: bool) -> Policy:

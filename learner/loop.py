@@ -29,7 +29,7 @@ from learner.updates.graphs import RecordError, record
 from learner.updates.optimiser import Optimiser
 from learner.weights import checkpoint, resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints
-from learner.weights.distribution import WeightPublisher
+from learner.weights.publish import WeightPublisher
 from learner.weights.rollback import Watch
 from replay.client import SampledBatch, Sampler
 from transport.experience import ExperienceSpec

@@ -20,10 +20,14 @@ HOMES = ("learner/algorithms/", "learner/networks/", "actors/envs/")  # each sub
 # Short names, and where they may be compared: in the folder of what bears the name. `fifo` is no name any more.
 NAMES = {
     **{name: (f"learner/algorithms/{name}/",) for name in ("dqn", "ppo", "sac")},
-    **dict.fromkeys(("nature", "nature_batchnorm", "mlp", "linear"), ("learner/networks/", "learner/algorithms/")),
+    **dict.fromkeys(("nature", "nature_batchnorm", "mlp"), ("learner/networks/", "learner/algorithms/")),
+    "linear": ("learner/networks/", "learner/algorithms/", "learner/inference/"),  # also the kind of a layer
     **{name: (f"actors/envs/{name}/", f"actors/envs/{name}.py") for name in ("mario", "robot", "snake", "atari")},
     "fifo": (),
 }
+# Fast paths are chosen by what a module is made of: these look at its parts, never at which network it is.
+LOOK_INSIDE = ("learner/inference/", "learner/updates/dense.py")
+NETWORK_PARTS = tuple(f"learner.networks.{name}" for name in ("base", "inputs", "parts", "recurrent"))
 TABLES = tuple(f"{home}base.py" for home in HOMES)  # of built-in names
 # Old names are only ever read to be replaced.
 MIGRATIONS = ("deploy/config/renamed.py", "deploy/config/migration.py")
@@ -93,7 +97,8 @@ class _Finder(ast.NodeVisitor):
         else:
             return False
         home = home_of(module)
-        return bool(home) and name[:1].isupper() and not name.endswith("Error") and not self.path.startswith(home)
+        may = (home, *LOOK_INSIDE) if module in NETWORK_PARTS else (home,)
+        return bool(home) and name[:1].isupper() and not name.endswith("Error") and not self.path.startswith(may)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""

@@ -69,7 +69,7 @@ DECODERS = (
     "transport/messages.py", "transport/sockets/channel.py", "transport/compression.py", "transport/experience.py",
     "transport/slab.py", "transport/sockets/quarantine.py", "transport/run_dir.py", "replay/server/arrivals.py",
     "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
-    "learner/weights/checkpoint.py", "learner/weights/distribution.py",
+    "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/weights/publish.py",
     "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
 )  # fmt: skip
 
@@ -256,7 +256,7 @@ def test_the_root_is_no_package() -> None:
         (owner_faults, "transport/experience.py", "import torch"),
         (owner_faults, "actors/agent.py", "def f():\n    import torch"),
         (owner_faults, "deploy/cli/main.py", "def f():\n    import gymnasium"),
-        (owner_faults, "learner/networks/q_network.py", "import cv2"),
+        (owner_faults, "learner/networks/nature.py", "import cv2"),
         (owner_faults, "actors/envs/make.py", "def f():\n    import nes_py"),
         (owner_faults, "actors/envs/mario/console.py", "from nes_py import NESEnv"),
         (owner_faults, "deploy/supervision/supervisor.py", "import ray"),
@@ -288,7 +288,7 @@ def test_a_breach_is_found(rule, path: str, source: str) -> None:  # type: ignor
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (layer_faults, "actors/a.py", "from replay.client import Client\nimport learner.weights.distribution"),
+        (layer_faults, "actors/a.py", "from replay.client import Client\nimport learner.weights.follow"),
         (owner_faults, "transport/sockets/channel.py", "import zmq"),
         (owner_faults, "actors/envs/mario/console.py", "def f():\n    from nes_py import NESEnv"),
         (owner_faults, "tests/transport/a.py", "import zmq"),

@@ -127,6 +127,11 @@ class RunDir:
         return self.path / "spaces.json"
 
     @property
+    def policy(self) -> Path:
+        """What the policy's network is made of: whoever acts reads it instead of building the network."""
+        return self.path / "policy.json"
+
+    @property
     def device(self) -> Path:
         """What the learner computes on, and in which precision."""
         return self.path / "device.json"

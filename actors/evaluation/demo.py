@@ -10,7 +10,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 
 from actors.__main__ import read_settings
 from actors.config import EnvConfig
@@ -167,7 +166,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--best", action="store_true")
     parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     try:
         run(options)
     except (CheckpointError, EnvError, SpecError, UnknownName, OSError, gymnasium.error.Error) as error:

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 
 from actors.__main__ import read_settings
 from actors.actor import ActorSettings
@@ -30,9 +29,9 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
-from learner.devices.capabilities import DeviceError
-from learner.inference.forward import open_inference
-from learner.weights.checkpoint import CheckpointError, Weights, load_into, policy_weights, read
+from learner.devices.errors import DeviceError
+from learner.inference.open import open_run
+from learner.weights.checkpoint import CheckpointError, Weights, policy_weights, read
 from transport.experience import ExperienceSpec, SpecError, bounded
 from transport.names import UnknownName
 from transport.run_dir import RunDir
@@ -86,16 +85,16 @@ def load_policy(
     weights, metadata = read(path)
     if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
         raise CheckpointError(f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}")
-    return acting_by(settings, policy_weights(weights), precision), metadata
+    return acting_by(run_dir, settings, policy_weights(weights), precision), metadata
 
 
-def acting_by(settings: ActorSettings, weights: Weights | None, precision: str = "float32") -> ActingPolicy:
+def acting_by(run_dir: RunDir, settings: ActorSettings, weights: Weights | None, precision: str = "float32") -> ActingPolicy:
     """The run's policy with these weights, or with untrained ones. Raises CheckpointError, DeviceError."""
     algorithm = make_algorithm(settings.algorithm)
-    network = algorithm.policy(settings.spec)
+    inference = open_run(run_dir, algorithm, settings.spec, precision, threads=1)
     if weights is not None:
-        load_into(network, weights)
-    return algorithm.acting(settings.spec, open_inference(algorithm, network, precision))
+        inference.load(weights)
+    return algorithm.acting(settings.spec, inference)
 
 
 def interval(successes: int, episodes: int) -> tuple[float, float]:
@@ -223,13 +222,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--precision", default="float32")
     options = parser.parse_args(arguments)
     run_dir = RunDir(options.run_dir)
-    torch.set_num_threads(1)
     try:
         settings = read_settings(run_dir, 0, options.env)
         if options.env:
             check_same(settings)
         if options.random:  # acts in the same environments from the same seeds
-            policy, metadata = acting_by(settings, None), dict[str, str]()
+            policy, metadata = acting_by(run_dir, settings, None), dict[str, str]()
         else:
             policy, metadata = load_policy(run_dir, settings, options.best, options.weights, options.precision)
         mode: Mode = "random" if options.random else "stochastic" if options.stochastic else "greedy"

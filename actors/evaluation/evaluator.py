@@ -10,11 +10,11 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from actors.__main__ import read_settings
 from actors.actor import UNTRAINED_VERSION, ActorSettings
@@ -23,10 +23,10 @@ from actors.envs.errors import EnvError
 from actors.envs.vector import Episode
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play, read_evaluator, summarise
 from learner.algorithms.base import make_algorithm
-from learner.inference.forward import open_inference
+from learner.inference.open import open_run
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
-from learner.weights.distribution import WeightFollower
+from learner.weights.follow import WeightFollower
 from transport.experience import SpecError
 from transport.lifetime import Lifetime, say
 from transport.metrics import Record
@@ -79,7 +79,7 @@ class Best:
         except (CheckpointError, KeyError, ValueError) as error:
             say(f"{path.name} is not used: {error}")
 
-    def consider(self, version: int, weights: dict[str, torch.Tensor], figures: dict[str, Any]) -> bool:
+    def consider(self, version: int, weights: Mapping[str, np.ndarray], figures: dict[str, Any]) -> bool:
         """Writes the weights if they did better than all before. Raises as checkpoint.write(); the file before is then kept."""
         success = figures["success_rate"]
         found = (0.0 if success is None else float(success), float(figures["return_mean"]))
@@ -99,8 +99,7 @@ class Evaluator:
         self._settings, self._config, self._run_dir, self._life = settings, config, run_dir, life
         self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config.max_episode_steps, OWN_SEEDS)
         algorithm = make_algorithm(settings.algorithm)
-        self._network = algorithm.policy(settings.spec)
-        self._inference = open_inference(algorithm, self._network, "float32")
+        self._inference = open_run(run_dir, algorithm, settings.spec, threads=1)
         self._policy = algorithm.acting(settings.spec, self._inference)
         self._throttle = Throttle(config.core_share)
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
@@ -113,7 +112,7 @@ class Evaluator:
         if None in addresses:
             return
         announce, payload = (str(address) for address in addresses)
-        follower = WeightFollower(announce, payload, self._network, life.keys)
+        follower = WeightFollower(announce, payload, self._inference, life.keys)
         life.ready()
         judged = UNTRAINED_VERSION  # chance acts in its place, so there is nothing to judge
         while not life.stopping:
@@ -138,7 +137,6 @@ class Evaluator:
         played: list[Episode] = []
         self._throttle.begin()
         begun = next_word = time.monotonic()
-        self._inference.refresh()
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
@@ -156,7 +154,7 @@ class Evaluator:
     def _report(self, version: int, figures: dict[str, Any]) -> None:
         metrics = self._life.metrics
         try:
-            self._best.consider(version, dict(self._network.state_dict()), figures)
+            self._best.consider(version, self._inference.weights, figures)
         except (OSError, CheckpointError) as error:
             say(
                 f"could not write {self._run_dir.best.name} ({getattr(error, 'strerror', None) or error}); the one before is kept"
@@ -196,8 +194,6 @@ def main() -> int:
     """Set up, then one loop."""
     run_dir = RunDir(Path(sys.argv[1]))
     step_back()
-    torch.set_num_threads(1)
-    torch.set_num_interop_threads(1)
     try:
         settings = read_settings(run_dir, index=0)
         config = read_evaluator(run_dir)

@@ -16,12 +16,9 @@ import torch
 from torch import Tensor
 
 from learner.devices import detection as finding
+from learner.devices.errors import DeviceError as DeviceError
 
 KINDS = ("cuda", "xpu", "mps", "directml")  # in the order in which auto wants them; then the CPU
-
-
-class DeviceError(ValueError):
-    """A device or precision that is not to be had here; the message says what is missing."""
 
 
 @dataclass(frozen=True)

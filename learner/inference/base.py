@@ -1,21 +1,85 @@
-"""A policy's forward pass on an actor's arrays."""
+"""Acting on a CPU, without torch wherever that can be.
+
+A policy is described once, as data: what its tensors are, and, where numpy knows every part, the program that numpy runs. The
+pre-flight writes the description into the run's folder; whoever acts reads it and never asks what kind of network it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 
+from learner.devices.errors import DeviceError
+from learner.weights.errors import CheckpointError
 from transport.experience import Columns
+
+PRECISIONS = ("auto", "float32", "bfloat16", "int8")  # of convolutions
+
+
+def check_precision(name: str) -> None:
+    """Raises DeviceError for one that no processor has."""
+    if name not in PRECISIONS:
+        raise DeviceError(f"precision {name} is not to be had for acting: use one of {', '.join(PRECISIONS)}")
+
+
+class Op(Struct, frozen=True, forbid_unknown_fields=True):
+    """One step of a program; learner/inference/program.py says what each kind does."""
+
+    kind: str
+    tensors: tuple[str, ...] = ()  # names in the policy's state_dict
+    options: dict[str, Any] = {}
+
+
+class PolicyDescription(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of a policy without building it."""
+
+    tensors: dict[str, tuple[tuple[int, ...], str]]  # of its state_dict, shape and numpy's name of the type: what load() accepts
+    program: tuple[Op, ...] | None = None  # None: some part is unknown to numpy
+    state: dict[str, tuple[int, ...]] = {}  # what is kept from step to step
+    unknown: str = ""  # the first part that numpy does not know
+
+    @property
+    def most_bytes(self) -> int:
+        """Of the tensors, beside their names."""
+        return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.tensors.values())
+
+    def check(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Raises CheckpointError, in one line, for weights that are not those of this policy."""
+        if self.tensors.keys() != weights.keys():
+            odd = sorted(self.tensors.keys() ^ weights.keys())[0]
+            raise CheckpointError(
+                f"weights of another network: they {'lack' if odd in self.tensors else 'have an unknown'} {odd}"
+            )
+        for name, (shape, dtype) in self.tensors.items():
+            array = weights[name]
+            if (array.shape, array.dtype.name) != (shape, dtype):
+                theirs, ours = f"{array.dtype.name} {list(array.shape)}", f"{dtype} {list(shape)}"
+                raise CheckpointError(f"weights of another network: {name} is {theirs}, not {ours}")
 
 
 class Inference(Protocol):
-    """Runs the policy's network, whatever computes it."""
+    """A policy's network as an actor runs it. Before the first load() its weights are zeros, or chance."""
+
+    state: Mapping[str, tuple[int, ...]]
 
     @property
-    def state(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of one environment's state; it begins at zeros. {} without memory."""
+    def weights(self) -> Mapping[str, np.ndarray]:
+        """Those in use, by their names in the policy's state_dict."""
+
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Takes them up whole or not at all. Raises CheckpointError."""
 
     def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
-        """{name: [K, stack, *shape]} as stored, {name: [K, *shape]} -> [K, outputs] float32, and the state after it."""
+        """[K, stack, *shape] as stored and the state before -> [K, outputs] float32, and the state after."""
+
+
+def read_description(text: bytes) -> PolicyDescription:
+    """Raises CheckpointError, in one line."""
+    try:
+        return msgspec.json.decode(text, type=PolicyDescription)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"not the description of a policy: {error}") from error

@@ -1,4 +1,4 @@
-"""What leads to the heads of a network with images, in int8 on the CPU: an actor's fastest way through convolutions.
+"""A body with images in int8 on the CPU: an actor's fastest way through convolutions.
 
 Weights are rounded to 8 bits, with a scale for each output channel, whenever new ones come; batch normalisation is part of
 them. An image is bytes anyway, so the first layer loses nothing of it. What a convolution gives is rounded to 8 bits between 0
@@ -20,61 +20,82 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learner.algorithms.ppo.networks import ActorCritic
-from learner.devices.capabilities import DeviceError
-from learner.networks.q_network import QNetwork, Torso
+from learner.devices.errors import DeviceError
+from learner.networks.base import Body, torso_features
+from learner.networks.inputs import Tensors
+from learner.networks.parts import Fields
+from transport.experience import Column
 
 BITS = 127  # greatest weight; -128 is left out, so that scales are symmetric
 BYTES = 255  # greatest activation: what comes out of a ReLU has no sign
 MARGIN = 1.2  # of a range over what was seen: a wider one is coarser, a narrower one is left more often
 
 
-class QuantisedTrunk:
-    """An image network's torsos and hidden layer, in int8. Whoever changes the network's weights says so by refresh()."""
+def knows(body: Body) -> bool:
+    """Whether its torso is made as learner/networks/nature.py makes one: branches, of which those of images are convolutions,
+    then a hidden layer."""
+    torso = body.torso
+    if type(torso) is not nn.Sequential or [type(part) for part in torso] != [Fields, nn.Linear, nn.ReLU]:
+        return False
+    fields = torso[0]
+    assert isinstance(fields, Fields)
+    images = {field.name for field in body.inputs.images}
+    branches = dict(zip(fields.names, fields.branches, strict=True))
+    return bool(images) and images <= branches.keys() and all(_convolutional(branches[name]) for name in images)
 
-    def __init__(self, network: QNetwork | ActorCritic) -> None:
-        """Takes the network whose weights are followed. Raises DeviceError for an image that int8 cannot pad."""
-        self._network = network
+
+def _convolutional(branch: nn.Module) -> bool:
+    """Whether it is convolutions, each with its ReLU, some with batch normalisation between, and then flattened."""
+    if type(branch) is not nn.Sequential:
+        return False
+    kinds = [type(part) for part in branch if type(part) is not nn.BatchNorm2d]
+    pairs = (len(kinds) - 1) // 2
+    return pairs > 0 and kinds == [*[nn.Conv2d, nn.ReLU] * pairs, nn.Flatten]
+
+
+class QuantisedBody:
+    """A body that knows() of, in int8."""
+
+    def __init__(self, body: Body) -> None:
+        """Raises DeviceError for an image that int8 cannot pad."""
+        self._body = body
         self._images: list[tuple[str, list[_Convolution], _Linear]] = []
-        self._vectors: list[tuple[str, Torso, Tensor]] = []  # with the columns of the hidden layer that read them
+        self._vectors: list[tuple[str, nn.Module, Tensor]] = []  # branches, with the columns of the hidden layer that read them
         self.refresh()
 
     def refresh(self) -> None:
-        """The network has other weights now."""
-        network = self._network
-        hidden = network.trunk[0]
-        assert isinstance(hidden, nn.Linear)
+        """The body has other weights now: rounds them anew."""
+        assert isinstance(self._body.torso, nn.Sequential)
+        fields, hidden, _ = self._body.torso
+        assert isinstance(fields, Fields) and isinstance(hidden, nn.Linear)
         self._images, self._vectors, at = [], [], 0
         weight = hidden.weight.detach()
-        for name, torso in zip(network.names, network.torsos, strict=True):
-            assert isinstance(torso, Torso)
-            columns = weight[:, at : at + torso.features]
-            if torso.image:
-                self._images.append((name, _convolutions(torso), _Linear(columns)))
+        images = {field.name: field for field in self._body.inputs.images}
+        for name, branch in zip(fields.names, fields.branches, strict=True):
+            shape = {name: self._body.inputs.shapes[name]}
+            columns = weight[:, at : at + torso_features(Fields({name: branch}), shape)]
+            at += columns.shape[1]
+            if name in images:
+                self._images.append((name, _convolutions(images[name], branch), _Linear(columns)))
             else:
-                self._vectors.append((name, torso, columns))
-            at += torso.features
-        self._rest = weight[:, at:]  # an actor-critic's vectors come last, all together
+                self._vectors.append((name, branch, columns))
         self._bias = hidden.bias.detach()
 
-    def __call__(self, observation: dict[str, Tensor]) -> Tensor:
+    def __call__(self, observation: Tensors) -> Tensor:
         """{name: [K, stack, *shape]} as stored -> what goes into the heads, [K, hidden] float32. Call it in inference mode."""
         hidden: Tensor | None = None
         for name, convolutions, linear in self._images:
-            values, scale = observation[name], 1.0
-            if values.dim() == 5:
-                values = values.flatten(1, 2)
+            values, scale = observation[name].flatten(1, -3), 1.0
             for convolution in convolutions:
                 values, scale = convolution(values, scale)
             part = linear(values.flatten(1), scale)
             hidden = part if hidden is None else hidden.add_(part)
         assert hidden is not None, "a network without images has no use for this"
         hidden.add_(self._bias)
-        for name, torso, columns in self._vectors:
-            hidden.add_(functional.linear(torso(observation[name], torch.float32), columns))
-        if self._rest.shape[1]:
-            assert isinstance(self._network, ActorCritic)
-            hidden.add_(functional.linear(self._network.inputs(observation), self._rest))
+        if self._vectors:
+            inputs = self._body.inputs.read_vectors(observation)
+            for name, branch, columns in self._vectors:
+                hidden.add_(functional.linear(branch(inputs[name]), columns))
         return hidden.relu_()
 
 
@@ -127,9 +148,9 @@ class _Linear:
         return given
 
 
-def _convolutions(torso: Torso) -> list[_Convolution]:
-    """The torso's, each with the normalisation that follows it. Raises DeviceError for an image that int8 cannot pad."""
-    layers = list(torso.layers)
+def _convolutions(field: Column, branch: nn.Module) -> list[_Convolution]:
+    """The branch's, each with the normalisation that follows it. Raises DeviceError for an image that int8 cannot pad."""
+    layers = list(branch.children())
     made: list[_Convolution] = []
     for layer, after in zip(layers, [*layers[1:], None], strict=True):
         if not isinstance(layer, nn.Conv2d):
@@ -138,11 +159,11 @@ def _convolutions(torso: Torso) -> list[_Convolution]:
         if made:
             made.append(_Convolution(layer, weight, bias))
             continue
-        zero = min(max(round(-torso.offset / torso.scale), 0), BYTES)  # the byte that stands for 0, which is what pads
-        left = torso.offset + zero * torso.scale  # of every value, where no byte is exactly 0
-        if abs(left) > torso.scale and any(layer.padding):
+        zero = min(max(round(-field.offset / field.scale), 0), BYTES)  # the byte that stands for 0, which is what pads
+        left = field.offset + zero * field.scale  # of every value, where no byte is exactly 0
+        if abs(left) > field.scale and any(layer.padding):
             raise DeviceError("precision int8 is not to be had on cpu: this image has no byte for 0, which its edges need")
-        made.append(_Convolution(layer, weight, bias + left * weight.sum((1, 2, 3)), torso.scale, zero))
+        made.append(_Convolution(layer, weight, bias + left * weight.sum((1, 2, 3)), field.scale, zero))
     return made
 
 

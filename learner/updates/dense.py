@@ -11,7 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from learner.networks.parts import Concat
+
 Layer = tuple[Tensor, Tensor]  # weight [N, out, in], bias [N, 1, out]
+
+
+def layers(modules: Iterable[nn.Module]) -> list[Layer]:
+    """The layers of one network that is `modules` one after the other: the parameters' own memory.
+
+    None where a part is something else than a linear unit or a ReLU, after inputs side by side; ReLU is between all layers.
+    """
+    leaves = [leaf for module in modules for leaf in _leaves(module)]
+    if leaves and type(leaves[0]) is Concat:
+        del leaves[0]
+    wanted = [nn.Linear if number % 2 == 0 else nn.ReLU for number in range(len(leaves))]
+    if len(leaves) % 2 == 0 or any(type(leaf) is not kind for leaf, kind in zip(leaves, wanted, strict=True)):
+        return []
+    return [layer(leaf) for leaf in leaves if isinstance(leaf, nn.Linear)]
+
+
+def _leaves(module: nn.Module) -> list[nn.Module]:
+    if type(module) is nn.Sequential:
+        return [leaf for part in module for leaf in _leaves(part)]
+    return [module]
 
 
 def layer(linear: nn.Linear) -> Layer:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities, clear_cache, fork_random, precision
-from learner.networks.q_network import large_convolutions
+from learner.networks.base import large_convolutions
 from learner.parallel.group import ALONE, Group
 from learner.updates.adam import make_adam
 from learner.updates.base import Algorithm, BatchT

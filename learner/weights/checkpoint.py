@@ -1,4 +1,6 @@
-"""Weights as bytes: on disk (atomic, checksummed) and on the wire. safetensors both times; nothing is ever unpickled."""
+"""Weights as bytes: on disk (atomic, checksummed) and on the wire. safetensors both times; nothing is ever unpickled.
+
+Nothing here imports torch, but load_into(): actors that run in numpy and the evaluator read and write weights, too."""
 
 from __future__ import annotations
 
@@ -8,25 +10,24 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 import safetensors.numpy
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
 
+from learner.weights.errors import CheckpointError as CheckpointError
 from learner.weights.manifest import MANIFEST, DamagedManifest, Entry, change, contradiction, read_manifest
 from transport.run_dir import replacing
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 Weights = dict[str, np.ndarray]
 DIGEST_KEY = "blake2b"  # in a file's metadata
 LINE_LENGTH = 200
 ROOM = 1.2  # times a file's size must be free before it is begun
-
-
-class CheckpointError(ValueError):
-    """Weights that cannot be used; the message says why in one line."""
 
 
 def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> bytes:
@@ -149,6 +150,8 @@ def unpack(payload: bytes) -> Weights:
 
 def load_into(module: nn.Module, weights: Weights) -> None:
     """Copies weights into a module in place: all of them, or raises CheckpointError and changes none."""
+    import torch
+
     own = module.state_dict()
     if own.keys() != weights.keys():
         odd = sorted(own.keys() ^ weights.keys())[0]
@@ -171,7 +174,7 @@ def policy_weights(weights: Weights) -> Weights:
 
 def as_array(value: Tensor | np.ndarray) -> np.ndarray:
     """A C-ordered array on the host, whatever the device and memory format; 0-d stays 0-d."""
-    if isinstance(value, Tensor):
+    if not isinstance(value, np.ndarray):
         value = value.detach().cpu().numpy()
     return np.asarray(value, order="C")
 

@@ -12,12 +12,14 @@ import json
 import sys
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
-from torch import nn
 
-from learner.algorithms.base import make_algorithm, read_algorithm
-from learner.weights.checkpoint import CheckpointError, load_into, read, write
+from learner.algorithms.base import Algorithm, make_algorithm, read_algorithm
+from learner.inference.base import Inference, read_description
+from learner.inference.open import open_inference
+from learner.weights.checkpoint import CheckpointError, read, write
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.names import UnknownName
 from transport.run_dir import RunDir
@@ -33,12 +35,23 @@ def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
     metadata |= {"run": run_dir.name, "config": json.dumps(config), "spec": write_spec(spec).decode()}
     if run_dir.spaces.is_file():  # runs of older versions have none
         metadata["spaces"] = run_dir.spaces.read_text(encoding="utf-8")
-    write(out, dict(weights), metadata)
+    if run_dir.policy.is_file():
+        metadata["policy"] = run_dir.policy.read_text(encoding="utf-8")
+    write(out, weights, metadata)
     return metadata
 
 
-def load(path: Path) -> tuple[nn.Module, ExperienceSpec, dict[str, str]]:
-    """The network of an exported file, ready to act, the spec of what it sees, and the metadata. Raises CheckpointError."""
+class Exported(NamedTuple):
+    """What an exported file holds, ready to act."""
+
+    inference: Inference
+    spec: ExperienceSpec
+    algorithm: Algorithm
+    metadata: dict[str, str]
+
+
+def load(path: Path, precision: str = "float32") -> Exported:
+    """Raises CheckpointError, or DeviceError for a precision that there is not."""
     weights, metadata = read(path)
     try:
         spec = read_spec(metadata["spec"].encode())
@@ -47,9 +60,15 @@ def load(path: Path) -> tuple[nn.Module, ExperienceSpec, dict[str, str]]:
         raise CheckpointError(f"{path}: {error}") from error
     except (KeyError, ValueError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: a checkpoint, but not an exported one (`headrace export` makes those)") from error
-    network = algorithm.policy(spec).eval()
-    load_into(network, weights)
-    return network, spec, metadata
+    if "policy" in metadata:
+        description = read_description(metadata["policy"].encode())
+    else:  # a file of an older version
+        from learner.networks.describe import describe
+
+        description = describe(algorithm.policy(spec))
+    inference = open_inference(algorithm, spec, description, precision)
+    inference.load(weights)
+    return Exported(inference, spec, algorithm, metadata)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.demo import Film, main
 from learner.algorithms.dqn.config import DqnConfig
-from learner.networks.q_network import build_network
+from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint
 from transport.experience import write_spec
 from transport.run_dir import RunDir
@@ -57,7 +57,7 @@ def make_run(path: Path, env_id: str) -> RunDir:
     run.config.write_text(tomli_w.dumps({"seed": 1} | {name: msgspec.to_builtins(section) for name, section in sections.items()}))
     run.spec.write_bytes(write_spec(spec))
     metadata = {"policy_version": "3", "spec_digest": spec.digest}
-    checkpoint.write(run.latest, dict(build_network(spec, algorithm).state_dict()), metadata)
+    checkpoint.write(run.latest, dict(q_network(spec, algorithm).state_dict()), metadata)
     return run
 
 

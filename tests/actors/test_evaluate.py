@@ -23,7 +23,8 @@ from actors.envs.vector import Episode
 from actors.evaluation import evaluate
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
 from learner.algorithms.dqn.config import DqnConfig
-from learner.networks.q_network import QNetwork, build_network
+from learner.algorithms.dqn.networks import q_network
+from learner.networks.base import PolicyModule
 from learner.weights import checkpoint
 from tests.learner.acting import Acting
 from transport.experience import write_spec
@@ -80,9 +81,9 @@ def make_settings(kind: str) -> ActorSettings:
     return ActorSettings(0, 1, env, Named("dqn", ALGORITHM), ActorsConfig(), spec)
 
 
-def make_network(settings: ActorSettings, right: float = 1.0) -> QNetwork:
+def make_network(settings: ActorSettings, right: float = 1.0) -> PolicyModule:
     """Q(x, 0) = relu(right * x), Q(x, 1) = relu(-right * x): the side to which the pole leans, or its opposite."""
-    network = build_network(settings.spec, ALGORITHM).eval()
+    network = q_network(settings.spec, ALGORITHM).eval()
     torso, trunk, head = (parameter for parameter in network.parameters() if parameter.dim() == 2)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -111,7 +112,7 @@ def write_weights(run: RunDir, right: float = 1.0) -> None:
     checkpoint.write(run.latest, make_network(make_settings("Balance"), right).state_dict(), metadata)
 
 
-def play_all(settings: ActorSettings, network: QNetwork, episodes: int, epsilon: float) -> list[Episode]:
+def play_all(settings: ActorSettings, network: PolicyModule, episodes: int, epsilon: float) -> list[Episode]:
     env = environments(settings, min(ENVIRONMENTS, episodes), most_steps=1_000)
     config = msgspec.structs.replace(ALGORITHM, epsilon_base=epsilon, epsilon_power=0.0)
     policy = Acting(settings.spec, config, network).policy
@@ -217,7 +218,7 @@ def test_what_cannot_be_evaluated_is_one_line_and_status_2(run_dir: RunDir, caps
     whole = run_dir.latest.read_bytes()
     run_dir.latest.write_bytes(whole[:-1])
     assert "truncated" in refused()
-    other = build_network(make_settings("Balance").spec, DqnConfig(hidden=5))
+    other = q_network(make_settings("Balance").spec, DqnConfig(hidden=5))
     checkpoint.write(run_dir.latest, other.state_dict(), {"policy_version": "1"})
     assert "weights of another network" in refused()
     write_weights(run_dir)

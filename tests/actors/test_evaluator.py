@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
-import torch
 
 from actors.config import ActorsConfig, EnvConfig
 from actors.evaluation.evaluator import Best, Throttle, describe
@@ -16,7 +16,7 @@ from replay.config import ReplayConfig
 from tests.flow.fleet import Fleet, wait_until
 
 ABOUT = {"spec_digest": "a" * 16, "env": "toy", "algorithm": "dqn"}
-WEIGHTS = {"w": torch.ones(2)}
+WEIGHTS = {"w": np.ones(2, np.float32)}
 
 
 def figures(success: float | None, returns: float) -> dict[str, object]:

@@ -29,7 +29,7 @@ from replay.table.checks import check_chunk
 from replay.table.layout import layout
 from replay.table.table import Table
 from transport.compression import pack_chunk, unpack_chunk
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import Categorical, Chunk, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"
 WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture OnePixel
@@ -62,9 +62,12 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
     observation = env.reset()
     stack.reset(observation)
     chunks: list[Chunk] = []
+    random = np.random.default_rng(0)
+    assert isinstance(spec.action, Categorical)
     for _ in range(steps):
         seen = {name: torch.from_numpy(rows) for name, rows in stack.stacked.items()}
-        action = dqn.policy().act(seen, 0.5).action.numpy()
+        best = dqn.policy()(seen).argmax(1).numpy()
+        action = np.where(random.random(STREAMS) < 0.5, random.integers(spec.action.n, size=STREAMS), best)
         step = env.step(action)
         last = step.final_observation
         chunks += chunker.step(observation, action, step.reward, step.terminated, step.truncated, last, 1, {})

@@ -165,9 +165,9 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
     algorithm = Ppo(spec, config, CPU)
     assert sorted(one.shape for one in loop.parameters) == sorted(one.shape for one in algorithm.parameters())
     with torch.no_grad():
-        for mine, other in zip(algorithm.network.policy.parameters(), loop.policy.parameters(), strict=True):
+        for mine, other in zip(algorithm.network.parameters(), loop.policy.parameters(), strict=True):
             mine.copy_(other)
-        for mine, other in zip(algorithm.network.value.parameters(), loop.value.parameters(), strict=True):
+        for mine, other in zip(algorithm.value.parameters(), loop.value.parameters(), strict=True):
             mine.copy_(other)
     items, _ = algorithm.prepare(to_rollout(arrays, spec, CPU), vtrace=False)
     _, found = loop.prepare(loop.rollouts[0])

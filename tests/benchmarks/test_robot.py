@@ -116,8 +116,8 @@ def test_checkpoints_are_read_with_their_times_and_steps_and_act_as_their_policy
     for epoch, seconds in ((2, 1_012.5), (4, 1_020.0)):
         network = make_algorithm(config.algorithm).policy(spec)
         with torch.no_grad():
-            network.policy[-1].bias.fill_(epoch / 10)  # type: ignore[index, union-attr]
-            network.policy[-1].weight.zero_()  # type: ignore[index, union-attr]
+            network.head[0].bias.fill_(epoch / 10)  # type: ignore[index, union-attr]
+            network.head[0].weight.zero_()  # type: ignore[index, union-attr]
         tensors = {f"policy/{name}": value for name, value in network.state_dict().items()} | {"random/cpu": torch.zeros(1)}
         path = run.checkpoints / f"epoch-{epoch:010d}.safetensors"
         write(path, tensors, {"progress": json.dumps({"steps": 4000 * epoch, "updates": 1})})

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import nn
 
-from learner.weights.distribution import WeightFollower
+from learner.inference.module import Module
+from learner.weights.follow import WeightFollower
 from transport.lifetime import die_with_parent
 
 
@@ -15,7 +16,7 @@ def main() -> int:
     """For ever."""
     die_with_parent()
     announce, payload, size, file = sys.argv[1:]
-    follower = WeightFollower(announce, payload, nn.Linear(int(size), int(size)))
+    follower = WeightFollower(announce, payload, Module(nn.Linear(int(size), int(size))))
     while True:
         follower.wait(0.05)
         if follower.poll():

@@ -17,9 +17,11 @@ from torch import nn
 from deploy import runs
 from deploy.config.errors import ConfigError
 from deploy.config.layers import load_run_config
+from learner.inference.module import Module
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, Checkpoints
-from learner.weights.distribution import WeightFollower, WeightPublisher
+from learner.weights.follow import WeightFollower
+from learner.weights.publish import WeightPublisher
 from replay.log.segments import LogRefused, scan
 from replay.log.state import DamagedState, read_state
 from tests.chaos.raw import Raw
@@ -119,7 +121,7 @@ def test_nothing_that_arrives_or_lies_on_the_disk_is_run(row: Row, tmp_path: Pat
                     sent += 1
                 while control.receive(0.01):
                     pass
-        follower = WeightFollower(*publisher.addresses, nn.Linear(3, 2))
+        follower = WeightFollower(*publisher.addresses, Module(nn.Linear(3, 2)))
         wait_until(lambda: follower.poll() or follower.version == 0, 10, "weights are served still")
         served = honest.rate(1)
         honest.leave()
@@ -137,7 +139,7 @@ def test_nothing_that_arrives_or_lies_on_the_disk_is_run(row: Row, tmp_path: Pat
 def test_a_learner_with_pickles_for_weights_is_not_followed(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     announcer, server = f"ipc://{tmp_path}/a", Server(f"ipc://{tmp_path}/p")
-    follower = WeightFollower(announcer, server.address, nn.Linear(3, 2))
+    follower = WeightFollower(announcer, server.address, Module(nn.Linear(3, 2)))
     follower.poll()
     arrival = server.receive(5)
     assert arrival is not None

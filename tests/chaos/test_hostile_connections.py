@@ -11,7 +11,9 @@ import psutil
 import pytest
 from torch import nn
 
-from learner.weights.distribution import WeightFollower, WeightPublisher
+from learner.inference.module import Module
+from learner.weights.follow import WeightFollower
+from learner.weights.publish import WeightPublisher
 from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import Siege, percentile
@@ -130,7 +132,7 @@ def test_readers_that_never_read_cost_the_learner_nothing(row: Row, tmp_path: Pa
     publisher = WeightPublisher(f"ipc://{tmp_path}/a", f"ipc://{tmp_path}/p", 1)
     process, version = psutil.Process(os.getpid()), 0
     follower = WeightFollower(
-        f"ipc://{tmp_path}/a", f"ipc://{tmp_path}/p", nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 700))
+        f"ipc://{tmp_path}/a", f"ipc://{tmp_path}/p", Module(nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 700)))
     )
 
     def publish() -> float:

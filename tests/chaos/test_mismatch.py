@@ -11,9 +11,11 @@ import pytest
 from torch import nn
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.networks.q_network import build_network
+from learner.algorithms.dqn.networks import q_network
+from learner.inference.module import Module
 from learner.weights.checkpoint import pack
-from learner.weights.distribution import WeightFollower, WeightPublisher
+from learner.weights.follow import WeightFollower
+from learner.weights.publish import WeightPublisher
 from replay.client import ReplayRefused
 from replay.config import ReplayConfig
 from tests.chaos.rows import Row
@@ -119,11 +121,11 @@ def test_the_real_clients_end_with_the_reason(row: Row, tmp_path: Path) -> None:
 @pytest.mark.row("R31", "weights of another network reach an actor", "rejected and counted; the last good ones stay")
 def test_weights_of_another_network_are_not_adopted(row: Row, tmp_path: Path) -> None:
     publisher = WeightPublisher(f"ipc://{tmp_path}/weights", f"ipc://{tmp_path}/payload", 7)
-    module = build_network(SPEC, DqnConfig(hidden=8, n_step=2))
+    module = q_network(SPEC, DqnConfig(hidden=8, n_step=2))
     before = pack(module.state_dict())
-    follower = WeightFollower(*publisher.addresses, module)
-    others: list[nn.Module] = [build_network(spec, DqnConfig(hidden=8, n_step=2)) for spec in OTHERS.values() if spec.stack == 2]
-    wrong = [build_network(SPEC, DqnConfig(hidden=9, n_step=2)), others[0], nn.Linear(2, 2)]
+    follower = WeightFollower(*publisher.addresses, Module(module))
+    others: list[nn.Module] = [q_network(spec, DqnConfig(hidden=8, n_step=2)) for spec in OTHERS.values() if spec.stack == 2]
+    wrong = [q_network(SPEC, DqnConfig(hidden=9, n_step=2)), others[0], nn.Linear(2, 2)]
     for version, other in enumerate(wrong, 1):
         publisher.publish(other, version)
         wait_until(lambda version=version: follower.poll() or follower.rejected >= version, 10, "an answer")  # type: ignore[misc]

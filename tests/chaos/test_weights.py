@@ -20,8 +20,10 @@ import torch
 from torch import nn
 
 from actors.config import ActorsConfig, EnvConfig
+from learner.inference.module import Module
 from learner.weights.checkpoint import pack
-from learner.weights.distribution import WeightFollower, WeightPublisher
+from learner.weights.follow import WeightFollower
+from learner.weights.publish import WeightPublisher
 from replay.config import ReplayConfig
 from tests.chaos.proxy import TcpProxy
 from tests.chaos.rows import Row
@@ -74,7 +76,7 @@ def test_who_joins_late_has_the_newest_weights_soon(row: Row, stack: ExitStack) 
         learner.turn()
         announced, began = learner.version, time.monotonic()
         module = nn.Linear(200, 200)
-        follower = WeightFollower(*learner.publisher.addresses, module)
+        follower = WeightFollower(*learner.publisher.addresses, Module(module))
 
         def has_it(follower: WeightFollower = follower, announced: int = announced) -> bool:
             learner.turn()
@@ -202,7 +204,7 @@ def test_damaged_weights_are_never_adopted(row: Row, stack: ExitStack) -> None:
     payload = pack(good.state_dict())
     answer = Weights(7, 1, hashlib.sha256(payload).hexdigest())
     announcer, server = Announcer("tcp://127.0.0.1:*"), Server("tcp://127.0.0.1:*")
-    follower = WeightFollower(announcer.address, server.address, module)
+    follower = WeightFollower(announcer.address, server.address, Module(module))
     for end in (announcer, server, follower):
         stack.callback(end.close)
     served = 0
@@ -251,7 +253,7 @@ def test_weights_come_over_a_slow_line(row: Row, stack: ExitStack) -> None:
     proxy = stack.enter_context(TcpProxy(serve))
     proxy.set(delay_seconds=0.05, jitter_seconds=0.01, bytes_per_second=177_000, stall_probability=0.01, stall_seconds=0.1)
     module = nn.Linear(size, size)
-    follower = WeightFollower(announce, proxy.address, module)
+    follower = WeightFollower(announce, proxy.address, Module(module))
     stack.callback(follower.close)
     began = time.monotonic()
 

@@ -14,15 +14,15 @@ import msgspec
 import numpy as np
 import tomli_w
 import torch
-from torch.nn import Linear
+from torch.nn import Linear, Sequential
 
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerConfig
-from learner.networks.q_network import Torso, build_network
-from learner.weights.distribution import WeightPublisher
+from learner.weights.publish import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
@@ -68,7 +68,7 @@ class Fleet:
             make_env(env), env, replay.codec, msgspec.structs.replace(self.algorithm.needs, n_step=n_step, unit=unit)
         )
         self.run_dir.spec.write_bytes(write_spec(self.spec))
-        self.network = build_network(self.spec, self.algorithm)
+        self.network = q_network(self.spec, self.algorithm)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.version = -1
         self.publisher: WeightPublisher | None = None
@@ -88,18 +88,20 @@ class Fleet:
     def publish(self) -> None:
         """The next version, whose policy always takes the action version mod ACTIONS; q_value() says its Q-values."""
         self.version += 1
-        network, head = self.network, self.network.head
+        network = self.network
+        assert isinstance(network.head, Sequential) and isinstance(network.body.torso, Sequential)
+        head, layers = network.head[0], network.body.torso
+        assert isinstance(head, Linear)
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.zero_()
             head.bias[1 + self.version % ACTIONS] = 1.0  # entry 0 of a dueling head is the value
             head.bias[0] = VERSION_VALUE * self.version
-            torso, (trunk, _) = network.torsos[0], network.trunk
-            assert isinstance(torso, Torso) and isinstance(trunk, Linear)
             step_place = 8 * (self.spec.stack - 1) + 5  # of the newest observation, where it is the counting environment's
-            if isinstance(layer := torso.layers[0], Linear) and step_place < layer.in_features:
-                layer.weight[0, step_place] = 1.0  # passed on
-                trunk.weight[0, 0] = 1.0
+            first, second = (layer for layer in layers if isinstance(layer, Linear)) if len(layers) > 3 else (None, None)
+            if first is not None and second is not None and step_place < first.in_features:
+                first.weight[0, step_place] = 1.0  # passed on
+                second.weight[0, 0] = 1.0
                 head.weight[0, 0] = STEP_VALUE
         assert self.publisher is not None
         self.publisher.publish(self.network, self.version)

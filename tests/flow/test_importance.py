@@ -18,7 +18,7 @@ from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.updates.optimiser import Optimiser
-from learner.weights.distribution import WeightPublisher
+from learner.weights.publish import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from tests.flow.fleet import Fleet, wait_until
 from transport.experience import ExperienceSpec, write_spec

@@ -5,6 +5,7 @@ Options of cases have the names that a user types; arrays have the names that th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,7 +22,7 @@ from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
 from learner.feed import to_batch
-from learner.inference.forward import open_inference
+from learner.inference.module import infer_by
 from learner.updates.optimiser import Optimiser
 from replay.config import ReplayConfig
 from replay.server.arrivals import Pending, Writer
@@ -89,8 +90,8 @@ class Acting:
     def __init__(self, case: Case, seed: int, first: int, total: int, weights: Callable[[dict[str, Any]], Arrays]) -> None:
         algorithm = make_algorithm(case)
         network = algorithm.policy(make_spec(case))
-        assign_weights({"policy": network}, weights)
-        self.policy = algorithm.acting(make_spec(case), open_inference(algorithm, network, case.precision))
+        assign_weights(case, {"policy": network}, weights)
+        self.policy = algorithm.acting(make_spec(case), infer_by(network, case.precision))
         self.policy.assign(seed, first, case.streams, total)
 
     def act(self, stacked: Arrays, mode: Any) -> Acted:
@@ -197,13 +198,43 @@ def rollout_figures(case: Case, batch: Arrays) -> Arrays:
 # ---- learner
 
 
-def assign_weights(modules: dict[str, torch.nn.Module], weights: Callable[[dict[str, Any]], Arrays]) -> None:
+def old_names(case: Case, modules: dict[str, torch.nn.Module]) -> dict[str, str]:
+    """The name "part/name" of each tensor -> the one that the file of figures has for it."""
+    found: dict[str, str] = {}
+    for part, module in modules.items():
+        names = list(module.state_dict())
+        branches = any(".branches." in name for name in names)
+        deepest = max((int(name.split(".")[-2]) for name in names if "torso." in name and not branches), default=-1)
+        for name in names:
+            if part == "value":
+                layer = deepest if name.startswith("head.") else int(name.split(".")[1]) - 1
+                found[f"{part}/{name}"] = f"policy/value.{layer + name.startswith('head.')}.{name.split('.')[-1]}"
+            else:
+                found[f"{part}/{name}"] = f"{part}/{_old_name(name, branches, deepest, case.algorithm != 'dqn')}"
+    return found
+
+
+def _old_name(name: str, branches: bool, deepest: int, chain: bool) -> str:
+    """`deepest`: the place of the torso's last layer where it has no branches. `chain`: layers were numbered up to the head."""
+    if found := re.fullmatch(r"body.torso.0.branches.(\d+).(\d+).(.+)", name):
+        return f"torsos.{found[1]}.layers.{found[2]}.{found[3]}"
+    if found := re.fullmatch(r"body.torso.(\d+).(.+)", name):
+        if branches or (not chain and found[1] == "3"):
+            return f"trunk.0.{found[2]}"
+        return f"policy.{int(found[1]) - 1}.{found[2]}" if chain else f"torsos.0.layers.0.{found[2]}"
+    if name.startswith("head.0."):
+        return f"policy.{deepest + 1}.{name[7:]}" if chain else name.replace(".0", "")
+    return name.removeprefix("body.").removeprefix("head.1.")
+
+
+def assign_weights(case: Case, modules: dict[str, torch.nn.Module], weights: Callable[[dict[str, Any]], Arrays]) -> None:
     """Gives every parameter its value, by the name that the file of figures has for it."""
+    names = old_names(case, modules)
     parameters = {f"{part}/{name}": value for part, module in modules.items() for name, value in module.named_parameters()}
-    values = weights({name: tuple(parameter.shape) for name, parameter in parameters.items()})
+    values = weights({names[name]: tuple(parameter.shape) for name, parameter in parameters.items()})
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(np.asarray(values[name])))
+            parameter.copy_(torch.from_numpy(np.asarray(values[names[name]])))
 
 
 class Learning:
@@ -220,13 +251,16 @@ class Learning:
 
     def assign(self, weights: Callable[[dict[str, Any]], Arrays]) -> None:
         """Other weights."""
-        assign_weights(self._algorithm.modules(), weights)
+        assign_weights(self._case, self._algorithm.modules(), weights)
 
     def weights(self) -> Arrays:
         """All tensors by "part/name": running statistics and target networks included."""
         modules = self._algorithm.modules()
+        names = old_names(self._case, modules)
         return {
-            f"{part}/{name}": value.numpy() for part, module in modules.items() for name, value in module.state_dict().items()
+            names[f"{part}/{name}"]: value.numpy()
+            for part, module in modules.items()
+            for name, value in module.state_dict().items()
         }
 
     def learn(self, batch: Arrays) -> Arrays:

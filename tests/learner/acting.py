@@ -13,7 +13,8 @@ from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
-from learner.inference.forward import open_inference
+from learner.inference.module import infer_by
+from tests.learner.examples import weights_of
 from transport.experience import Columns, ExperienceSpec
 from transport.names import Named
 
@@ -29,23 +30,31 @@ def algorithm_of(config: Any) -> Algorithm:
 
 
 class Acting:
-    """What an actor has: a network, inference by it, and the policy. Environments are the first of as many as there are."""
+    """What an actor has, and the network that it acts by. Environments are the first of as many as there are.
+
+    In float32 it follows the network's weights at once; in other precisions when it is told to."""
 
     def __init__(self, spec: ExperienceSpec, config: Any, network: Any = None, precision: str = "float32") -> None:
         algorithm = algorithm_of(config)
         self.network = algorithm.policy(spec) if network is None else network
-        self._inference = open_inference(algorithm, self.network, precision)
+        wanted = "float32" if algorithm.exact_acting and precision == "auto" else precision
+        self._at_once = wanted == "float32"
+        self._inference = infer_by(self.network, wanted)
         self.policy = algorithm.acting(spec, self._inference)
 
     def assign(self, seed: int, count: int = 1) -> None:
         self.policy.assign(seed, 0, count, count)
 
     def refresh(self) -> None:
-        self._inference.refresh()
+        self._inference.load(weights_of(self.network))
 
     def act(self, observation: Columns, mode: Mode) -> ActionBatch:
+        if self._at_once:
+            self.refresh()
         return self.policy.act(observation, {}, mode)
 
     def answers(self, observation: Columns) -> np.ndarray:
         """What the network says, [K, outputs]."""
+        if self._at_once:
+            self.refresh()
         return self._inference(observation, {})[0]

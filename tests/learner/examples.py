@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -62,3 +63,8 @@ def gradients(loss: Tensor | Known, parameters: Sequence[Parameter]) -> list[Ten
         found.append(parameter.grad)
         parameter.grad = None
     return found
+
+
+def weights_of(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    """As they travel: copies."""
+    return {name: value.numpy().copy() for name, value in module.state_dict().items()}

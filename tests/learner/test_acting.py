@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.networks import q_network
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
 from learner.algorithms.exploration import epsilon_ladder
-from learner.networks.q_network import QNetwork, build_network
+from learner.networks.base import PolicyModule
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector
@@ -24,9 +25,9 @@ SPECS = {
 }
 
 
-def made(spec: ExperienceSpec, config: DqnConfig) -> QNetwork:
+def made(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
     torch.manual_seed(1)
-    network = build_network(spec, config)
+    network = q_network(spec, config)
     with torch.no_grad():
         for parameter in network.parameters():  # biases, too
             parameter.add_(torch.randn_like(parameter) * 0.02)
@@ -41,7 +42,7 @@ def arrays(spec: ExperienceSpec, count: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("network", ["auto", "mlp", "linear"])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_it_values_actions_as_its_network_does(spec: ExperienceSpec, network: str, dueling: bool) -> None:
-    config = DqnConfig(hidden=16, network=network, dueling=dueling)  # type: ignore[arg-type]
+    config = DqnConfig(hidden=16, network=network, dueling=dueling)
     torso = made(spec, config)
     seen = arrays(spec, 7)
     before = {name: rows.copy() for name, rows in seen.items()}
@@ -66,7 +67,7 @@ def test_batch_normalisation_uses_running_statistics() -> None:
 
 def test_weights_that_are_adopted_are_acted_on_at_once() -> None:
     spec = SPECS["stacked vectors"]
-    network, newer = made(spec, DqnConfig(hidden=16)), build_network(spec, DqnConfig(hidden=16))
+    network, newer = made(spec, DqnConfig(hidden=16)), q_network(spec, DqnConfig(hidden=16))
     policy, seen = Acting(spec, DqnConfig(hidden=16), network), arrays(spec, 5)
     stale = policy.act(seen, "greedy").columns[TAKEN_VALUE]
     load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
@@ -79,9 +80,9 @@ def test_weights_that_are_adopted_are_acted_on_at_once() -> None:
 
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
 def test_in_bfloat16_it_values_actions_nearly_the_same_and_follows_weights_when_told(network: str) -> None:
-    config = DqnConfig(hidden=64, network=network)  # type: ignore[arg-type]
+    config = DqnConfig(hidden=64, network=network)
     spec = make_spec(image(), stack=4)
-    followed, newer = made(spec, config), build_network(spec, config)
+    followed, newer = made(spec, config), q_network(spec, config)
     seen = arrays(spec, 6)
     policy, exact = Acting(spec, config, followed, "bfloat16"), Acting(spec, config, newer)
     load_into(followed, {name: value.numpy() for name, value in newer.state_dict().items()})

@@ -9,15 +9,16 @@ import safetensors.numpy
 import torch
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.networks.q_network import QNetwork, build_network
+from learner.algorithms.dqn.networks import q_network
+from learner.networks.base import PolicyModule
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, load_into, pack, read, unpack, write, write_listed
 from learner.weights.manifest import contradiction, read_manifest
 from tests.learner.examples import image, make_observation, make_spec, vector
 
 
-def make_network(hidden: int = 8) -> QNetwork:
-    return build_network(make_spec(image(shape=(8, 8)), vector()), DqnConfig(hidden=hidden, network="nature_batchnorm"))
+def make_network(hidden: int = 8) -> PolicyModule:
+    return q_network(make_spec(image(shape=(8, 8)), vector()), DqnConfig(hidden=hidden, network="nature_batchnorm"))
 
 
 def test_what_is_written_is_read_and_acts_the_same(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_weights_of_another_network_are_refused_and_change_nothing() -> None:
     network = make_network()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     good = unpack(pack(make_network().state_dict()))
-    name = "head.weight"
+    name = "head.0.weight"
     cases = [
         (unpack(pack(make_network(hidden=9).state_dict())), "not torch.float32"),
         ({key: value for key, value in good.items() if key != name}, f"lack {name}"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.ppo.networks import log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Items, Rollout, to_rollout
 from learner.algorithms.ppo.update import Ppo
 from learner.config import LearnerConfig
@@ -52,7 +53,7 @@ def made(spec: ExperienceSpec, seed: int = 1, **options: Any) -> Ppo:
         for parameter in algorithm.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
     rows = {name: torch.from_numpy(column) for name, column in observe(spec, 50, np.random.default_rng(5)).items()}
-    algorithm.network.observe(rows, torch.ones(50, dtype=torch.bool))
+    algorithm.network.body.inputs.observe(rows, torch.ones(50, dtype=torch.bool))
     return algorithm
 
 
@@ -102,7 +103,7 @@ def value_of(algorithm: Ppo, chunk: Chunk, row: int) -> float:
         places.insert(0, places[0] - 1 if columns["episode_step"][places[0]] > 0 else places[0])
     stacked = {field.name: torch.from_numpy(columns[field.name][places][None]) for field in algorithm.spec.fields}
     with torch.no_grad():
-        return float(algorithm.network(stacked)[1])
+        return float(policy_and_value(algorithm.network, algorithm.value, stacked)[1])
 
 
 def expected_advantages(algorithm: Ppo, chunk: Chunk) -> list[tuple[float, float]]:
@@ -161,8 +162,7 @@ def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_l
     rollout, _, _ = rolled(actor)
     plain, _ = algorithm.prepare(rollout, vtrace=False)
     items, _ = algorithm.prepare(rollout, vtrace=True)
-    parameters, _ = algorithm.network(items.stacked())
-    now = algorithm.network.log_prob_entropy(parameters, items.action)[0].detach()
+    now = log_prob_entropy(algorithm.network(items.stacked()), items.action)[0].detach()
     torch.testing.assert_close(items.log_prob, now)
     assert not torch.allclose(plain.log_prob, now)
     rho = (now - plain.log_prob).exp().clamp(max=1.0)
@@ -180,7 +180,7 @@ def test_a_large_rollout_is_valued_in_portions() -> None:
     whole, _ = algorithm.prepare(rollout, vtrace=False)
     algorithm._portion = 7
     sizes: list[int] = []
-    algorithm.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
+    algorithm.network.body.inputs.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
     parts, _ = algorithm.prepare(rollout, vtrace=False)
     assert max(sizes) == 7 and len(sizes) > 10
     torch.testing.assert_close(parts.advantage, whole.advantage)
@@ -219,17 +219,18 @@ def test_advantages_are_normalised_over_a_minibatch_and_not_over_its_parts() -> 
 
 def naive_loss(algorithm: Ppo, items: Items, weight: list[float]) -> dict[str, float]:
     """From what the network says, one item after the other."""
-    config, network = algorithm.config, algorithm.network
+    config = algorithm.config
     with torch.no_grad():
-        parameters, values = (output.double().numpy() for output in network(items.stacked()))
+        said = policy_and_value(algorithm.network, algorithm.value, items.stacked())
+        answers, values = (output.double().numpy() for output in said)
     sums: dict[str, float] = defaultdict(float)
     for i, w in enumerate(weight):
-        if network.log_std is None:
-            p = np.exp(parameters[i]) / np.exp(parameters[i]).sum()
+        if isinstance(algorithm.spec.action, Categorical):
+            p = np.exp(answers[i]) / np.exp(answers[i]).sum()
             log_prob, entropy = math.log(p[int(items.action[i])]), -sum(x * math.log(x) for x in p)
         else:
             log_prob = entropy = 0.0
-            for u, mean, log_std in zip(items.action[i].tolist(), parameters[i], network.log_std.tolist(), strict=True):
+            for u, mean, log_std in zip(items.action[i].tolist(), *np.split(answers[i], 2), strict=True):
                 deviation = math.exp(log_std)
                 log_prob += -((u - mean) ** 2) / (2 * deviation**2) - math.log(deviation * math.sqrt(2 * math.pi))
                 log_prob -= math.log(1 - math.tanh(u) ** 2)
@@ -272,7 +273,7 @@ def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() 
     for difference, advantage, moves in ((1.0, 1.0, False), (-1.0, -1.0, False), (1.0, -1.0, True), (0.0, 1.0, True)):
         shifted = items._replace(log_prob=items.log_prob - difference, advantage=torch.full((items.size,), advantage))
         loss, _, _ = algorithm.loss(shifted, torch.ones(items.size))
-        gradient = torch.autograd.grad(loss, [next(algorithm.network.policy.parameters())])[0]
+        gradient = torch.autograd.grad(loss, [next(algorithm.network.parameters())])[0]
         assert bool(gradient.abs().max() > 1e-4) == moves
 
 
@@ -303,7 +304,7 @@ def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> N
     algorithm = Ppo(spec, PpoConfig(hidden=8), CPU)
     rollout, chunks, _ = rolled(algorithm)
     items, _ = algorithm.prepare(rollout, vtrace=False)
-    normaliser = algorithm.network.inputs.normaliser
+    normaliser = algorithm.network.body.inputs.normaliser
     assert normaliser is not None and float(normaliser.count) == 0 and algorithm.steps == 0
     algorithm.finish(items)
     rows = np.concatenate([c.columns["vector"][2 : 2 + c.length][c.columns["valid"][2 : 2 + c.length] != 0] for c in chunks])
@@ -350,11 +351,11 @@ def test_the_learning_rate_follows_its_share() -> None:
     for share in (1.0, 0.25, 0.0):
         algorithm = made(SPECS["categorical"])
         items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
-        before = next(algorithm.network.policy.parameters()).detach().clone()
+        before = next(algorithm.network.parameters()).detach().clone()
         optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=1e-3, adam_epsilon=1e-8), CPU)
         optimiser.set_learning_rate_share(share)
         optimiser.update(algorithm, items)
-        moved.append(float((next(algorithm.network.policy.parameters()).detach() - before).abs().max()))
+        moved.append(float((next(algorithm.network.parameters()).detach() - before).abs().max()))
     assert moved == pytest.approx([1e-3, 2.5e-4, 0.0], rel=1e-2)
 
 

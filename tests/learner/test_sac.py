@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from learner.algorithms.arithmetic import gaussian
+from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import transition
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
@@ -18,6 +19,7 @@ from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.networks import Critics
 from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
+from learner.networks.parts import Concat
 from learner.updates.base import Batch
 from learner.updates.optimiser import Optimiser
 from learner.weights import resume
@@ -70,11 +72,13 @@ def naive_gradients(algorithm: Sac, batch: Batch, weight: Tensor, noise: Tensor)
     """Of each parameter by its own loss alone, and |td| [B]; noise: [2B, A], for now and for what comes next."""
     config, items = algorithm.config, len(weight)
     step = transition(batch, config.gamma)
-    now, following = algorithm.network.inputs(step.observation), algorithm.network.inputs(step.next_observation)  # type: ignore[arg-type]
+    body = algorithm.network.body
+    now, following = (Concat()(body.read(rows)) for rows in (step.observation, step.next_observation))  # type: ignore[arg-type]
     temperature = algorithm.temperature.log.exp()
 
     def draw(observation: object, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = algorithm.network(observation)
+        mean, log_std = algorithm.network(observation).chunk(2, 1)
+        log_std = log_std.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
         action = mean + log_std.exp() * noise
         return action, gaussian.log_prob(action, mean, log_std)
 
@@ -266,7 +270,7 @@ def test_actors_act_by_the_network_that_is_learned_and_follow_its_weights() -> N
     for weights in (network.state_dict(), newer.state_dict()):
         load_into(network, {name: value.clone().numpy() for name, value in weights.items()})
         policy.refresh()
-        mean, _ = network({name: torch.from_numpy(rows) for name, rows in observation.items()})
+        mean, _ = network({name: torch.from_numpy(rows) for name, rows in observation.items()}).chunk(2, 1)
         acted = policy.act(observation, "greedy")
         assert acted.action.dtype == np.float32 and acted.columns == {}
         np.testing.assert_allclose(acted.action, mean.detach().numpy(), rtol=1e-4, atol=1e-6)
@@ -277,7 +281,8 @@ def test_exploring_draws_from_the_policy_and_random_actions_are_uniform_within_t
     policy, one = Acting(make_spec(), SacConfig(hidden=8)), make_observations(1)
     network = policy.network
     many = {name: np.repeat(rows, 20_000, 0) for name, rows in one.items()}
-    mean, log_std = (part.detach().numpy()[0] for part in network({name: torch.from_numpy(rows) for name, rows in one.items()}))
+    answer = network({name: torch.from_numpy(rows) for name, rows in one.items()})
+    mean, log_std = (part.detach().numpy()[0] for part in answer.chunk(2, 1))
     policy.assign(3)
     drawn = policy.act(many, "explore").action
     np.testing.assert_allclose(drawn.mean(0), mean, atol=0.05)

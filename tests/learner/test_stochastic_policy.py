@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.networks import ActorCritic, build_actor_critic
+from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy
 from learner.devices import capabilities as devices
+from learner.networks.base import PolicyModule
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector
@@ -23,14 +24,15 @@ GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_go
 FIELDS = {"goal": GOAL, "quantised": (vector(), QUANTISED), "image": (image(shape=(13, 13)), vector())}
 
 
-def made(spec: ExperienceSpec, seed: int = 1, statistics: bool = True, **options: Any) -> ActorCritic:
+def made(spec: ExperienceSpec, seed: int = 1, statistics: bool = True, **options: Any) -> PolicyModule:
     torch.manual_seed(seed)
-    network = build_actor_critic(spec, PpoConfig(**{"hidden": 16} | options))
+    network, _ = actor_critic(spec, PpoConfig(**{"hidden": 16} | options))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     if statistics:
-        network.observe({name: 3 * rows for name, rows in make_observation(spec.fields, (50,)).items()}, torch.arange(50))
+        rows = {name: 3 * values for name, values in make_observation(spec.fields, (50,)).items()}
+        network.body.inputs.observe(rows, torch.arange(50))
     return network
 
 
@@ -54,15 +56,15 @@ def test_its_greedy_action_and_log_probabilities_are_the_networks(
     seen["vector" if "vector" in seen else "observation"][0] *= 30  # beyond where normalised inputs are cut off
     before = {name: rows.copy() for name, rows in seen.items()}
     with torch.no_grad():
-        parameters, _ = network(tensors(seen))
+        answer = network(tensors(seen))
         greedy = policy.act(seen, "greedy")
-        if network.log_std is None:
-            assert np.array_equal(greedy.action, parameters.argmax(1)) and greedy.action.dtype == np.int64
+        if isinstance(action, Categorical):
+            assert np.array_equal(greedy.action, answer.argmax(1)) and greedy.action.dtype == np.int64
         else:
-            np.testing.assert_allclose(greedy.action, parameters, atol=1e-5)
+            np.testing.assert_allclose(greedy.action, answer.chunk(2, 1)[0], atol=1e-5)
             assert greedy.action.dtype == np.float32
         for acted in (greedy, policy.act(seen, "explore")):
-            expected, _ = network.log_prob_entropy(parameters, torch.from_numpy(acted.action))
+            expected, _ = log_prob_entropy(answer, torch.from_numpy(acted.action))
             np.testing.assert_allclose(acted.columns[LOG_PROB], expected, atol=1e-5)
             assert acted.columns[LOG_PROB].dtype == np.float32 and set(acted.columns) == {LOG_PROB}
     assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"
@@ -72,7 +74,7 @@ def test_it_draws_each_action_as_often_as_it_is_likely_and_never_an_impossible_o
     spec = make_spec(vector(), n=4)
     network = made(spec, statistics=False)
     with torch.no_grad():
-        weight, bias = list(network.policy.parameters())[-2:]
+        weight, bias = list(network.head.parameters())[-2:]
         weight.zero_()
         bias.copy_(torch.tensor([-1e9, 0.0, math.log(3), -1e9]))
     policy, seen = Acting(spec, PpoConfig(), network), arrays(spec, 8_000)
@@ -92,9 +94,9 @@ def test_it_draws_reals_from_the_gaussian_and_at_random_fills_the_bounds_evenly(
     network = made(spec, log_std=-1.0)
     policy, seen = Acting(spec, PpoConfig(), network), {"vector": np.ones((8_000, 1, 4), np.float32)}
     policy.assign(3)
-    assert network.log_std is not None
+    log_std = network(tensors(seen))[0, 2:].detach()
     drawn, mean = policy.act(seen, "explore").action, policy.act(seen, "greedy").action
-    np.testing.assert_allclose((drawn - mean).std(0), network.log_std.exp().detach(), rtol=0.03)
+    np.testing.assert_allclose((drawn - mean).std(0), log_std.exp(), rtol=0.03)
     np.testing.assert_allclose((drawn - mean).mean(0), 0, atol=0.02)
     anything = policy.act(seen, "random")
     bounded = REALS.bounded(anything.action)

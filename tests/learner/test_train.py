@@ -17,16 +17,17 @@ import torch
 
 from learner import __main__ as command
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.networks import q_network
 from learner.algorithms.dqn.update import Dqn
 from learner.config import LearnerConfig
+from learner.inference.module import Module
 from learner.loop import Learner, LearnerSettings
-from learner.networks.q_network import build_network
 from learner.parallel.group import Group
 from learner.throughput_line import describe
 from learner.updates.base import Algorithm, Batch
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
-from learner.weights.distribution import WeightFollower
+from learner.weights.follow import WeightFollower
 from learner.weights.manifest import LOCK, MANIFEST
 from replay.config import ReplayConfig
 from replay.server.server import ReplayServer
@@ -158,9 +159,9 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
 
 def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -> None:
     learner = bench.learner(updates=0)
-    network = build_network(SPEC, DqnConfig(hidden=8, n_step=2))  # as an actor has it
+    network = q_network(SPEC, DqnConfig(hidden=8, n_step=2))  # as an actor has it
     announce, payload = (str(bench.run_dir.endpoint(role)) for role in ("weights", "payload"))
-    follower = WeightFollower(announce, payload, network)
+    follower = WeightFollower(announce, payload, Module(network))
 
     def arrived() -> bool:
         follower.poll()

@@ -13,8 +13,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from learner.inference.module import Module
 from learner.weights.checkpoint import pack
-from learner.weights.distribution import WeightFollower, WeightPublisher
+from learner.weights.follow import WeightFollower
+from learner.weights.publish import WeightPublisher
 from tests.flow.fleet import wait_until
 from transport.messages import Announce, FetchWeights, Weights
 from transport.sockets.channel import Announcer, Client, Listener, Server, cut
@@ -45,7 +47,7 @@ class Link:
         return self.opened[-1]  # type: ignore[return-value]
 
     def follower(self, module: nn.Module) -> WeightFollower:
-        self.opened.append(WeightFollower(self.announce, self.payload, module))
+        self.opened.append(WeightFollower(self.announce, self.payload, Module(module)))
         return self.opened[-1]  # type: ignore[return-value]
 
     def close(self, end: WeightPublisher) -> None:
@@ -242,7 +244,7 @@ def test_weights_that_are_not_finite_are_never_announced_and_the_last_good_ones_
 ) -> None:
     publisher = WeightPublisher(f"ipc://{tmp_path}/weights", f"ipc://{tmp_path}/payload", 7)
     module = make_module(0.0)
-    follower = WeightFollower(*publisher.addresses, module)
+    follower = WeightFollower(*publisher.addresses, Module(module))
 
     def arrives(version: int) -> None:
         wait_until(lambda: follower.poll() and follower.version == version, 10, f"version {version}")
@@ -251,7 +253,7 @@ def test_weights_that_are_not_finite_are_never_announced_and_the_last_good_ones_
     arrives(1)
     publisher.publish(make_module(float("inf")), 2)
     wait_until(lambda: publisher.refused == 1, 10, "version 2 is refused")
-    late = WeightFollower(*publisher.addresses, make_module(0.0))
+    late = WeightFollower(*publisher.addresses, Module(make_module(0.0)))
     wait_until(lambda: late.poll() and late.version == 1, 10, "who comes late gets the last good ones")
     assert late.newest == 1 and values(module) == {1.0}
     assert "policy v2 is not published" in capsys.readouterr().out

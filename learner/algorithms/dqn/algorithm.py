@@ -15,7 +15,7 @@ from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.dqn import update
-    from learner.networks.q_network import QNetwork
+    from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
 
@@ -41,10 +41,10 @@ class Dqn:
     def needs(self, env: ExperienceSpec) -> Needs:
         return self.config.needs
 
-    def policy(self, spec: ExperienceSpec) -> QNetwork:
-        from learner.networks.q_network import build_network
+    def policy(self, spec: ExperienceSpec) -> PolicyModule:
+        from learner.algorithms.dqn.networks import q_network
 
-        return build_network(spec, self.config)
+        return q_network(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> QActing:
         return QActing(spec, self.config, inference)

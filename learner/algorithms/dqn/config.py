@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -27,9 +27,15 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     importance_exponent: Annotated[float, Meta(ge=0, le=1, description="beta of prioritised sampling's correction")] = 0.4
     target_period: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
     network: Annotated[
-        Literal["auto", "nature", "nature_batchnorm", "mlp", "linear"],
-        Meta(description="torso; auto goes by observation; linear: no hidden layer at all", extra=FIXED),
+        str,
+        Meta(
+            description="auto (nature for images, else mlp), nature, nature_batchnorm, mlp, linear, or package.module:Name",
+            extra=FIXED,
+        ),
     ] = "auto"
+    network_options: Annotated[
+        dict[str, Any], Meta(description="options of the network, --algorithm.network-options.NAME VALUE each", extra=FIXED)
+    ] = {}  # noqa: RUF012
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers after the torso", extra=FIXED)] = 512
     epsilon_base: Annotated[float, Meta(ge=0, le=1, description="exploration of the most exploring environment")] = 0.4
     epsilon_power: Annotated[float, Meta(ge=0, description="the least exploring has epsilon_base ** (1 + this)")] = 7.0

@@ -13,8 +13,11 @@ from torch.nn.functional import huber_loss
 from learner.algorithms.arithmetic.returns import double_q_target, importance_weights
 from learner.algorithms.arithmetic.transitions import Transition, transition
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.networks import combination, layers, q_network
 from learner.devices.capabilities import capabilities
-from learner.networks.q_network import QNetwork, autocasts, build_network, evaluating
+from learner.networks.base import PolicyModule
+from learner.networks.modes import autocasts, evaluating
+from learner.networks.parts import Concat
 from learner.updates import dense
 from learner.updates.base import Batch
 from transport.experience import ExperienceSpec
@@ -30,13 +33,13 @@ class Dqn:
         """Builds both networks on the device. Raises ValueError with one line for a spec that DQN cannot serve."""
         self.config = config
         memory_format = torch.channels_last if capabilities(device).channels_last else torch.contiguous_format
-        self.network: QNetwork = build_network(spec, config).to(device, memory_format=memory_format)  # type: ignore[call-overload]
+        self.network: PolicyModule = q_network(spec, config).to(device, memory_format=memory_format)  # type: ignore[call-overload]
         self.target = copy.deepcopy(self.network).eval().requires_grad_(False)
         self._parameters = list(self.network.parameters())
         self._normalises = any(isinstance(module, torch.nn.BatchNorm2d) for module in self.network.modules())
         # Views of the parameters, which never move; none where there are convolutions or several fields.
-        self._layers, self._valuing = self.network.layers(), self.target.layers()
-        self._combination = self.network.combination().to(device)
+        self._layers, self._valuing = layers(self.network), layers(self.target)
+        self._combination, self._concat = combination(self.network).to(device), Concat()
         self.updates = 0
 
     def parameters(self) -> list[Parameter]:
@@ -47,8 +50,8 @@ class Dqn:
         """All learn at the configured rate."""
         return {}
 
-    def policy(self) -> QNetwork:
-        """The online network: its act() is what actors run."""
+    def policy(self) -> PolicyModule:
+        """The online network."""
         return self.network
 
     def counters(self) -> dict[str, float]:
@@ -82,12 +85,12 @@ class Dqn:
         # First the pass with gradients: autocast caches the parameters it converts, and a copy made under no_grad has none.
         q = self.network(step.observation).gather(1, micro_batch.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
-            following = self.network.decode(step.next_observation)
-            valuing = self.target.values(following)  # [b, n]
+            following = self.network.body.read(step.next_observation)
+            valuing = self.target.answer(self.target.body.look(following))  # [b, n]
             selecting = valuing
             if self.config.double:
                 with evaluating(self.network) if self._normalises else nullcontext():
-                    selecting = self.network.values(following)
+                    selecting = self.network.answer(self.network.body.look(following))
             td, sound = _error(double_q_target(step.reward, step.discount, selecting, valuing), q)
             priority = td.abs()
         loss = (weight * huber_loss(q, q.detach() + td, reduction="none")).mean()
@@ -96,7 +99,8 @@ class Dqn:
     @torch.no_grad()
     def _loss_by_hand(self, step: Transition, weight: Tensor) -> tuple[dense.Known | Tensor, Tensor, dict[str, Tensor]]:
         """The same for a network of one vector, with gradients that are known already."""
-        now, following = (self.network.decode(rows)[0][None] for rows in (step.observation, step.next_observation))
+        read, concat = self.network.body.read, self._concat
+        now, following = (concat(read(rows))[None] for rows in (step.observation, step.next_observation))
         seen = dense.forward(self._layers, now)
         by_output = self._combination.index_select(0, step.action)
         q = (seen[-1][0] * by_output).sum(1)  # [b]

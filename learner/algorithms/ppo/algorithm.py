@@ -15,7 +15,7 @@ from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.ppo import update
-    from learner.algorithms.ppo.networks import ActorCritic
+    from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
 
@@ -55,10 +55,10 @@ class Ppo:
     def needs(self, env: ExperienceSpec) -> Needs:
         return self.config.needs
 
-    def policy(self, spec: ExperienceSpec) -> ActorCritic:
-        from learner.algorithms.ppo.networks import build_actor_critic
+    def policy(self, spec: ExperienceSpec) -> PolicyModule:
+        from learner.algorithms.ppo.networks import actor_critic
 
-        return build_actor_critic(spec, self.config)
+        return actor_critic(spec, self.config)[0]
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> StochasticActing:
         return StochasticActing(spec, inference)

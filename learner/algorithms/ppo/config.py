@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -42,9 +42,12 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     ] = False
     reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this before learning")] = 1.0
     network: Annotated[
-        Literal["auto", "nature", "mlp"],
-        Meta(description="torso; auto goes by observation: convolutions for images", extra=FIXED),
+        str,
+        Meta(description="auto (nature for images, else mlp), nature, mlp, linear, or package.module:Name", extra=FIXED),
     ] = "auto"
+    network_options: Annotated[
+        dict[str, Any], Meta(description="options of the network, --algorithm.network-options.NAME VALUE each", extra=FIXED)
+    ] = {}  # noqa: RUF012
     hidden: Annotated[
         int, Meta(ge=1, description="width of the hidden layers; convolutions are followed by one", extra=FIXED)
     ] = 64

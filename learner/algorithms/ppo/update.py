@@ -12,9 +12,10 @@ from torch.nn import Module, Parameter
 
 from learner.algorithms.arithmetic.returns import gae, vtrace
 from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.ppo.networks import ActorCritic, build_actor_critic
+from learner.algorithms.ppo.networks import ValueFunction, actor_critic, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Items, Rollout, stack_index, stack_rows
 from learner.devices.capabilities import capabilities
+from learner.networks.base import PolicyModule
 from learner.parallel.group import ALONE, Group
 from transport.experience import ExperienceSpec
 
@@ -44,8 +45,10 @@ class Ppo:
         """Builds the network on the device. Raises ValueError with one line for a spec that cannot be served."""
         self.spec, self.config = spec, config
         memory_format = torch.channels_last if capabilities(device).channels_last else torch.contiguous_format
-        self.network: ActorCritic = build_actor_critic(spec, config).to(device, memory_format=memory_format)  # type: ignore[call-overload]
-        self._parameters = list(self.network.parameters())
+        policy, value = actor_critic(spec, config)
+        self.network: PolicyModule = policy.to(device, memory_format=memory_format)  # type: ignore[call-overload]
+        self.value: ValueFunction = value.to(device, memory_format=memory_format)  # type: ignore[call-overload]
+        self._parameters = [*self.network.parameters(), *self.value.parameters()]
         self.updates = 0
         self.rate = 1.0  # by which the learning rate has been adapted
         self.steps = 0  # learned from so far, those before a resume included
@@ -60,13 +63,13 @@ class Ppo:
         """All learn at the configured rate."""
         return {}
 
-    def policy(self) -> ActorCritic:
-        """The network: its act() is what actors run."""
+    def policy(self) -> PolicyModule:
+        """The policy's network."""
         return self.network
 
     def modules(self) -> dict[str, Module]:
-        """The network, running statistics included."""
-        return {"policy": self.network}
+        """The policy, running statistics included, and the value function."""
+        return {"policy": self.network, "value": self.value}
 
     def counters(self) -> dict[str, float]:
         """What a resume needs beside modules(): the schedules go by it."""
@@ -129,9 +132,9 @@ class Ppo:
         """Values [R] and log-probabilities [R] of actions, a portion at a time: images are stacked only where they are used."""
         values, log_probs = [], []
         for where, chosen in zip(index.split(self._portion), action.split(self._portion), strict=True):
-            parameters, value = self.network(stack_rows(rows, where))
+            parameters, value = policy_and_value(self.network, self.value, stack_rows(rows, where))
             values.append(value)
-            log_probs.append(self.network.log_prob_entropy(parameters, chosen)[0])
+            log_probs.append(log_prob_entropy(parameters, chosen)[0])
         return torch.cat(values), torch.cat(log_probs)
 
     def minibatches(self, items: Items, generator: torch.Generator | None = None, group: Group = ALONE) -> Iterator[Items]:
@@ -159,8 +162,8 @@ class Ppo:
         has left the clip range.
         """
         config = self.config
-        parameters, value = self.network(micro_batch.stacked())
-        log_prob, entropy = self.network.log_prob_entropy(parameters, micro_batch.action)
+        parameters, value = policy_and_value(self.network, self.value, micro_batch.stacked())
+        log_prob, entropy = log_prob_entropy(parameters, micro_batch.action)
         log_ratio = (log_prob - micro_batch.log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio, advantage = log_ratio.exp(), micro_batch.advantage
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage)
@@ -194,7 +197,7 @@ class Ppo:
         """Ends a rollout after its last pass: its observations, and those of the other processes' rollouts, go into the running
         statistics; its items and theirs are counted."""
         newest = items.observation_index[:, -1]  # each item's own row, once: chunks share the rows of their history
-        self.network.observe(items.rows, newest, group)
+        self.network.body.inputs.observe(items.rows, newest, group)
         self.steps += group.total(items.size)
 
     def adapt(self, kl: float) -> None:

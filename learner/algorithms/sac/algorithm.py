@@ -15,7 +15,7 @@ from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.sac import update
-    from learner.algorithms.sac.networks import SoftPolicy
+    from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
 
@@ -59,10 +59,10 @@ class Sac:
     def needs(self, env: ExperienceSpec) -> Needs:
         return self.config.needs
 
-    def policy(self, spec: ExperienceSpec) -> SoftPolicy:
-        from learner.algorithms.sac.networks import build_soft_policy
+    def policy(self, spec: ExperienceSpec) -> PolicyModule:
+        from learner.algorithms.sac.networks import soft_policy
 
-        return build_soft_policy(spec, self.config)
+        return soft_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
         return GaussianActing(spec, inference)

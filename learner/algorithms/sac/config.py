@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -30,6 +30,12 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
         bool, Meta(description="targets stay in -1/(1-gamma) … 0: for rewards that are -1 until success and 0 then")
     ] = False
     reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this before learning")] = 1.0
+    network: Annotated[
+        str, Meta(description="auto (mlp), mlp, linear, nature, or package.module:Name; each critic has its own", extra=FIXED)
+    ] = "auto"
+    network_options: Annotated[
+        dict[str, Any], Meta(description="options of the network, --algorithm.network-options.NAME VALUE each", extra=FIXED)
+    ] = {}  # noqa: RUF012
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers", extra=FIXED)] = 256
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of the policy and of each critic", extra=FIXED)] = 2
 

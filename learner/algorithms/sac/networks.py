@@ -1,21 +1,22 @@
-"""The networks of soft actor-critic, built from the spec alone: a Gaussian policy, and critics in pairs.
+"""The networks of soft actor-critic: a Gaussian policy, critics in pairs, and the temperature.
 
-All fields are vectors; what goes in is what goes into an actor-critic without running statistics
-(learner/algorithms/ppo/networks.py), the
-way to the goal included. Weights and biases begin uniform within 1 / sqrt(fan-in).
+What is observed goes in without running statistics, the way to the goal included: see learner/networks/inputs.py. Weights and
+biases of the built-in torsos and of heads begin uniform within 1 / sqrt(fan-in); a torso of one's own keeps its weights.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
-from learner.algorithms.ppo.networks import Inputs
 from learner.algorithms.sac.config import SacConfig
-from learner.networks.q_network import is_image
+from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
+from learner.networks.inputs import Tensors, is_image
+from learner.networks.parts import Concat
 from learner.updates import dense
 from learner.updates.dense import Layer
 from transport.experience import Categorical, ExperienceSpec
@@ -23,46 +24,35 @@ from transport.experience import Categorical, ExperienceSpec
 PAIR = 2  # critics; the lesser of their values is believed
 
 
-class SoftPolicy(nn.Module):
-    """A Gaussian over unbounded actions, its mean and deviation dependent on what is observed."""
-
-    def __init__(self, spec: ExperienceSpec, actions: int, config: SacConfig) -> None:
-        """For vectors of so many actions."""
-        super().__init__()
-        self.actions = actions
-        self.inputs = Inputs(list(spec.fields), spec.stack, normalise=False)
-        layers: list[nn.Module] = []
-        for inputs, outputs in _sizes(self.inputs.features, config, 2 * actions):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
-        self.policy = nn.Sequential(*layers[:-1])
-        for layer in self.policy:
-            if isinstance(layer, nn.Linear):
-                _uniform(layer.in_features, layer.weight, layer.bias)
-
-    def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """{name: [B, stack, *shape]} as stored -> mean and log of the deviation, [B, A] each."""
-        mean, log_std = self.policy(self.inputs(observation)).split(self.actions, 1)
-        return mean, log_std.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
-
-    def layers(self) -> list[Layer]:
-        """The layers of one network, as learner/updates/dense.py takes them: the parameters' own memory."""
-        return [dense.layer(layer) for layer in self.policy if isinstance(layer, nn.Linear)]
-
-
 class Critics(nn.Module):
     """Two networks side by side, of what is observed and the bounded action: their values of the action."""
 
-    def __init__(self, features: int, actions: int, config: SacConfig) -> None:
-        """For vectors of so many features and actions."""
+    def __init__(self, features: int, actions: int, hidden: Sequence[int], torsos: Sequence[nn.Module] = ()) -> None:
+        """For `features` of what is observed, side by side, or of each of the `torsos`; then layers as wide as `hidden` says."""
         super().__init__()
-        sizes = _sizes(features + actions, config, 1)
+        sizes = list(zip([features + actions, *hidden], [*hidden, 1], strict=True))
+        self.torsos = nn.ModuleList(torsos)
         self.weights = nn.ParameterList(torch.empty(PAIR, outputs, inputs) for inputs, outputs in sizes)
         self.biases = nn.ParameterList(torch.empty(PAIR, 1, outputs) for _, outputs in sizes)
         for (inputs, _), weight, bias in zip(sizes, self.weights, self.biases, strict=True):
             _uniform(inputs, weight, bias)
+        self._concat = Concat()
+
+    def forward(self, inputs: Tensors, action: Tensor) -> Tensor:
+        """What the policy's torso is given too, and bounded actions [N, A] -> [2, N]."""
+        if len(self.torsos):
+            features = torch.stack([torso(inputs) for torso in self.torsos]).float()
+        else:
+            features = self._concat(inputs).expand(PAIR, -1, -1)
+        values = torch.cat([features, action.expand(PAIR, -1, -1)], 2)
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = torch.baddbmm(bias, values.relu() if number else values, weight.transpose(1, 2))
+        return values[..., 0]
 
     def layers(self) -> list[Layer]:
-        """The layers of both, as learner/updates/dense.py takes them: the parameters' own memory."""
+        """The layers of both, as learner/updates/dense.py takes them: the parameters' own memory. None where there are torsos."""
+        if len(self.torsos):
+            return []
         return [(weight.detach(), bias.detach()) for weight, bias in zip(self.weights, self.biases, strict=True)]
 
 
@@ -70,32 +60,62 @@ class Temperature(nn.Module):
     """The worth of entropy, as a logarithm."""
 
     def __init__(self, temperature: float) -> None:
-        """Begins at `temperature`."""
         super().__init__()
         self.log = nn.Parameter(torch.tensor(math.log(temperature)))
 
 
-def _sizes(features: int, config: SacConfig, outputs: int) -> list[tuple[int, int]]:
-    """Inputs and outputs of each layer."""
-    widths = [features, *[config.hidden] * config.layers, outputs]
-    return list(zip(widths[:-1], widths[1:], strict=True))
-
-
-def _uniform(inputs: int, *tensors: Tensor) -> None:
-    for tensor in tensors:
-        nn.init.uniform_(tensor, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
-
-
-def build_soft_policy(spec: ExperienceSpec, config: SacConfig) -> SoftPolicy:
-    """Builds the policy of a spec, in float32 on the CPU. Raises ValueError with one line for what cannot be built."""
+def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
+    """Gives means and logarithms of deviations [N, 2A] of unbounded actions; in float32 on the CPU. Raises ValueError with one
+    line."""
     if isinstance(spec.action, Categorical):
         raise ValueError(
             f"sac chooses vectors of reals, but this environment's action is one of {spec.action.n}: choose dqn or ppo "
             "(--algorithm.name)"
         )
     images = [field.name for field in spec.fields if is_image(field)]
-    if images:
+    if images and config.network == "auto":
         raise ValueError(
-            f"sac learns from vectors, but the observation has an image ({images[0]}): choose ppo (--algorithm.name)"
+            f"sac learns from vectors, but the observation has an image ({images[0]}): choose ppo (--algorithm.name), "
+            "or a network for images (--algorithm.network)"
         )
-    return SoftPolicy(spec, len(spec.action.low), config)
+    body = make_body(spec, config.network, config.network_options, _built_in(config), goal=True)
+    policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, 2 * len(spec.action.low))))
+    _initialise(policy if resolve(spec, config.network) in TORSOS else policy.head)
+    return policy
+
+
+def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) -> Critics:
+    """Of the network that the configuration names, two; built in and without convolutions, the action goes into their first
+    layer."""
+    assert not isinstance(spec.action, Categorical)
+    actions, shapes = len(spec.action.low), policy.body.inputs.shapes
+    name = resolve(spec, config.network)
+    if name in ("mlp", "linear"):
+        hidden = [config.hidden] * (config.layers if name == "mlp" else 0)
+        return Critics(sum(map(math.prod, shapes.values())), actions, hidden)
+    torsos = [make_torso(name, shapes, config.network_options, _built_in(config)) for _ in range(PAIR)]
+    for torso in torsos if name in TORSOS else ():
+        _initialise(torso)
+    return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos)
+
+
+def layers(policy: PolicyModule) -> list[Layer]:
+    """The layers of a policy that is nothing but linear units and ReLUs, as learner/updates/dense.py takes them; else none."""
+    assert isinstance(policy.head, nn.Sequential)
+    return dense.layers([policy.body.torso, *policy.head])
+
+
+def _built_in(config: SacConfig) -> dict[str, dict[str, Any]]:
+    return {"mlp": {"width": config.hidden, "layers": config.layers}, "linear": {}, "nature": {"width": config.hidden}}
+
+
+def _initialise(network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            assert module.bias is not None
+            _uniform(module.weight[0].numel(), module.weight, module.bias)
+
+
+def _uniform(inputs: int, *tensors: Tensor) -> None:
+    for tensor in tensors:
+        nn.init.uniform_(tensor, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))

@@ -24,13 +24,14 @@ from learner.algorithms.arithmetic.returns import n_step_return
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import take_rows
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
-from learner.algorithms.ppo.networks import DESIRED, exact
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.networks import Critics, SoftPolicy, Temperature, build_soft_policy
+from learner.algorithms.sac.networks import Temperature, layers, make_critics, soft_policy
 from learner.devices.capabilities import capabilities
+from learner.networks.base import PolicyModule
+from learner.networks.modes import exact
 from learner.updates import dense
 from learner.updates.base import Batch
-from transport.experience import Continuous, ExperienceSpec
+from transport.experience import DESIRED_GOAL, Continuous, ExperienceSpec
 
 
 class Drawn(NamedTuple):
@@ -48,9 +49,11 @@ class Sac:
     def __init__(self, spec: ExperienceSpec, config: SacConfig, device: torch.device) -> None:
         """Builds everything on the device. Raises ValueError with one line for a spec that cannot be served."""
         self.spec, self.config = spec, config
-        self.network: SoftPolicy = build_soft_policy(spec, config).to(device)
+        self.network: PolicyModule = soft_policy(spec, config)
         assert isinstance(spec.action, Continuous)
-        self.critics = Critics(self.network.inputs.features, len(spec.action.low), config).to(device)
+        self.critics = make_critics(spec, config, self.network).to(device)
+        self.network.to(device)
+        self._actions = len(spec.action.low)
         self.target = copy.deepcopy(self.critics).requires_grad_(False)
         self.temperature = Temperature(config.temperature).to(device)
         self.target_entropy = config.target_entropy * len(spec.action.low)
@@ -58,7 +61,7 @@ class Sac:
         self.updates = 0
         self._lerps = capabilities(device).lerp
         # Views of the parameters, which never move: all arithmetic is on these.
-        self._policy, self._judges, self._valuing = self.network.layers(), self.critics.layers(), self.target.layers()
+        self._policy, self._judges, self._valuing = layers(self.network), self.critics.layers(), self.target.layers()
 
     def parameters(self) -> list[Parameter]:
         """The policy's, the critics' and the temperature's parameters."""
@@ -68,7 +71,7 @@ class Sac:
         """The parameters that have a learning rate of their own."""
         return {self.temperature.log: self.config.temperature_rate}
 
-    def policy(self) -> SoftPolicy:
+    def policy(self) -> PolicyModule:
         """The policy's network."""
         return self.network
 
@@ -96,10 +99,10 @@ class Sac:
         goals, rewards = batch.extras[HINDSIGHT_GOAL], batch.extras[HINDSIGHT_REWARD]  # [B, k, *shape], [B, k]
         drawn = torch.randint(-1, rewards.shape[1], (len(rewards), 1), device=rewards.device)  # -1: its own
         other, which = drawn >= 0, drawn.clamp(min=0)
-        own = batch.observation[DESIRED]  # [B, W, *shape]
+        own = batch.observation[DESIRED_GOAL]  # [B, W, *shape]
         goal = torch.where(other.reshape(-1, *[1] * (own.dim() - 1)), take_rows(goals, which), own)
         reward = torch.where(other, rewards.gather(1, which), batch.reward)  # n_step is 1
-        return batch._replace(observation=batch.observation | {DESIRED: goal}, reward=reward)
+        return batch._replace(observation=batch.observation | {DESIRED_GOAL: goal}, reward=reward)
 
     def loss(self, micro_batch: Batch, weight: Tensor) -> tuple[Tensor | dense.Known, Tensor, dict[str, Tensor]]:
         """The sum of the three losses, whose backward() gives gradients that are known already; |td| [b]; and metrics.
@@ -160,18 +163,19 @@ class Sac:
     def _rows(self, batch: Batch) -> Tensor:
         """What the networks are given: observation_t of all items, then their next observations, [2b, F]."""
         index = torch.cat([batch.observation_index, batch.next_index], 1)  # [b, 2 * stack]
-        stacked = take_rows(self.network.inputs.raw(batch.observation), index)  # [b, 2 * stack, features of a row]
-        return stacked.reshape(len(index), 2, -1).transpose(0, 1).flatten(0, 1)
+        inputs = self.network.body.inputs
+        stacked = take_rows(inputs.raw(batch.observation), index)  # [b, 2 * stack, features of a row]
+        return inputs.flat(stacked.unflatten(1, (2, -1)).transpose(0, 1).flatten(0, 1))
 
     def _draw(self, answer: Tensor) -> Drawn:
         """Actions of the policy's raw answer [N, 2A]. The paper's eq. 26; logarithms as in
         learner/algorithms/arithmetic/gaussian.py."""
-        mean, raw = answer.split(self.network.actions, 1)
+        mean, raw = answer.split(self._actions, 1)
         log_std = raw.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
         noise = torch.randn_like(log_std)
         spread = log_std.exp() * noise
         action = mean + spread
-        log_prob = (-0.5 * noise.square() - log_std - log_slope(action)).sum(1) - HALF_LOG_2_PI * self.network.actions
+        log_prob = (-0.5 * noise.square() - log_std - log_slope(action)).sum(1) - HALF_LOG_2_PI * self._actions
         return Drawn(torch.tanh(action), log_prob, spread, (raw == log_std).float())
 
     def _values(self, layers: list[dense.Layer], rows: Tensor, action: Tensor) -> list[Tensor]:

@@ -75,9 +75,9 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
         kinds = {field.name: msgspec.inspect.type_info(field.type) for field in msgspec.structs.fields(kind)}
         return {name for name, info in kinds.items() if isinstance(info, msgspec.inspect.Metadata) and info.extra == FIXED}
 
-    assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "hidden"}
-    assert fixed(Ppo.Config) == {"network", "hidden", "layers"}
-    assert fixed(Sac.Config) == {"hindsight", "hidden", "layers"}
+    assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden"}
+    assert fixed(Ppo.Config) == {"network", "network_options", "hidden", "layers"}
+    assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers"}
 
 
 def test_what_each_needs_becomes_part_of_the_spec() -> None:

@@ -1,41 +1,40 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import pytest
 import torch
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.networks.q_network import build_network, evaluating
+from learner.algorithms.dqn.networks import q_network
+from learner.networks.modes import evaluating
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import Continuous, ExperienceSpec, observed
 
-Torsos = Literal["auto", "mlp", "nature_batchnorm"]
 SMALL = DqnConfig(hidden=16)
 
 
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("network", ["auto", "mlp"])
-def test_a_network_gives_one_q_value_per_action_for_any_mix_of_fields(network: Torsos, dueling: bool) -> None:
+def test_a_network_gives_one_q_value_per_action_for_any_mix_of_fields(network: str, dueling: bool) -> None:
     fields = (image("camera", (3, 40, 50)), vector("joints", 5), image("map", (7, 9)), observed("items", (2, 3), "<f4"))
     spec = make_spec(*fields, n=6, stack=2)
-    q = build_network(spec, DqnConfig(hidden=16, network=network, dueling=dueling))(make_observation(fields, (4, 2)))
+    q = q_network(spec, DqnConfig(hidden=16, network=network, dueling=dueling))(make_observation(fields, (4, 2)))
     assert q.shape == (4, 6) and q.dtype == torch.float32
     assert torch.isfinite(q).all()
 
 
 @pytest.mark.parametrize("network", ["auto", "nature_batchnorm"])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1, 2), (5, 40), (3, 10, 10), (35, 35), (36, 36), (84, 84), (3, 60, 100)])
-def test_images_of_every_size_are_read(shape: tuple[int, ...], network: Torsos) -> None:
+def test_images_of_every_size_are_read(shape: tuple[int, ...], network: str) -> None:
     field = image(shape=shape)
-    q = build_network(make_spec(field, stack=3), DqnConfig(hidden=8, network=network))(make_observation([field], (2, 3)))
+    q = q_network(make_spec(field, stack=3), DqnConfig(hidden=8, network=network))(make_observation([field], (2, 3)))
     assert q.shape == (2, 3)
 
 
 def test_images_under_36_pixels_get_small_kernels_and_others_the_nature_ones() -> None:
     def kernels(size: int) -> list[int]:
-        network = build_network(make_spec(image(shape=(size, size))), SMALL)
+        network = q_network(make_spec(image(shape=(size, size))), SMALL)
         return [module.kernel_size[0] for module in network.modules() if isinstance(module, torch.nn.Conv2d)]
 
     assert kernels(35) == [3, 3, 3]
@@ -43,13 +42,13 @@ def test_images_under_36_pixels_get_small_kernels_and_others_the_nature_ones() -
 
 
 def test_a_vector_network_has_two_hidden_layers() -> None:
-    network = build_network(make_spec(vector(size=4), n=2, stack=3), DqnConfig(hidden=32))
+    network = q_network(make_spec(vector(size=4), n=2, stack=3), DqnConfig(hidden=32))
     shapes = [tuple(module.weight.shape) for module in network.modules() if isinstance(module, torch.nn.Linear)]
     assert shapes == [(32, 12), (32, 32), (3, 32)]  # the head has V and two advantages
 
 
 def test_the_batch_norm_variant_has_he_weights_no_convolution_bias_and_relu_in_place() -> None:
-    network = build_network(make_spec(image(), stack=4), DqnConfig(network="nature_batchnorm"))
+    network = q_network(make_spec(image(), stack=4), DqnConfig(network="nature_batchnorm"))
     convolutions = [module for module in network.modules() if isinstance(module, torch.nn.Conv2d)]
     assert len(convolutions) == 3 == sum(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules())
     for convolution in convolutions:
@@ -63,7 +62,7 @@ def test_stored_values_are_dequantised_inside_the_network() -> None:
     torch.manual_seed(0)
     spec_stored = make_spec(observed("x", (4,), "|u1", 0.5, -3.0))
     spec_values = make_spec(observed("x", (4,), "<f4"))
-    stored, values = build_network(spec_stored, SMALL), build_network(spec_values, SMALL)
+    stored, values = q_network(spec_stored, SMALL), q_network(spec_values, SMALL)
     values.load_state_dict(stored.state_dict())
     bytes_ = torch.randint(256, (5, 1, 4), dtype=torch.uint8)
     torch.testing.assert_close(stored({"x": bytes_}), values({"x": bytes_.float() * 0.5 - 3.0}))
@@ -71,62 +70,32 @@ def test_stored_values_are_dequantised_inside_the_network() -> None:
 
 def test_the_dueling_head_is_value_plus_advantage_less_its_mean() -> None:
     field = vector()
-    network = build_network(make_spec(field, n=3), SMALL)
+    network = q_network(make_spec(field, n=3), SMALL)
     outputs: list[torch.Tensor] = []
-    network.head.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    assert isinstance(network.head, torch.nn.Sequential)
+    network.head[0].register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
     q = network(make_observation([field], (6, 1)))
     for row, output in zip(q.tolist(), outputs[0].tolist(), strict=True):
         value, *advantage = output
         assert row == pytest.approx([value + a - sum(advantage) / 3 for a in advantage], abs=1e-5)
 
 
-def test_acting_is_greedy_without_epsilon_and_reports_the_values_of_its_action_and_of_the_best() -> None:
-    field = vector()
-    network = build_network(make_spec(field, n=5), SMALL)
-    observation = make_observation([field], (64, 1))
-    q = network(observation)
-    action, log_prob, value, best_value = network.act(observation)
-    assert torch.equal(action, q.argmax(1)) and action.dtype == torch.int64
-    assert log_prob is None
-    torch.testing.assert_close(value, q.max(1).values.detach())
-    assert value is not None and best_value is not None and torch.equal(best_value, value)
-    explored = network.act(observation, 1.0)
-    assert explored.value is not None and explored.best_value is not None
-    torch.testing.assert_close(explored.value, q.detach().gather(1, explored.action[:, None]).squeeze(1))
-    assert torch.equal(explored.best_value, best_value)  # exploring changes what is done, not what is best
-
-
-def test_each_row_explores_with_its_own_epsilon_and_the_generator_decides() -> None:
-    field = vector()
-    network = build_network(make_spec(field, n=4), SMALL)
-    observation = {"vector": torch.ones(4_000, 1, 4)}
-    epsilon = torch.zeros(4_000)
-    epsilon[2_000:] = 0.5
-    greedy = network.act(observation).action
-    first, again = (network.act(observation, epsilon, torch.Generator().manual_seed(7)).action for _ in range(2))
-    assert torch.equal(first, again)
-    assert torch.equal(first[:2_000], greedy[:2_000])
-    changed = float((first[2_000:] != greedy[2_000:]).float().mean())
-    assert changed == pytest.approx(0.5 * 3 / 4, abs=0.05)
-
-
-def test_acting_uses_running_statistics_and_leaves_mode_and_statistics_alone() -> None:
+def test_valuing_in_evaluation_mode_uses_running_statistics_and_leaves_mode_and_statistics_alone() -> None:
     field = image()
-    network = build_network(make_spec(field), DqnConfig(hidden=16, network="nature_batchnorm"))
+    network = q_network(make_spec(field), DqnConfig(hidden=16, network="nature_batchnorm"))
     observation = make_observation([field], (8, 1))
     network(observation)  # training mode: moves the running statistics
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    assert float(before["torsos.0.layers.1.running_mean"].abs().sum()) > 0
-    whole = network.act(observation)
-    single = network.act({name: rows[:1] for name, rows in observation.items()})
+    assert float(before["body.torso.0.branches.0.1.running_mean"].abs().sum()) > 0
+    with evaluating(network):
+        whole, single = network(observation), network({name: rows[:1] for name, rows in observation.items()})
     assert network.training
-    assert whole.value is not None and single.value is not None
-    torch.testing.assert_close(whole.value[:1], single.value)  # does not depend on its companions in the batch
+    torch.testing.assert_close(whole[:1], single)  # does not depend on its companions in the batch
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
 def test_evaluating_restores_the_mode_when_something_fails() -> None:
-    network = build_network(make_spec(vector()), SMALL)
+    network = q_network(make_spec(vector()), SMALL)
     with pytest.raises(KeyError), evaluating(network):
         assert not network.training
         network({})
@@ -138,26 +107,30 @@ def test_the_same_seed_builds_the_same_network() -> None:
     states = []
     for _ in range(2):
         torch.manual_seed(3)
-        states.append(build_network(spec, SMALL).state_dict())
+        states.append(q_network(spec, SMALL).state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_what_cannot_be_built_is_refused_in_one_line() -> None:
     continuous = ExperienceSpec((vector(),), Continuous((-1.0, -1.0), (1.0, 1.0)), 16)
     with pytest.raises(ValueError, match="vector of 2 reals") as refusal:
-        build_network(continuous, SMALL)
+        q_network(continuous, SMALL)
     assert "\n" not in str(refusal.value)
-    with pytest.raises(ValueError, match="needs an image"):
-        build_network(make_spec(vector()), DqnConfig(network="nature"))
+    for name in ("nature", "nature_batchnorm"):
+        with pytest.raises(ValueError, match=f"network {name} cannot be built: it needs an image"):
+            q_network(make_spec(vector()), DqnConfig(network=name))
+    with pytest.raises(ValueError, match="no network is called 'natur'; did you mean nature"):
+        q_network(make_spec(vector()), DqnConfig(network="natur"))
 
 
 def test_a_linear_network_is_a_weighted_sum_of_what_is_observed_and_its_stack() -> None:
     spec = make_spec(image(shape=(3, 5, 5)), vector(), n=4, stack=2)
-    network = build_network(spec, DqnConfig(network="linear", dueling=False))
+    network = q_network(spec, DqnConfig(network="linear", dueling=False))
     assert {name: tuple(value.shape) for name, value in network.state_dict().items()} == {
-        "head.weight": (4, 2 * (75 + 4)),
-        "head.bias": (4,),
+        "head.0.weight": (4, 2 * (75 + 4)),
+        "head.0.bias": (4,),
     }
     seen = make_observation(spec.fields, (6, 2))
     inputs = torch.cat([seen["image"].flatten(1) / 255, seen["vector"].flatten(1)], 1)
-    torch.testing.assert_close(network(seen), inputs @ network.head.weight.T + network.head.bias)
+    weight, bias = network.parameters()
+    torch.testing.assert_close(network(seen), inputs @ weight.T + bias)

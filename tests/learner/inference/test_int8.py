@@ -15,7 +15,7 @@ from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised
-from learner.inference.int8 import QuantisedTrunk, check
+from learner.inference.int8 import QuantisedBody, check, knows
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import image, make_observation, make_spec, vector
@@ -74,10 +74,11 @@ def frames(count: int) -> Columns:
 def test_what_goes_into_the_heads_is_nearly_the_networks(name: str, algorithm: str) -> None:
     spec = SPECS[name]
     network, seen = made(spec, KINDS[algorithm](hidden=64)), tensors(arrays(spec, 9))
-    trunk = QuantisedTrunk(network)
+    assert knows(network.body)
+    body = QuantisedBody(network.body)
     with torch.inference_mode():
-        expected, found = network.hidden(seen), trunk(seen)
-        again = trunk({name: rows[3:5] for name, rows in seen.items()})
+        expected, found = network.body(seen), body(seen)
+        again = body({name: rows[3:5] for name, rows in seen.items()})
     assert found.dtype == torch.float32 and found.shape == expected.shape and (found >= 0).all()
     scale = expected.square().mean().sqrt()
     error = ((found - expected).square().mean().sqrt() / scale).item()
@@ -88,7 +89,7 @@ def test_what_goes_into_the_heads_is_nearly_the_networks(name: str, algorithm: s
 @needs_int8
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
 def test_on_real_frames_q_values_are_within_four_hundredths_and_follow_weights_when_told(network: str) -> None:
-    config, spec = DqnConfig(network=network), make_spec(image(shape=(84, 84)), stack=4, n=7)  # type: ignore[arg-type]
+    config, spec = DqnConfig(network=network), make_spec(image(shape=(84, 84)), stack=4, n=7)
     followed, newer, seen = made(spec, config), made(spec, config, seed=2), frames(40)
     policy, exact = Acting(spec, config, followed, "int8"), Acting(spec, config, newer)
     stale = policy.answers(seen)
@@ -123,13 +124,13 @@ def test_a_layer_adds_up_exactly_what_was_rounded() -> None:
 def test_brighter_frames_than_any_before_are_not_cut_off() -> None:
     spec = SPECS["frames"]
     network = made(spec, DqnConfig(hidden=64))
-    trunk, used = QuantisedTrunk(network), QuantisedTrunk(network)
+    body, used = QuantisedBody(network.body), QuantisedBody(network.body)
     bright = torch.full((2, 4, 84, 84), 255, dtype=torch.uint8)
     with torch.inference_mode():
         for level in (0, 3, 40):  # all black first: there is no range to begin with
             dark = {"image": torch.full_like(bright, level)}
-            torch.testing.assert_close(used(dark), network.hidden(dark), atol=0.05, rtol=0.05)
-        torch.testing.assert_close(used({"image": bright}), trunk({"image": bright}), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(used(dark), network.body(dark), atol=0.05, rtol=0.05)
+        torch.testing.assert_close(used({"image": bright}), body({"image": bright}), atol=1e-4, rtol=1e-4)
 
 
 @needs_int8
@@ -173,7 +174,7 @@ def test_an_image_whose_edges_cannot_be_padded_is_refused() -> None:
 def test_where_there_is_no_int8_it_is_refused_in_one_line(reason: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(quantised, "_missing", lambda: reason)
     with pytest.raises(DeviceError, match=f"precision int8 is not to be had on cpu: {reason}; use auto"):
-        Acting(make_spec(vector()), DqnConfig(hidden=8), precision="int8")
+        Acting(make_spec(image()), DqnConfig(hidden=8), precision="int8")
     assert quantised.main() == 2
     assert capsys.readouterr().out.count("\n") == 1
 

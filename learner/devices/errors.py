@@ -1,0 +1,7 @@
+"""Without torch, for who only has to catch it."""
+
+from __future__ import annotations
+
+
+class DeviceError(ValueError):
+    """A device or precision that is not to be had here; the message says what is missing."""

@@ -1,0 +1,121 @@
+"""Acting by the module itself, in torch: for networks that numpy does not know.
+
+Large convolutions run in bfloat16 where the processor multiplies it, in half the time, or in int8 if that is asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from learner.devices.capabilities import precision as settled
+from learner.inference import int8
+from learner.inference.base import Inference, check_precision
+from learner.inference.program import Program
+from learner.networks.base import PolicyModule, large_convolutions
+from learner.networks.describe import describe
+from learner.networks.parts import Concat, Fields
+from learner.weights.checkpoint import load_into
+from transport.experience import Columns
+
+CPU = torch.device("cpu")
+Weights = Mapping[str, np.ndarray]
+Tensors = Mapping[str, Tensor]
+
+
+# A torso of these alone acts in bfloat16 as it does in float32.
+HALVED = (nn.Sequential, nn.ModuleList, Fields, Concat, nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.ReLU, nn.Tanh, nn.Flatten)
+
+
+def open_module(policy: nn.Module, precision: str = "float32") -> Inference:
+    """The fastest of the ways below. Raises DeviceError for a precision that there is not."""
+    convolutions = large_convolutions(policy.parameters())
+    if precision == "int8":
+        int8.check()
+        if isinstance(policy, PolicyModule) and int8.knows(policy.body):
+            return Module(policy, int8.QuantisedBody(policy.body))
+        return Module(policy)
+    chosen = settled(precision, CPU, convolutions)
+    if chosen == "bfloat16" and isinstance(policy, PolicyModule) and all(type(m) in HALVED for m in policy.body.torso.modules()):
+        return Module(policy, Halved(policy))
+    return Module(policy)
+
+
+def infer_by(policy: nn.Module, precision: str = "float32") -> Inference:
+    """What acts by a module as it is now, as an actor would: later changes of it do not count. Raises DeviceError."""
+    check_precision(precision)
+    description = describe(policy)
+    inference = Program(description) if description.program is not None else open_module(copy.deepcopy(policy), precision)
+    inference.load({name: value.numpy() for name, value in policy.state_dict().items()})
+    return inference
+
+
+def limit_threads(threads: int) -> None:
+    """Of torch in this process."""
+    torch.set_num_threads(threads)
+    with suppress(RuntimeError):  # it has been said, or work has begun
+        torch.set_num_interop_threads(1)
+
+
+class Module:
+    """A policy's module in evaluation mode; `features` [K, stack, …] -> [K, F] stands for its body where that is faster."""
+
+    def __init__(self, policy: nn.Module, body: Halved | int8.QuantisedBody | None = None) -> None:
+        self._policy, self._body = policy.eval(), body
+        self.state: Mapping[str, tuple[int, ...]] = policy.body.state if isinstance(policy, PolicyModule) else {}
+
+    @property
+    def weights(self) -> Weights:
+        return {name: value.numpy() for name, value in self._policy.state_dict().items()}
+
+    def load(self, weights: Weights) -> None:
+        load_into(self._policy, dict(weights))
+        if self._body is not None:
+            self._body.refresh()
+
+    def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
+        with torch.inference_mode():
+            seen = _tensors(observation)
+            policy = self._policy
+            if not isinstance(policy, PolicyModule):
+                return policy(seen).numpy(), {}
+            features = policy.body(seen) if self._body is None else self._body(seen)
+            after: Tensors = {}
+            if policy.body.memory is not None:
+                features, after = policy.body.memory(features.float(), _tensors(state))
+            return policy.answer(features).numpy(), {name: value.numpy() for name, value in after.items()}
+
+
+class Halved:
+    """A policy's body in bfloat16. Memory and head stay in float32: Q-values of actions lie closer to each other than bfloat16
+    can tell."""
+
+    def __init__(self, policy: PolicyModule) -> None:
+        self._followed, self._body = policy.body, copy.deepcopy(policy.body).eval()
+        self._body.inputs.dtype = torch.bfloat16
+        for module in self._body.torso.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                module.to(torch.bfloat16)
+
+    def refresh(self) -> None:
+        """Makes the copy follow."""
+        with torch.no_grad():
+            for mine, theirs in zip(_all(self._body), _all(self._followed), strict=True):
+                mine.copy_(theirs)
+
+    def __call__(self, observation: Tensors) -> Tensor:
+        return self._body(observation)  # type: ignore[no-any-return]
+
+
+def _all(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _tensors(columns: Columns) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(rows) for name, rows in columns.items()}

@@ -1,0 +1,46 @@
+"""Which way a policy is acted by: chosen by what its module is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from learner.inference.base import Inference, PolicyDescription, check_precision, read_description
+from learner.inference.program import Program
+from transport.experience import ExperienceSpec
+from transport.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from learner.algorithms.base import Algorithm
+
+
+def open_inference(
+    algorithm: Algorithm, spec: ExperienceSpec, description: PolicyDescription, precision: str = "float32", threads: int = 0
+) -> Inference:
+    """The fastest way to act by a policy: numpy where it knows every part, else torch.
+
+    `precision` is that of convolutions, or auto; all else is float32. `threads` are torch's; 0: as they are.
+    Raises DeviceError for a precision that there is not, and ValueError for a policy that cannot be built.
+    """
+    check_precision(precision)
+    if description.program is not None:
+        return Program(description)
+    from learner.inference.module import limit_threads, open_module
+
+    if threads:
+        limit_threads(threads)
+    wanted = "float32" if precision == "auto" and algorithm.exact_acting else precision
+    return open_module(algorithm.policy(spec), wanted)
+
+
+def open_run(
+    run_dir: RunDir, algorithm: Algorithm, spec: ExperienceSpec, precision: str = "float32", threads: int = 0
+) -> Inference:
+    """As open_inference(), by the description in a run's folder. A run of an older version has none: its policy is built once.
+
+    Raises CheckpointError, DeviceError and ValueError.
+    """
+    if run_dir.policy.is_file():
+        return open_inference(algorithm, spec, read_description(run_dir.policy.read_bytes()), precision, threads)
+    from learner.networks.describe import describe
+
+    return open_inference(algorithm, spec, describe(algorithm.policy(spec)), precision, threads)

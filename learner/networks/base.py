@@ -1,0 +1,240 @@
+"""What a policy's network is: a body (inputs, torso, memory) and a head; and how the torso that was asked for is made.
+
+A torso of one's own is `--algorithm.network package.module:Name`: a class or function, see TorsoFactory. It reads floats, with
+the stack folded in, and need not know anything of this project.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from learner.networks.inputs import Inputs, Tensors, is_image
+from learner.networks.modes import evaluating
+from learner.networks.recurrent import MEMORIES, Memory
+from transport.experience import ExperienceSpec
+from transport.names import UnknownName, find, nearest
+
+Shapes = Mapping[str, tuple[int, ...]]
+Options = Mapping[str, Any]
+AUTO = "auto"  # nature where an observation field is an image, mlp elsewhere
+TORSOS = {
+    "nature": "learner.networks.nature:nature",
+    "nature_batchnorm": "learner.networks.nature:nature_batchnorm",
+    "mlp": "learner.networks.mlp:mlp",
+    "linear": "learner.networks.mlp:linear",
+}
+FLAT = ("mlp", "linear")  # to these an image is a vector
+
+
+class NetworkError(ValueError):
+    """A network that cannot be: one line that names it and says why."""
+
+
+class TorsoFactory(Protocol):
+    """All that a torso of one's own has to be: a class or function."""
+
+    def __call__(self, inputs: Shapes, **options: Any) -> nn.Module:
+        """A module that takes {name: float [N, *shape]}, the shapes being those of `inputs`, and gives [N, features].
+
+        `options` are those of `--algorithm.network-options`. A class may have a `Config`, a msgspec.Struct, by which they are
+        checked and converted; else they are what its signature has.
+        """
+
+
+class Body(nn.Module):
+    """Observations as they rest -> features."""
+
+    def __init__(self, inputs: Inputs, torso: nn.Module, memory: Memory | None = None) -> None:
+        """Raises NetworkError for a torso that does not give [N, features]."""
+        super().__init__()
+        self.inputs, self.torso, self.memory = inputs, torso, memory
+        self.features = memory.features if memory else torso_features(torso, inputs.shapes)
+        self.state: Mapping[str, tuple[int, ...]] = memory.state if memory else {}
+        # In a tuple, so that it is no parameter of this module once more.
+        self._kernels = tuple(parameter for parameter in torso.parameters() if parameter.dim() == 4)[:1]
+
+    def forward(self, observation: Tensors) -> Tensor:
+        """{name: [N, stack, *shape]} as stored -> [N, features], without memory. Under autocast in its type."""
+        return self.look(self.read(observation))
+
+    def read(self, observation: Tensors) -> dict[str, Tensor]:
+        """What the torso is given: once for all torsos that are to see the same."""
+        return self.inputs(observation, self._memory_format)  # type: ignore[no-any-return]
+
+    def look(self, inputs: Tensors) -> Tensor:
+        """What read() gives -> [N, features] of the torso."""
+        features: Tensor = self.torso(inputs)
+        return features if self.inputs.dtype == torch.float32 else features.float()
+
+    def step(self, observation: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
+        """As forward(), with memory: [N, …] of the state before -> [N, features], and the state after."""
+        features = self(observation)
+        return (features, {}) if self.memory is None else self.memory(features.float(), state)
+
+    def unroll(self, observation: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+        """[T, B, stack, *shape] as stored, where an episode begins bool [T, B], [B, …] -> [T, B, features], the state after."""
+        length, count = first.shape
+        features = self({name: rows.flatten(0, 1) for name, rows in observation.items()})
+        features = features.unflatten(0, (length, count))
+        if self.memory is None:
+            return features, {}
+        seen = []
+        for at in range(length):
+            state = {name: torch.where(first[at, :, None], 0.0, value) for name, value in state.items()}
+            answer, state = self.memory(features[at].float(), state)
+            seen.append(answer)
+        return torch.stack(seen), state
+
+    @property
+    def _memory_format(self) -> torch.memory_format:
+        """In which the convolutions' weights lie, so that what they read can lie likewise."""
+        if self._kernels and self._kernels[0].is_contiguous(memory_format=torch.channels_last):
+            return torch.channels_last
+        return torch.contiguous_format
+
+
+class PolicyModule(nn.Module):
+    """The network whose weights travel: head(body(observation)). The head gives Q-values, logits, or means and log-deviations.
+
+    The torso may act in bfloat16 or int8; memory and head never do.
+    """
+
+    def __init__(self, body: Body, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, observation: Tensors) -> Tensor:
+        """{name: [N, stack, *shape]} as stored -> [N, outputs] float32, also under autocast."""
+        return self.answer(self.body(observation))
+
+    def step(self, observation: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
+        """As forward(), with memory."""
+        features, state = self.body.step(observation, state)
+        return self.answer(features), state
+
+    def answer(self, features: Tensor) -> Tensor:
+        """[N, features] -> [N, outputs] float32."""
+        return self.head(features).float()  # type: ignore[no-any-return]
+
+
+def make_body(
+    spec: ExperienceSpec,
+    network: str,
+    options: Options,
+    built_in: Mapping[str, Options],
+    *,
+    goal: bool = False,
+    normalise: bool = False,
+    memory: str = "",
+    memory_width: int = 0,
+) -> Body:
+    """The body of a spec: inputs as Inputs has them, the torso called `network`, or auto.
+
+    `built_in` names the torsos of this project that the algorithm has, with the options that it gives them; `options` are the
+    user's and lie over those. Raises NetworkError.
+    """
+    name = resolve(spec, network)
+    inputs = Inputs(spec, name not in FLAT, goal, normalise)
+    torso = make_torso(name, inputs.shapes, options, built_in)
+    if not memory:
+        return Body(inputs, torso)
+    try:
+        kind = find(memory, MEMORIES, "memory")
+    except UnknownName as error:
+        raise NetworkError(str(error)) from error
+    return Body(inputs, torso, kind(torso_features(torso, inputs.shapes), memory_width))
+
+
+def resolve(spec: ExperienceSpec, network: str) -> str:
+    """What auto means."""
+    if network != AUTO:
+        return network
+    return "nature" if any(is_image(field) for field in spec.fields) else "mlp"
+
+
+def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping[str, Options]) -> nn.Module:
+    """The torso of that name for inputs of these shapes. Raises NetworkError, in one line."""
+    known = {name: TORSOS[name] for name in built_in}
+    try:
+        factory: Callable[..., Any] = find(network, known, "network")
+    except UnknownName as error:
+        raise NetworkError(str(error)) from error
+    options = {**built_in.get(network, {}), **_checked(network, factory, options)}
+    try:
+        torso = factory(dict(shapes), **options)
+    except Exception as error:
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise NetworkError(f"network {network} cannot be built: {kind}{_line(error)}") from error
+    if not isinstance(torso, nn.Module):
+        raise NetworkError(f"network {network} gives {_article(type(torso).__name__)}, not a torch module")
+    try:
+        torso_features(torso, shapes)
+    except NetworkError as error:
+        raise NetworkError(f"network {network} {error}") from error
+    return torso
+
+
+def torso_features(torso: nn.Module, shapes: Shapes) -> int:
+    """How many features a torso gives, found by one row of zeros. Raises NetworkError."""
+    wanted = "it takes {name: [N, *shape]} and gives [N, features]"
+    like = next(torso.parameters(), torch.zeros(()))
+    row = {name: torch.zeros((1, *shape), dtype=like.dtype, device=like.device) for name, shape in shapes.items()}
+    try:
+        with torch.no_grad(), evaluating(torso):
+            found = torso(row)
+    except Exception as error:
+        seen = ", ".join(f"{name} [1, {', '.join(map(str, shape))}]" for name, shape in shapes.items())
+        raise NetworkError(f"fails on {seen}: {type(error).__name__}: {_line(error)}") from error
+    if not isinstance(found, Tensor):
+        raise NetworkError(f"gives {_article(type(found).__name__)} where a tensor is wanted: {wanted}")
+    if found.dim() != 2 or len(found) != 1:
+        raise NetworkError(f"gives a tensor {list(found.shape)} for one row: {wanted}")
+    return found.shape[1]
+
+
+def _checked(network: str, factory: Callable[..., Any], options: Options) -> dict[str, Any]:
+    """The user's options as the factory takes them."""
+    kind = getattr(factory, "Config", None)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        known = [entry.name for entry in msgspec.structs.fields(kind)]
+        _refuse_unknown(network, options, known)
+        try:
+            return msgspec.structs.asdict(msgspec.convert(dict(options), kind, strict=False))
+        except msgspec.ValidationError as error:
+            raise NetworkError(f"network {network}: its options are not what its Config says: {error}") from error
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return dict(options)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        _refuse_unknown(network, options, [parameter.name for parameter in parameters])
+    return dict(options)
+
+
+def _refuse_unknown(network: str, options: Options, known: Iterable[str]) -> None:
+    names = list(known)
+    for name in options:
+        if name not in names:
+            raise NetworkError(f"network {network} has no option {name}; {nearest(name, names)}")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def large_convolutions(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether there are kernels for which bfloat16 pays on a CPU, and is right.
+
+    Over images of one column torch 2.13's bfloat16 gradients of 3x3 ones at stride 2 are garbage (CPU).
+    """
+    return any(parameter.dim() == 4 and parameter.shape[-1] > 3 for parameter in parameters)

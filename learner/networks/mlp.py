@@ -1,0 +1,42 @@
+"""Torsos for vectors: hidden layers, or none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import nn
+
+from learner.networks.parts import Concat, Fields
+
+Shapes = Mapping[str, tuple[int, ...]]
+Activation = Literal["relu", "tanh"]
+
+
+def mlp(inputs: Shapes, width: int = 256, layers: int = 2, activation: Activation = "relu", apart: bool = False) -> nn.Module:
+    """Hidden layers over all inputs side by side; `apart`: each of several inputs has a first layer of its own."""
+    parts: list[nn.Module] = [Concat()]
+    features = sum(map(math.prod, inputs.values()))
+    if apart and len(inputs) > 1:
+        parts = [Fields({name: vector_branch(shape, width, activation) for name, shape in inputs.items()})]
+        features, layers = width * len(inputs), layers - 1
+    for _ in range(layers):
+        parts += [nn.Linear(features, width), active(activation)]
+        features = width
+    return nn.Sequential(*parts)
+
+
+def linear(inputs: Shapes) -> nn.Module:
+    """No layer at all: what follows is a weighted sum of what is observed."""
+    return nn.Sequential(Concat())
+
+
+def vector_branch(shape: tuple[int, ...], width: int, activation: Activation = "relu") -> nn.Module:
+    """One hidden layer over one input."""
+    flatten: list[nn.Module] = [nn.Flatten()] if len(shape) > 1 else []
+    return nn.Sequential(*flatten, nn.Linear(math.prod(shape), width), active(activation))
+
+
+def active(name: Activation) -> nn.Module:
+    return nn.ReLU(inplace=True) if name == "relu" else nn.Tanh()

@@ -1,0 +1,52 @@
+"""The torso for images: convolutions of Mnih et al. 2015 (doi:10.1038/nature14236, Methods), and one hidden layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from learner.networks.mlp import vector_branch
+from learner.networks.parts import Fields
+
+LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
+SMALL = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
+LEAST_SIZE = 36  # the least height and width in pixels that the large layers can read
+
+
+def nature(inputs: Mapping[str, tuple[int, ...]], width: int = 512, batch_norm: bool = False, apart: bool = False) -> nn.Module:
+    """Convolutions for each image, then one hidden layer over all their features and the other inputs.
+
+    `batch_norm`: every convolution is normalised before its ReLU, and has no bias since the normalisation has one. `apart`: an
+    input that is no image has a hidden layer of its own. Raises ValueError where no input is an image.
+    """
+    if not any(len(shape) == 3 for shape in inputs.values()):
+        raise ValueError("it needs an image, and no observation field is one: use network auto or mlp")
+    branches: dict[str, nn.Module] = {}
+    features = 0
+    for name, shape in inputs.items():
+        if len(shape) == 3:
+            branches[name], size = convolutions(shape, batch_norm)
+        else:
+            branches[name], size = (vector_branch(shape, width), width) if apart else (nn.Flatten(), shape[0])
+        features += size
+    return nn.Sequential(Fields(branches), nn.Linear(features, width), nn.ReLU(inplace=True))
+
+
+def nature_batchnorm(inputs: Mapping[str, tuple[int, ...]], width: int = 512, apart: bool = False) -> nn.Module:
+    """As nature(), with batch normalisation."""
+    return nature(inputs, width, batch_norm=True, apart=apart)
+
+
+def convolutions(shape: tuple[int, ...], batch_norm: bool) -> tuple[nn.Module, int]:
+    """The branch of an image [C, H, W], and how many features it gives. Images that are too small get 3x3 kernels."""
+    channels, height, width = shape
+    layers: list[nn.Module] = []
+    for outputs, kernel, stride, padding in LARGE if min(height, width) >= LEAST_SIZE else SMALL:
+        layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, bias=not batch_norm))
+        if batch_norm:
+            layers.append(nn.BatchNorm2d(outputs))
+        layers.append(nn.ReLU(inplace=True))
+        height, width = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
+        channels = outputs
+    return nn.Sequential(*layers, nn.Flatten()), channels * height * width

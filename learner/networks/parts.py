@@ -1,0 +1,72 @@
+"""Parts that networks are made of, beside torch's own. Numpy can act by all of them: see learner/inference/program.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Tensors = Mapping[str, Tensor]
+
+
+class Concat(nn.Module):
+    """{name: [N, …]} -> [N, sum of sizes]: every input flattened, side by side."""
+
+    def forward(self, inputs: Tensors) -> Tensor:
+        values = [value.flatten(1) for value in inputs.values()]
+        return values[0] if len(values) == 1 else torch.cat(values, 1)
+
+
+class Fields(nn.Module):
+    """{name: [N, …]} -> [N, sum of features]: each input goes through a branch of its own, [N, …] -> [N, features]."""
+
+    def __init__(self, branches: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.names = list(branches)
+        self.branches = nn.ModuleList(branches.values())  # a list: an input may be called what a module may not
+
+    def forward(self, inputs: Tensors) -> Tensor:
+        found = [branch(inputs[name]) for name, branch in zip(self.names, self.branches, strict=True)]
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+
+class Dueling(nn.Module):
+    """[N, 1 + n], a value and n advantages -> Q-values [N, n] float32: Q = V + A - mean A, Wang et al. 2016
+    (arXiv:1511.06581, eq. 9)."""
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        outputs = outputs.float()
+        value, advantage = outputs[:, :1], outputs[:, 1:]
+        return value + advantage - advantage.mean(1, keepdim=True)
+
+
+class LogStd(nn.Module):
+    """Means [N, A] -> [N, 2A]: the means, and the logarithm of a deviation that does not depend on what is observed."""
+
+    def __init__(self, actions: int, initial: float) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.full((actions,), initial))
+
+    def forward(self, mean: Tensor) -> Tensor:
+        return torch.cat([mean, self.log_std.expand_as(mean)], 1)
+
+
+class MeanOverLast(nn.Module):
+    """[N, n, M] -> [N, n]: of quantiles, say."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values.mean(-1)
+
+
+class SoftmaxExpectation(nn.Module):
+    """Logits [N, n, M] of M values -> the values' mean [N, n], Bellemare et al. 2017 (arXiv:1707.06887)."""
+
+    support: Tensor
+
+    def __init__(self, support: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("support", torch.tensor(support))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1) @ self.support

@@ -1,0 +1,112 @@
+"""Torsos of one's own, and bodies with memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from learner.algorithms.base import find_algorithm
+from learner.networks.base import Body, NetworkError, make_body, make_torso
+from learner.networks.inputs import Inputs
+from learner.networks.mlp import linear
+from learner.networks.recurrent import Gru, Lstm
+from tests.learner.examples import image, make_observation, make_spec, vector
+from transport.experience import Continuous, ExperienceSpec
+
+OWN = "tests.learner.networks.own"
+FIELDS = (image(shape=(6, 7)), vector())
+SHAPES = {"image": (2, 6, 7), "vector": (8,)}
+
+
+def made(name: str, **options: Any) -> torch.nn.Module:
+    return make_torso(f"{OWN}:{name}", SHAPES, options, {})
+
+
+@pytest.mark.parametrize("torso", ["Torso", "known", "lazy"])
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "sac"])
+def test_a_torso_of_ones_own_is_used_by_every_algorithm(algorithm: str, torso: str) -> None:
+    reals = ExperienceSpec(FIELDS, Continuous((-1.0, 0.0), (1.0, 3.0)), 16, 2)
+    spec = reals if algorithm == "sac" else make_spec(*FIELDS, stack=2)
+    kind = find_algorithm(algorithm)
+    policy = kind(kind.Config(network=f"{OWN}:{torso}")).policy(spec)
+    answer = policy(make_observation(FIELDS, (5, 2)))
+    assert answer.shape == (5, 4 if algorithm == "sac" else 3) and answer.dtype == torch.float32
+
+
+def test_options_reach_the_torso_and_its_own_weights_stay() -> None:
+    kind = find_algorithm("dqn")
+    torch.manual_seed(0)
+    expected = made("Torso", width=16)
+    torch.manual_seed(0)
+    algorithm = kind(kind.Config(network=f"{OWN}:Torso", network_options={"width": 16}))
+    body = algorithm.policy(make_spec(*FIELDS, stack=2)).body
+    assert isinstance(body, Body) and body.features == 16
+    for mine, theirs in zip(body.torso.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_config_checks_and_converts_options() -> None:
+    torso = made("Checked", width="6", scale=2)
+    assert isinstance(torso, torch.nn.Module) and (torso.width, torso.scale) == (6, 2.0)
+    assert make_torso(f"{OWN}:Checked", {"vector": (8,)}, {}, {})({"vector": torch.ones(3, 8)}).shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("Torsi", {}, "tests.learner.networks.own has no Torsi; did you mean Torso?"),
+        ("Torso", {"widht": 3}, "has no option widht; did you mean width?"),
+        ("Torso", {"width": "wide"}, "cannot be built: TypeError: "),
+        ("Checked", {"widht": 3}, "has no option widht; did you mean width?"),
+        ("Checked", {"width": "wide"}, "its options are not what its Config says: Expected `int`, got `str` - at `$.width`"),
+        ("raising", {}, "cannot be built: RuntimeError: no luck"),
+        ("nothing", {}, "gives an int, not a torch module"),
+        ("Flat", {}, "gives a tensor [1, 2, 6, 7, 1] for one row: it takes {name: [N, *shape]} and gives [N, features]"),
+        ("Tuple", {}, "gives a tuple where a tensor is wanted"),
+        ("Wrong", {}, "fails on image [1, 2, 6, 7], vector [1, 8]: KeyError: 'elsewhere'"),
+    ],
+)
+def test_a_torso_that_cannot_be_used_is_refused_in_one_line(name: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NetworkError, match=re.escape(reason)) as refusal:
+        made(name, **options)
+    assert "\n" not in str(refusal.value) and f"network {OWN}:{name}" in str(refusal.value)
+
+
+def test_a_module_that_is_not_there_is_refused_in_one_line() -> None:
+    with pytest.raises(NetworkError, match="network no.such:Torso: there is no module no"):
+        make_torso("no.such:Torso", SHAPES, {}, {})
+
+
+def test_built_in_torsos_take_options_over_the_algorithms() -> None:
+    body = make_body(make_spec(vector()), "mlp", {"width": 3, "layers": 1}, {"mlp": {"width": 512}})
+    assert body.features == 3
+    with pytest.raises(NetworkError, match="network mlp has no option depth"):
+        make_body(make_spec(vector()), "mlp", {"depth": 3}, {"mlp": {}})
+
+
+@pytest.mark.parametrize("kind", [Lstm, Gru])
+def test_unrolling_is_stepping_and_forgets_where_an_episode_begins(kind: type[Lstm] | type[Gru]) -> None:
+    torch.manual_seed(0)
+    spec = make_spec(vector())
+    body = Body(Inputs(spec), linear(Inputs(spec).shapes), kind(4, 6))
+    seen = {"vector": torch.randn(5, 3, 1, 4)}
+    first = torch.zeros(5, 3, dtype=torch.bool)
+    first[2, 1] = True
+    begin = {name: torch.randn(3, *shape) for name, shape in body.state.items()}
+    begin["memory/h"][0] = torch.nan  # of a row that nobody acted on: the episode begins after it
+    first[0, 0] = True
+    with torch.no_grad():
+        found, after = body.unroll(seen, first, begin)
+        state = {name: value.clone() for name, value in begin.items()}
+        for at in range(5):
+            for value in state.values():
+                value[first[at]] = 0
+            features, following = body.step({"vector": seen["vector"][at]}, state)
+            torch.testing.assert_close(found[at], features)
+            state = {name: value.clone() for name, value in following.items()}
+    assert body.features == 6 and found.shape == (5, 3, 6)
+    for name, value in after.items():
+        torch.testing.assert_close(value, state[name])
