@@ -1,0 +1,96 @@
+"""Makes each fault in a copy of a tree, runs the tests that should find it, and says which were caught.
+
+python -m tests.mutations --tree . --out mutations.json [--only WORDS …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.mutations.faults import Fault, place, read_faults, test_files
+
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "runs")
+SECONDS = 300.0  # of one test file; more counts as caught: it hangs
+
+
+def run_tests(root: Path, files: list[str]) -> tuple[bool, str]:
+    """Whether all passed, and the line that says so or which did not."""
+    environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *files]
+    process = subprocess.Popen(
+        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        out, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return False, f"not within {SECONDS:.0f} s"
+    lines = out.strip().splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return process.returncode == 0, (failed or lines or ["no output"])[-1][:300]
+
+
+def try_fault(root: Path, fault: Fault) -> dict[str, Any]:
+    """What becomes of it: caught, survived, or misplaced where it fits nothing."""
+    found, files = place(root, fault), test_files(root, fault.tests)
+    result: dict[str, Any] = {"fault": fault.name, "tests": files}
+    if found is None or not files:
+        return result | {"outcome": "misplaced", "line": "no such function, text or test"}
+    file, mutant = found
+    sound, begun, passed, line = file.read_text(encoding="utf-8"), time.monotonic(), True, ""
+    file.write_text(mutant, encoding="utf-8")
+    try:
+        for tests in files:
+            passed, line = run_tests(root, [tests])
+            if not passed:
+                break
+    finally:
+        file.write_text(sound, encoding="utf-8")
+    seconds = round(time.monotonic() - begun, 1)
+    where = str(file.relative_to(root))
+    return result | {"outcome": "survived" if passed else "caught", "file": where, "seconds": seconds, "line": line}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("--tree", type=Path, default=Path("."), help="the tree whose tests are tried")
+    parser.add_argument("--out", type=Path, help="a JSON file for the results")
+    parser.add_argument("--only", nargs="*", help="faults whose name holds one of these")
+    parser.add_argument("--places", action="store_true", help="only say which faults fit the tree")
+    parsed = parser.parse_args()
+    faults = [fault for fault in read_faults() if not parsed.only or any(word in fault.name for word in parsed.only)]
+    if parsed.places:
+        missing = [fault.name for fault in faults if not (place(parsed.tree, fault) and test_files(parsed.tree, fault.tests))]
+        print("\n".join([*(f"misplaced: {name}" for name in missing), f"{len(faults) - len(missing)} of {len(faults)} fit"]))
+        return bool(missing)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "tree"
+        shutil.copytree(parsed.tree, root, ignore=LEFT_OUT)
+        passed, line = run_tests(root, sorted({file for fault in faults for file in test_files(root, fault.tests)}))
+        print(f"without a fault: {line}", flush=True)
+        if not passed:
+            return 1
+        for fault in faults:
+            results.append(last := try_fault(root, fault))
+            print(f"{last['outcome']:9} {last.get('seconds', 0):6.1f} s  {fault.name}: {last['line']}", flush=True)
+            if parsed.out:
+                parsed.out.write_text(json.dumps(results, indent=1) + "\n")
+    missed = [result for result in results if result["outcome"] != "caught"]
+    print(f"{len(results) - len(missed)} of {len(results)} caught")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
