@@ -13,7 +13,8 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.evaluation.evaluator import Best, Throttle, describe
 from learner.weights import checkpoint
 from replay.config import ReplayConfig
-from tests.flow.fleet import Fleet, wait_until
+from tests.harness.fleet import Fleet
+from tests.harness.waiting import wait_until
 
 ABOUT = {"spec_digest": "a" * 16, "env": "toy", "algorithm": "dqn"}
 WEIGHTS = {"w": np.ones(2, np.float32)}

@@ -17,7 +17,7 @@ from replay.config import ReplayConfig
 from replay.log.segments import Entry, Writers, _read_header, read_chunk, scan, segments
 from replay.table.table import Table
 from tests.chaos.history import Life, pack_id, read_histories, unpack_id
-from tests.flow.fleet import Checker
+from tests.harness.checker import Checker
 from tests.replay.examples import every_item
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from typing import Any
 import psutil
 
 from actors.config import ActorsConfig, EnvConfig
-from deploy import runs
 from deploy.children import child_environment
 from deploy.config.deploy import DeployConfig
 from deploy.config.files import write_config
@@ -24,24 +22,24 @@ from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE, read_life
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command
 from tests.chaos.streams import counting_replay, counting_spec
-from tests.flow.fleet import wait_until
-from tests.flow.world import gone, shared_memory
+from tests.harness.run import PATIENCE_SECONDS, Run
+from tests.harness.waiting import gone, shared_memory
 from transport.experience import write_spec
 from transport.messages import Scale, Scaling
-from transport.run_dir import RunDir
 from transport.sockets.channel import Client
 
-PATIENCE_SECONDS = 60
 SPEC = counting_spec()
 
 
-class Crew:
+class Crew(Run):
     """One run in a folder of its own."""
 
     def __init__(self, folder: Path, actors: int = 4, memory_bytes: int = 0, **deploy: Any) -> None:
         """Writes its files; `deploy` is what its section of the configuration has. Nothing is started yet."""
-        self.folder, self.histories, self.faults = folder, folder / "histories", folder / "faults"
-        self.run_dir = RunDir(folder / "runs" / "crew")
+        self.histories, self.faults = folder / "histories", folder / "faults"
+        environment = child_environment(**{HISTORY_VARIABLE: str(self.histories), FAULTS_VARIABLE: str(self.faults)})
+        super().__init__(folder, "crew", (), environment)
+        self.command_line = [sys.executable, "-P", "-m", "tests.harness.host", "light", str(self.run_dir.path)]
         self.run_dir.create()
         self.histories.mkdir()
         config = RunConfig(
@@ -53,39 +51,10 @@ class Crew:
         )
         self.run_dir.config.write_bytes(write_config(config))
         self.run_dir.spec.write_bytes(write_spec(SPEC))
-        self.environment = child_environment(**{HISTORY_VARIABLE: str(self.histories), FAULTS_VARIABLE: str(self.faults)})
-        self.shared_memory = shared_memory()
-        self.terminal = folder / "terminal"
-        self.host: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """The supervisor, which starts the others."""
-        self.host = self.another()
-
-    def another(self) -> subprocess.Popen[bytes]:
-        """A supervisor of this run."""
-        with self.terminal.open("ab") as terminal:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "tests.chaos.light_host", str(self.run_dir.path)],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=terminal,
-                stderr=terminal,
-            )
-
-    def up(self) -> None:
-        """The run, with every process at work."""
-        self.start()
-        self.until(lambda: self.status.get("state") == "running", "every process at work")
-
-    def until(self, true: Any, what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Waits for a predicate; gives up at once when the run has ended."""
-
-        def found() -> bool:
-            assert self.host is not None and self.host.poll() is None, f"the run has ended:\n{self.text[-3000:]}"
-            return bool(true())
-
-        wait_until(found, seconds, what)
+        """The supervisor, another one when there was one: tests kill it."""
+        self.supervisor = self.another()
 
     def wait(self, seconds: float) -> None:
         """Lets time pass; the run must not end meanwhile."""
@@ -96,29 +65,10 @@ class Crew:
         """What goes wrong from now on, as the simulator takes it."""
         command(self.faults, **faults)
 
-    @property
-    def text(self) -> str:
-        """All that the supervisors of this run have printed."""
-        return self.terminal.read_text()
-
     def lines(self, *words: str) -> list[str]:
         """The supervisors' own lines with all of these words."""
         own = (line for line in self.text.splitlines() if line.startswith("supervisor"))
         return [line for line in own if all(word in line for word in words)]
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """What this life of the supervisor last wrote."""
-        found = runs.read_status(self.run_dir) or {}
-        return found if self.host is not None and found.get("pid") == self.host.pid else {}
-
-    def process(self, name: str) -> dict[str, Any]:
-        """A process's line in the status."""
-        return next((process for process in self.status.get("processes", []) if process["name"] == name), {})
-
-    def pid(self, name: str) -> int:
-        """The number that a process has now."""
-        return int(self.process(name)["pid"])
 
     def actors(self) -> list[str]:
         """The actors at work."""
@@ -153,10 +103,8 @@ class Crew:
 
     def down(self) -> float:
         """Ctrl-C, and how long the end took, in seconds. The run must end well."""
-        assert self.host is not None
         began = time.monotonic()
-        self.host.send_signal(signal.SIGINT)
-        status = self.host.wait(PATIENCE_SECONDS)
+        status = self.interrupt()
         took = time.monotonic() - began
         assert status == 0, self.text[-3000:]
         return took
@@ -174,9 +122,7 @@ class Crew:
 
     def close(self) -> None:
         """Ends what is left, without order."""
-        if self.host is not None:
-            self.host.kill()
-            self.host.wait()
+        self.kill()
         for pid in self.descendants():
             os.kill(pid, signal.SIGKILL)
         self.run_dir.remove_sockets()

@@ -19,10 +19,10 @@ from replay.config import ReplayConfig
 from replay.server.server import ReplayServer
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import recording
-from tests.chaos.message_proxy import Chances, MessageProxy
-from tests.chaos.proxy import TcpProxy
 from tests.chaos.streams import CountingStream, Feeder, counting_replay
-from tests.flow.fleet import ROOT
+from tests.harness.message_proxy import Chances, MessageProxy
+from tests.harness.proxy import TcpProxy
+from tests.harness.waiting import ROOT
 from transport.experience import ExperienceSpec, write_spec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics

@@ -19,7 +19,7 @@ from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.table import Table
-from tests.flow.fleet import ROOT, wait_until
+from tests.harness.waiting import ROOT, wait_until
 from tests.replay.examples import every_item, make_spec
 from transport.experience import Chunk, write_spec
 from transport.lifetime import new_incarnation

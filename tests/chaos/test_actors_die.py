@@ -15,7 +15,7 @@ import pytest
 from tests.chaos.crew import Crew, crew
 from tests.chaos.rows import Row
 from tests.chaos.simulator import FAULTS_VARIABLE, Faults, command
-from tests.flow.world import World
+from tests.harness.run import World
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
 DETECT_SECONDS, ACCEPT_SECONDS = 0.5, 10.0
@@ -219,8 +219,8 @@ def test_a_crash_loop_of_all_ends_the_run_and_names_the_cause(row: Row, tmp_path
         run.tell(everyone={"raise_at_reset": True})
         run.start()
         began = time.monotonic()
-        assert run.host is not None
-        status = run.host.wait(125)
+        assert run.supervisor is not None
+        status = run.supervisor.wait(125)
         took = time.monotonic() - began
         row.measured(run.lines("failed:")[0].partition("| ")[2], exit_status=status, seconds=took)
         assert status != 0 and took <= 120
@@ -256,7 +256,7 @@ def test_hanging_actors_of_a_whole_run_are_replaced(row: Row, world: World) -> N
     began = time.monotonic()
 
     def died(name: str) -> bool:
-        return f"{name} died (hung: no word" in (world.folder / "terminal").read_text()
+        return f"{name} died (hung: no word" in world.text
 
     world.until(lambda: died("actor-0") and died("actor-1"), "both are noticed")
     detected = time.monotonic() - began

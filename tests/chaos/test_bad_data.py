@@ -41,11 +41,11 @@ from replay.log.provenance import actors
 from replay.table.layout import PRIORITY
 from tests.chaos import breaking_learner
 from tests.chaos.rows import Row
-from tests.flow.fleet import ROOT, wait_until
+from tests.harness.link import Link
+from tests.harness.waiting import ROOT, wait_until
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
 from tests.replay.examples import every_item, make_spec, stream_chunks
-from tests.replay.link import Link
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed
 from transport.lifetime import HOPELESS_STATUS

@@ -15,7 +15,7 @@ from replay.log.segments import Scan, scan, segments
 from tests.chaos.checker import Stored, judge, read_log
 from tests.chaos.history import Life, Recorder, pack_id, read_histories, read_life, recording
 from tests.chaos.streams import CountingStream, counting_replay, counting_spec
-from tests.replay.link import Link
+from tests.harness.link import Link
 from transport.compression import crc32, pack_chunk
 from transport.messages import Insert
 

@@ -21,8 +21,8 @@ from learner.weights.checkpoint import CheckpointError, Checkpoints
 from learner.weights.manifest import MANIFEST, read_manifest
 from replay.log.segments import Scan, read_chunk, scan_segment, segments
 from tests.chaos.rows import Row
-from tests.flow.fleet import ROOT
-from tests.flow.world import World
+from tests.harness.run import World
+from tests.harness.waiting import ROOT
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
 
@@ -221,7 +221,7 @@ def test_a_learner_killed_at_any_moment_goes_on_from_its_newest_checkpoint(row: 
             "both actors act under what it has published",  # type: ignore[misc]
         )
         adopting.append(time.monotonic() - back)
-        lines = [line for line in (world.folder / "terminal").read_text().splitlines() if "continues from epoch-" in line]
+        lines = [line for line in world.text.splitlines() if "continues from epoch-" in line]
         assert len(lines) == kill + 1, "a life began from scratch"
         regress.append(epoch - int(re.search(r"continues from epoch-(\d+)", lines[-1])[1]))  # type: ignore[index]
     assert world.stop() == 0

@@ -27,7 +27,7 @@ from replay.log.state import DamagedState, read_state
 from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import SPEC, Siege
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from transport.experience import SpecError, read_spec
 from transport.messages import Weights, pack
 from transport.run_dir import RunDir

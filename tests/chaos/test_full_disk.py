@@ -15,8 +15,8 @@ from learner.weights.checkpoint import Checkpoints, read
 from replay.config import ReplayConfig
 from replay.log.segments import scan
 from tests.chaos.rows import Row
+from tests.harness.link import Link
 from tests.learner.test_train import CONFIG, Bench
-from tests.replay.link import Link
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 
 pytestmark = pytest.mark.chaos

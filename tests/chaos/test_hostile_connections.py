@@ -17,8 +17,8 @@ from learner.weights.publish import WeightPublisher
 from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import Siege, percentile
-from tests.flow.fleet import wait_until
-from tests.flow.world import World
+from tests.harness.run import World
+from tests.harness.waiting import wait_until
 from transport.messages import FetchWeights, pack
 from transport.sockets.limits import raise_descriptor_limit
 

@@ -25,7 +25,7 @@ from tests.chaos.raw import MORE, Raw, frame, message
 from tests.chaos.rows import Row
 from tests.chaos.siege import CONFIG, Siege
 from tests.chaos.villain import hello
-from tests.flow.fleet import ROOT, wait_until
+from tests.harness.waiting import ROOT, wait_until
 from transport.compression import CorruptChunk, decompress
 from transport.messages import MAX_HEADER_BYTES, Hold, MalformedMessage, pack, unpack
 
@@ -95,8 +95,8 @@ def test_messages_without_end_do_not_take_the_supervisor_down(row: Row, tmp_path
     seconds = row.times(0, 12)
     pieces, sent, most = frame(bytes(MAX_HEADER_BYTES), MORE) * 16, 0, 0
     with crew(tmp_path, actors=2, bind="127.0.0.1") as run:
-        assert run.host is not None
-        supervisor, pids = psutil.Process(run.host.pid), [run.pid(name) for name in ("replay", "actor-0", "actor-1")]
+        assert run.supervisor is not None
+        supervisor, pids = psutil.Process(run.supervisor.pid), [run.pid(name) for name in ("replay", "actor-0", "actor-1")]
         address, before = run.run_dir.endpoint("supervisor"), supervisor.memory_info().rss
         assert address is not None
         end = time.monotonic() + seconds

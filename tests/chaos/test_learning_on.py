@@ -18,7 +18,7 @@ from tests.chaos.balance import names, names_of
 from tests.chaos.checker import Stored, judge, read_evicted
 from tests.chaos.history import HISTORY_VARIABLE, read_histories
 from tests.chaos.rows import Row, hours
-from tests.flow.world import World
+from tests.harness.run import World
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
 
@@ -71,7 +71,7 @@ def struck(world: World, kills: int, seed: int) -> tuple[Counter[str], int]:
     next_kill = time.monotonic() + choice.uniform(*KILL_SECONDS)
     while sum(killed.values()) < kills or not reached:
         assert time.monotonic() < deadline, f"{sum(killed.values())} kills, return {score(world)}"
-        assert world.supervisor is not None and world.supervisor.poll() is None, (world.folder / "terminal").read_text()[-3000:]
+        assert world.supervisor is not None and world.supervisor.poll() is None, world.text[-3000:]
         if not reached and score(world) >= SCORE:
             reached = steps(world)
         if sum(killed.values()) < kills and time.monotonic() >= next_kill:

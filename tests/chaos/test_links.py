@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from tests.chaos.links import Served
-from tests.chaos.message_proxy import Chances
 from tests.chaos.rows import Row, length
 from tests.chaos.streams import counting_spec
+from tests.harness.message_proxy import Chances
 from transport.sockets import channel
 
 pytestmark = pytest.mark.chaos

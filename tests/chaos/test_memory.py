@@ -18,7 +18,7 @@ from replay.client import ExperienceWriter, Sampler
 from tests.chaos.links import Feeders, ReplayProcess
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert

@@ -19,9 +19,9 @@ from learner.weights.publish import WeightPublisher
 from replay.client import ReplayRefused
 from replay.config import ReplayConfig
 from tests.chaos.rows import Row
-from tests.flow.fleet import wait_until
+from tests.harness.link import Link
+from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
-from tests.replay.link import Link
 from transport.experience import ExperienceSpec, observed
 from transport.lifetime import new_incarnation
 from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello

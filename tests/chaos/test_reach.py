@@ -24,8 +24,8 @@ from deploy.cli import main as cli
 from deploy.config.deploy import DeployConfig
 from deploy.config.run import RunConfig
 from tests.chaos.rows import Row
-from tests.flow.fleet import wait_until
-from tests.flow.world import World
+from tests.harness.run import World
+from tests.harness.waiting import ROOT, wait_until
 from tests.transport.keys import Ring
 from transport import messages
 from transport.run_dir import RunDir
@@ -35,7 +35,6 @@ from transport.sockets.channel import Client
 from transport.sockets.keys import KeysError
 
 pytestmark = pytest.mark.chaos
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Host:
@@ -46,7 +45,14 @@ class Host:
         if bind:
             self.ring = Ring(self.run_dir.key_folder)
         self.folder = folder
-        command = [sys.executable, "-m", "tests.deploy.host", str(self.run_dir.path), *(["--bind", bind] if bind else [])]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.harness.host",
+            "stubs",
+            str(self.run_dir.path),
+            *(["--bind", bind] if bind else []),
+        ]
         self.terminal = folder / "terminal"
         with self.terminal.open("wb") as output:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
@@ -160,7 +166,7 @@ def test_no_secret_is_told_and_an_open_file_is_refused(row: Row, hosts: Any, tmp
     told += [file.read_bytes().decode(errors="replace") for file in files]
     leaks = sum(secret in text for secret in secrets for text in told)
     (host.run_dir.key_folder / "actor-0.secret").chmod(0o644)
-    command = [sys.executable, "-m", "tests.deploy.stub", str(host.run_dir.path), "actor-0", "well"]
+    command = [sys.executable, "-m", "tests.harness.stub", str(host.run_dir.path), "actor-0", "well"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     config = RunConfig(deploy=DeployConfig(bind="127.0.0.1"))
     with pytest.raises(KeysError, match="actor-0.secret") as caught:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import simulator
-from tests.chaos.message_proxy import Chances, MessageProxy
-from tests.chaos.proxy import TcpProxy
 from tests.chaos.simulator import FAULTS_VARIABLE, ChaosEnv, command
-from tests.flow.fleet import wait_until
+from tests.harness.message_proxy import Chances, MessageProxy
+from tests.harness.proxy import TcpProxy
+from tests.harness.waiting import wait_until
 from transport.messages import Ack, Credit
 from transport.sockets.channel import Client, Server
 

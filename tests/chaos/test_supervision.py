@@ -15,8 +15,7 @@ import pytest
 from deploy.children import python_command
 from tests.chaos.crew import SPEC, Crew, cmdline, crew
 from tests.chaos.rows import Row
-from tests.flow.fleet import wait_until
-from tests.flow.world import gone, shared_memory
+from tests.harness.waiting import gone, shared_memory, wait_until
 from transport.experience import ExperienceSpec
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
@@ -43,10 +42,10 @@ def test_nothing_outlives_a_killed_supervisor(row: Row, tmp_path: Path) -> None:
             servers, all_of_them = with_servers(run), run.descendants()
             assert len(servers) == 2 and set(servers) < set(all_of_them)
             run.tell()
-            assert run.host is not None
-            run.host.kill()
+            assert run.supervisor is not None
+            run.supervisor.kill()
             began = time.monotonic()
-            run.host.wait()
+            run.supervisor.wait()
             wait_until(lambda: not run.descendants(), 30, "all have gone")
             slowest = max(slowest, time.monotonic() - began)
             memory = len(shared_memory() - run.shared_memory)
@@ -73,10 +72,10 @@ def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
             assert before is not None
             before.kill()
             run.until(lambda before=before: reaper_of(run, but=before.pid) is not None, "another reaper")
-            assert run.host is not None
-            run.host.kill()
+            assert run.supervisor is not None
+            run.supervisor.kill()
             began = time.monotonic()
-            run.host.wait()
+            run.supervisor.wait()
             wait_until(lambda: not run.descendants(), 30, "all have gone")
             took = time.monotonic() - began
             row.measured(kills=number + 1, seconds=took)
@@ -89,8 +88,8 @@ def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
 
 def reaper_of(run: Crew, but: int = 0) -> psutil.Process | None:
     """The process that stands by, if there is one; never the one with the number `but`."""
-    assert run.host is not None
-    for child in psutil.Process(run.host.pid).children():
+    assert run.supervisor is not None
+    for child in psutil.Process(run.supervisor.pid).children():
         if "deploy.places.reaper" in cmdline(child) and child.pid != but:
             return child
     return None
@@ -113,8 +112,8 @@ def test_no_server_of_a_simulator_survives_its_actor(row: Row, tmp_path: Path) -
             slowest = max(slowest, time.monotonic() - began)
             run.until(lambda name=name, pid=pid: run.process(name)["pid"] not in (None, pid), "it is replaced")
             survived += sum(not gone(server) for server in servers)
-            assert run.host is not None
-            zombies = [each for each in psutil.Process(run.host.pid).children() if each.status() == psutil.STATUS_ZOMBIE]
+            assert run.supervisor is not None
+            zombies = [each for each in psutil.Process(run.supervisor.pid).children() if each.status() == psutil.STATUS_ZOMBIE]
             assert not [each for each in zombies if each.pid in servers], "the supervisor does not reap"
         run.down()
         left = run.left()
@@ -184,13 +183,13 @@ def test_a_second_interrupt_ends_at_once(row: Row, tmp_path: Path) -> None:
             with_servers(run)
             os.kill(run.pid("actor-0"), signal.SIGSTOP)  # it would hold the end up
             run.tell()
-            assert run.host is not None
+            assert run.supervisor is not None
             told = len(run.lines("stopping:"))
-            run.host.send_signal(signal.SIGINT)
+            run.supervisor.send_signal(signal.SIGINT)
             run.until(lambda told=told: len(run.lines("stopping:")) > told, "it begins to stop")
-            run.host.send_signal(signal.SIGINT)
+            run.supervisor.send_signal(signal.SIGINT)
             began = time.monotonic()
-            run.host.wait(30)
+            run.supervisor.wait(30)
             slowest = max(slowest, time.monotonic() - began)
             assert run.left() == NOTHING
         verdict = run.verdict()
@@ -320,11 +319,11 @@ def test_shared_memory_does_not_leak(row: Row, tmp_path: Path) -> None:
         run.up()
         before = used()
         for _ in range(times):
-            for pid in [run.host.pid if run.host else 0, *run.descendants()]:
+            for pid in [run.supervisor.pid if run.supervisor else 0, *run.descendants()]:
                 if not gone(pid):
                     os.kill(pid, signal.SIGKILL)
-            assert run.host is not None
-            run.host.wait()
+            assert run.supervisor is not None
+            run.supervisor.wait()
             run.up()
             assert used() == before
         run.down()

@@ -25,9 +25,11 @@ from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
 from learner.weights.publish import WeightPublisher
 from replay.config import ReplayConfig
-from tests.chaos.proxy import TcpProxy
 from tests.chaos.rows import Row
-from tests.flow.fleet import ROOT, Checker, Fleet, check_log, wait_until
+from tests.harness.checker import Checker, check_log
+from tests.harness.fleet import Fleet
+from tests.harness.proxy import TcpProxy
+from tests.harness.waiting import ROOT, wait_until
 from transport.messages import Announce, FetchWeights, Weights
 from transport.sockets.channel import Announcer, Server, cut
 

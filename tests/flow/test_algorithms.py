@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.world import World
+from tests.harness.run import World
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals"), pytest.mark.timeout(240)]
 

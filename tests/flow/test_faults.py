@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.fleet import Checker, check_log
-from tests.flow.world import World
+from tests.harness.checker import Checker, check_log
+from tests.harness.run import World
 
 SETTINGS = """
 --actors.envs-per-actor 2 --actors.chunk-seconds 0.5 --env.chunk-length 16 --algorithm.hidden 16 --replay.capacity 2_000_000
@@ -69,7 +69,7 @@ def test_a_run_scaled_and_struck_keeps_every_acknowledged_step(world: World) -> 
     assert world.command("scale", "1").returncode == 0
     world.until(lambda: ready(world, ALL[:1]), "one actor")
     assert world.stop() == 0
-    log = (world.folder / "terminal").read_text()
+    log = world.text
     for name in ALL:
         versions = world.versions(name)
         assert versions == sorted(versions), f"{name} fell back to older weights"

@@ -20,7 +20,8 @@ from learner.algorithms.ppo.update import Ppo
 from learner.updates.optimiser import Optimiser
 from learner.weights.publish import WeightPublisher
 from replay.client import SampledBatch, Sampler
-from tests.flow.fleet import Fleet, wait_until
+from tests.harness.fleet import Fleet
+from tests.harness.waiting import wait_until
 from transport.experience import ExperienceSpec, write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir

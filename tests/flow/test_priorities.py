@@ -14,7 +14,9 @@ from replay.config import ReplayConfig
 from replay.log.journal import STATE_FILE
 from replay.log.state import read_state
 from tests.flow.counting_env import ACTIONS, ends_by_termination, episode_length, reward_of
-from tests.flow.fleet import Checker, Fleet, check_log, q_value, wait_until
+from tests.harness.checker import Checker, check_log
+from tests.harness.fleet import Fleet, q_value
+from tests.harness.waiting import wait_until
 
 Name = tuple[int, int, int]
 

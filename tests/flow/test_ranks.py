@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.flow.fleet import wait_until
-from tests.flow.world import World, gone
+from tests.harness.run import World
+from tests.harness.waiting import gone, wait_until
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals"), pytest.mark.timeout(240)]
 
@@ -70,7 +70,7 @@ def test_a_learner_of_two_processes_survives_its_parts_and_stops_as_one(world: W
     assert world.stop() == 0
     assert time.monotonic() - begun < 10 and all(map(gone, pids))
     assert list((world.run_dir.path / "endpoints").iterdir()) == []
-    told = (world.folder / "terminal").read_text()
+    told = world.text
     assert told.count("continues from epoch-") == 2, "rank 0 alone says it, each time"
     assert all(noise not in told for noise in ("Traceback", "Error", "Warning", "torchrun", "elastic", "did not stop in time"))
     done = [world.records(name)[-1]["updates"] for name in ("learner", "learner-1")]

@@ -16,7 +16,9 @@ from actors.config import ActorsConfig, EnvConfig
 from learner.config import LearnerConfig
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
-from tests.flow.fleet import Checker, Fleet, check_log, wait_until
+from tests.harness.checker import Checker, check_log
+from tests.harness.fleet import Fleet
+from tests.harness.waiting import wait_until
 from transport.experience import Chunk
 from transport.lifetime import new_incarnation
 from transport.sockets.channel import Listener

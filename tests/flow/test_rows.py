@@ -10,7 +10,9 @@ import pytest
 
 from actors.config import ActorsConfig, EnvConfig
 from replay.config import ReplayConfig
-from tests.flow.fleet import Checker, Fleet, wait_until
+from tests.harness.checker import Checker
+from tests.harness.fleet import Fleet
+from tests.harness.waiting import wait_until
 from transport.experience import Unit
 
 CAPACITY = 2_000  # of the small ring

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.flow.fleet import wait_until
-from tests.flow.world import World, gone, shared_memory
+from tests.harness.run import World
+from tests.harness.waiting import gone, shared_memory, wait_until
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals"), pytest.mark.timeout(240)]
 
@@ -42,7 +42,7 @@ def test_every_process_prints_its_throughput_within_a_minute(world: World) -> No
         "actor-0": r"actor-0  \| [1-9][\d,]* steps/s \(10 s\)",
         "actor-1": r"actor-1  \| [1-9][\d,]* steps/s \(10 s\)",
     }
-    terminal = world.folder / "terminal"
+    terminal = world.terminal
     for name, pattern in patterns.items():
         left = begun + 60 - time.monotonic()
         world.until(lambda pattern=pattern: re.search(pattern, terminal.read_text()), f"{name}'s throughput line", left)
@@ -137,7 +137,7 @@ def test_no_process_survives_its_supervisor_and_the_next_up_resumes(world: World
     wait_until(lambda: all(map(gone, pids)), 3, "the end of every process")
     assert json.loads(world.command("status", "--json").stdout)["state"] == "dead"
     world.up()
-    assert "resuming run mine after" in (world.folder / "terminal").read_text()
+    assert "resuming run mine after" in world.text
     world.until(lambda: (world.status["learner"]["updates"] or 0) > 0, "the learner goes on")
 
 
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_the_run_in_time_and_leaves_nothing(world: World) -> None:
     assert not world.run_dir.sockets.exists()
     assert list((world.run_dir.path / "endpoints").iterdir()) == []
     assert not shared_memory() - world.shared_memory
-    ending = (world.folder / "terminal").read_text()
+    ending = world.text
     assert "did not stop in time" not in ending and "Traceback" not in ending
     assert json.loads(world.command("status", "--json").stdout)["state"] == "stopped"
     played = world.command("eval", "mine", "--episodes", "5", "--json")

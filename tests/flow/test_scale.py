@@ -13,7 +13,9 @@ import pytest
 from actors.config import ActorsConfig, EnvConfig
 from deploy import runs
 from replay.config import ReplayConfig
-from tests.flow.fleet import Checker, Fleet, wait_until
+from tests.harness.checker import Checker
+from tests.harness.fleet import Fleet
+from tests.harness.waiting import wait_until
 from transport.messages import Scale, Scaling
 from transport.sockets.channel import Client
 
@@ -56,7 +58,7 @@ def last_record(fleet: Fleet, name: str) -> dict[str, Any]:
 
 @pytest.mark.flow
 def test_scaling_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
-    fleet.start("host", "tests.flow.scale_host", str(fleet.run_dir.path))
+    fleet.start("host", "tests.harness.host", "actors", str(fleet.run_dir.path))
     wait_until(lambda: fleet.run_dir.endpoint("supervisor") is not None, 60, "supervisor bound")
     fleet.serve_weights()
     sampler, checker = fleet.sampler(batch_size=1), Checker(fleet.spec)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from learner.parallel.group import ALONE, STORE_VARIABLE, join, place
-from tests.flow.fleet import ROOT, wait_until
+from tests.harness.waiting import ROOT, wait_until
 from tests.learner import learning_together
 from tests.learner.learning_together import CASES, fixed_noise, learn
 

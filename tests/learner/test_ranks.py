@@ -17,7 +17,7 @@ from learner.config import LearnerConfig
 from learner.devices.capabilities import Capabilities, DeviceError
 from learner.parallel import ranks
 from learner.parallel.ranks import BROKEN_STATUS, resolve_each
-from tests.flow.fleet import ROOT
+from tests.harness.waiting import ROOT
 from tests.learner.examples import CPU, make_spec, vector
 from transport.run_dir import RunDir
 

@@ -31,7 +31,7 @@ from learner.weights.follow import WeightFollower
 from learner.weights.manifest import LOCK, MANIFEST
 from replay.config import ReplayConfig
 from replay.server.server import ReplayServer
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import write_spec
 from transport.lifetime import Lifetime, new_incarnation

@@ -17,7 +17,7 @@ from learner.inference.module import Module
 from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
 from learner.weights.publish import WeightPublisher
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from transport.messages import Announce, FetchWeights, Weights
 from transport.sockets.channel import Announcer, Client, Listener, Server, cut
 

@@ -15,9 +15,9 @@ from replay.client import MOST_CREDIT_BYTES, ExperienceWriter, ReplayRefused, Sa
 from replay.config import ReplayConfig
 from replay.server.writers import MOST_LIVES
 from replay.table.layout import layout
-from tests.flow.fleet import wait_until
+from tests.harness.link import Link
+from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item, make_spec, stream_chunks
-from tests.replay.link import Link
 from transport.compression import crc32, pack_chunk
 from transport.messages import (
     PROTOCOL,

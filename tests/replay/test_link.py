@@ -14,8 +14,8 @@ import pytest
 from replay.__main__ import describe
 from replay.client import SILENCE_SECONDS, ReplayRefused, Sampler
 from replay.config import ReplayConfig
+from tests.harness.link import Link
 from tests.replay.examples import make_spec, stream_chunks
-from tests.replay.link import Link
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert

@@ -15,7 +15,7 @@ from replay.log.journal import STATE_FILE, Journal, RestoreStopped
 from replay.log.segments import segments
 from replay.table.layout import PRIORITY, layout
 from replay.table.table import Table
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.compression import crc32, pack_chunk

@@ -17,8 +17,8 @@ from replay.config import ReplayConfig
 from replay.server.arrivals import Writer
 from replay.server.rollout_queue import Rollouts
 from replay.table.layout import array_name
+from tests.harness.link import Link
 from tests.replay.examples import make_spec, stream_chunks
-from tests.replay.link import Link
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.messages import Insert

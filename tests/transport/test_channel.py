@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from transport import messages
 from transport.messages import Ack, Announce, Hold, Insert, MalformedMessage, Progress, pack, unpack
 from transport.sockets.channel import FRAME_BYTES, Announcer, Client, Listener, Server, cut

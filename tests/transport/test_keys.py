@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from tests.transport.keys import Ring
 from transport.messages import Announce, Hold
 from transport.run_dir import RunDir

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flow.fleet import ROOT, wait_until
+from tests.harness.waiting import ROOT, wait_until
 from transport import lifetime
 from transport.lifetime import PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
 from transport.messages import Progress, Stop

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,15 +13,9 @@ from deploy.children import ROOT, check_actor_python, child_environment, python_
 from deploy.config.errors import ConfigError
 from deploy.places.base import Exit
 from deploy.places.child import Child
+from tests.harness.waiting import wait_until
 
 Made = Callable[[str], Child]
-
-
-def until(happened: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -41,24 +34,24 @@ def start(lines: list[str]) -> Iterator[Made]:
     yield make
     for child in made:
         child.kill()
-        until(lambda child=child: child.poll() is not None)  # type: ignore[misc]
+        wait_until(lambda child=child: child.poll() is not None)  # type: ignore[misc]
 
 
 def test_output_arrives_as_whole_lines_in_order(start: Made, lines: list[str]) -> None:
     child = start("import sys, os\nos.write(1, b'one\\ntw'); os.write(2, b'o\\nthr'); os.write(1, 'ee ü\\nlast'.encode())")
-    until(lambda: child.poll() is not None)
+    wait_until(lambda: child.poll() is not None)
     assert lines == ["one", "two", "three ü", "last"]
 
 
 def test_an_endless_line_is_cut(start: Made, lines: list[str]) -> None:
     child = start("import os\nfor _ in range(10): os.write(1, b'x' * 65536)")
-    until(lambda: child.poll() is not None)
+    wait_until(lambda: child.poll() is not None)
     assert sum(map(len, lines)) == 655_360 and max(map(len, lines)) <= 3 * 65_536
 
 
 def test_an_exit_is_explained_by_the_last_line(start: Made) -> None:
     child = start("raise ValueError('boom')")
-    until(lambda: child.poll() is not None)
+    wait_until(lambda: child.poll() is not None)
     ended = child.poll()
     assert ended is not None and ended.reason == "exit 1: ValueError: boom"
 
@@ -72,21 +65,21 @@ def test_a_signal_is_named() -> None:
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_child_that_ignores_sigterm_or_is_stopped_can_be_killed(start: Made, lines: list[str], stopped: bool) -> None:
     child = start("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)")
-    until(lambda: lines == ["deaf"])
+    wait_until(lambda: lines == ["deaf"])
     if stopped:
         os.kill(child.pid, signal.SIGSTOP)
     child.ask()
     assert child.poll() is None
     child.kill()
-    until(lambda: child.poll() == Exit(-9, "deaf"))
+    wait_until(lambda: child.poll() == Exit(-9, "deaf"))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="process groups")
 def test_what_a_child_has_started_ends_with_it(start: Made, lines: list[str]) -> None:
     child = start("import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid)")
-    until(lambda: child.poll() is not None)
+    wait_until(lambda: child.poll() is not None)
     grandchild = int(lines[0])
-    until(lambda: not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_folder_of_the_same_name_cannot_take_a_modules_place(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from deploy.places.child import Child
 from deploy.places.local import LocalPlace
 from deploy.places.memory import OutOfMemoryWatch, oom_counter, oom_kills, resident_bytes
 from deploy.supervision.topology import Plan
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")
 

@@ -15,8 +15,7 @@ from deploy.children import child_environment
 from deploy.places import reaper
 from deploy.places.child import Child
 from deploy.places.orphans import Orphans, children
-from tests.flow.fleet import wait_until
-from tests.flow.world import gone
+from tests.harness.waiting import gone, wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 SERVER = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True{more}).pid, flush=True)"

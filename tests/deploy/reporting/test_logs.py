@@ -2,12 +2,12 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deploy.reporting.logs import Log, LogFile, Terminal, show
+from tests.harness.waiting import wait_until
 from transport.run_dir import RunDir
 
 
@@ -16,13 +16,6 @@ def run(tmp_path: Path) -> RunDir:
     made = RunDir(tmp_path / "run")
     made.create()
     return made
-
-
-def until(happened: Callable[[], bool], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: RunDir) -> None:
@@ -102,16 +95,16 @@ def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, capsy
         seen += capsys.readouterr().out
         return seen == text
 
-    until(lambda: shows("first\n"))
+    wait_until(lambda: shows("first\n"))
     with path.open("a") as file:
         file.write("second\nthi")
         file.flush()
-        until(lambda: shows("first\nsecond\n"))
+        wait_until(lambda: shows("first\nsecond\n"))
         file.write("rd\n")
-    until(lambda: shows("first\nsecond\nthird\n"))
+    wait_until(lambda: shows("first\nsecond\nthird\n"))
     os.replace(path, tmp_path / "run.log.1")
     path.write_text("fourth\n")
-    until(lambda: shows("first\nsecond\nthird\nfourth\n"))
+    wait_until(lambda: shows("first\nsecond\nthird\nfourth\n"))
     with path.open("a") as file:
         file.write("last\n")
     over.set()

@@ -10,26 +10,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.config.layers import load_run_config
+from tests.harness.waiting import gone, wait_until
 from transport.run_dir import RunDir
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals")]
 
 Start = Callable[..., subprocess.Popen[str]]
-
-
-def until(happened: Callable[[], Any], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := happened()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture
@@ -45,7 +37,7 @@ def start(run: RunDir) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def make(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "tests.deploy.host", str(run.path), *arguments]
+        command = [sys.executable, "-P", "-m", "tests.harness.host", "stubs", str(run.path), *arguments]
         started.append(
             subprocess.Popen(command, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
@@ -67,19 +59,12 @@ def pids(run: RunDir) -> list[int]:
 
 
 def up(run: RunDir) -> list[int]:
-    until(lambda: status(run)["state"] == "running")
+    wait_until(lambda: status(run)["state"] == "running")
     return pids(run)
 
 
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def leaves_nothing(run: RunDir, processes: list[int]) -> None:
-    until(lambda: all(map(gone, processes)), 3)
+    wait_until(lambda: all(map(gone, processes)), 3)
     assert not run.sockets.exists() and not list((run.path / "endpoints").iterdir()) and not runs.is_up(run)
 
 
@@ -103,7 +88,7 @@ def test_a_killed_actor_is_replaced_and_the_others_never_notice(run: RunDir, sta
     before = {process["name"]: process["pid"] for process in status(run)["processes"]}
     began = time.monotonic()
     os.kill(before["actor-1"], signal.SIGKILL)
-    after = until(
+    after = wait_until(
         lambda: [p for p in status(run)["processes"] if p["name"] == "actor-1" and p["restarts"] == 1 and p["state"] == "ready"]
     )
     assert time.monotonic() - began < 10 and after[0]["last_exit"] == "killed by SIGKILL"
@@ -134,7 +119,7 @@ def test_a_second_ctrl_c_kills_at_once(run: RunDir, start: Start) -> None:
     host = start("actor-0=deaf", "actor-1=deaf", "learner=deaf", "replay=deaf")
     processes = up(run)
     host.send_signal(signal.SIGINT)
-    until(lambda: "stopping" in run.log("supervisor").read_text())
+    wait_until(lambda: "stopping" in run.log("supervisor").read_text())
     began = time.monotonic()
     host.send_signal(signal.SIGINT)
     host.communicate(timeout=10)
@@ -148,7 +133,7 @@ def test_a_killed_supervisor_leaves_no_process_and_down_sweeps_the_rest(
     host = start()
     processes = up(run)
     host.kill()
-    until(lambda: all(map(gone, processes)), 3)
+    wait_until(lambda: all(map(gone, processes)), 3)
     assert cli.main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "dead"
     assert cli.main(["down"]) == 0
@@ -160,9 +145,9 @@ def test_a_run_after_a_killed_supervisor_starts_as_ever(run: RunDir, start: Star
     first = start()
     up(run)
     first.kill()
-    until(lambda: not runs.is_up(run))
+    wait_until(lambda: not runs.is_up(run))
     second = start()
-    until(lambda: status(run).get("pid") == second.pid and status(run)["state"] == "running")
+    wait_until(lambda: status(run).get("pid") == second.pid and status(run)["state"] == "running")
     second.send_signal(signal.SIGINT)
     assert second.wait(10) == 0
 
@@ -172,7 +157,7 @@ def test_descendants_of_a_killed_process_go_with_it(run: RunDir, start: Start) -
     processes = up(run)
     grandchild = int((run.path / "grandchild").read_text())
     os.kill(processes[2], signal.SIGKILL)
-    until(lambda: gone(grandchild), 3)
+    wait_until(lambda: gone(grandchild), 3)
     host.send_signal(signal.SIGINT)
     assert host.wait(10) == 0
 
@@ -228,10 +213,12 @@ def test_a_run_is_scaled_while_it_is_up(run: RunDir, start: Start, capsys: pytes
     up(run)
     assert cli.main(["scale", "3"]) == 0
     assert "goes from 2 to 3 actors" in capsys.readouterr().out
-    until(lambda: [p["name"] for p in status(run)["processes"] if p["state"] == "ready"][2:] == [f"actor-{i}" for i in range(3)])
+    wait_until(
+        lambda: [p["name"] for p in status(run)["processes"] if p["state"] == "ready"][2:] == [f"actor-{i}" for i in range(3)]
+    )
     assert load_run_config(run.config).actors.count == 3
     assert cli.main(["scale", "1"]) == 0
-    until(lambda: len(status(run)["processes"]) == 3)
+    wait_until(lambda: len(status(run)["processes"]) == 3)
     assert cli.main(["scale", "1"]) == 0
     assert "has 1 actors already" in capsys.readouterr().out
     host.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from pathlib import Path
 from replay.client import ExperienceWriter, Sampler
 from replay.config import ReplayConfig
 from replay.server.server import ReplayServer
-from tests.flow.fleet import wait_until
+from tests.harness.waiting import wait_until
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
@@ -59,4 +59,4 @@ class Link:
                 writer.poll()
             return bool(true())
 
-        wait_until(turned, seconds, "the link")
+        wait_until(turned, seconds, "the link", turn_seconds=0.0 if self.server else 0.001)

@@ -1,4 +1,4 @@
-"""Stands in for a role: `python -m tests.deploy.stub RUN_DIR NAME HOW` lives as a process of a run, or misbehaves."""
+"""Stands in for a role: `python -m tests.harness.stub RUN_DIR NAME HOW` lives as a process of a run, or misbehaves."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Faults between two processes, switched while they talk: a TCP proxy below ZeroMQ, and one that handles whole messages."""
+"""A TCP proxy below ZeroMQ: faults that are switched while two processes talk, and what they said."""
 
 from __future__ import annotations
 
@@ -65,6 +65,10 @@ class TcpProxy:
     def set(self, **changes: Any) -> None:
         """Only these faults from now on; none without any."""
         self.faults = Faults(**changes)
+
+    def said(self, way: str) -> bytes:
+        """All recorded bytes of one way, "up" (to the target) or "down", one connection after the other."""
+        return b"".join(bytes(self.recorded[key]) for key in sorted(self.recorded) if key[1] == way)
 
     @property
     def held_bytes(self) -> int:

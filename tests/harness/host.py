@@ -1,0 +1,81 @@
+"""A supervisor over processes of the test's choice: `python -m tests.harness.host KIND RUN_DIR …`.
+
+KIND: `stubs`, which stand in for every role and behave as NAME=HOW says; `light`, real replay and actors without a policy;
+`actors`, real replay and actors, the learner left to the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from deploy import runs
+from deploy.config.deploy import DeployConfig
+from deploy.config.files import write_config
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
+from deploy.reporting.logs import Terminal
+from deploy.supervision.service import Service
+from deploy.supervision.topology import Plan, topology
+from transport.run_dir import RunDir
+
+Plans = Callable[[RunConfig, Path], list[Plan]]
+
+
+def stubs(how: dict[str, str]) -> Plans:
+    needs = {"learner": ("replay",), "actor": ("learner",)}
+
+    def plan(config: RunConfig, folder: Path) -> list[Plan]:
+        plans = []
+        for name in ("replay", "learner", *(f"actor-{index}" for index in range(config.actors.count))):
+            role = name.partition("-")[0]
+            arguments = (str(folder), name, how.get(name, "well"))
+            plans.append(Plan(name, role, "tests.harness.stub", arguments, needs.get(role, ()), vital=role != "actor"))
+        return plans
+
+    return plan
+
+
+def light(config: RunConfig, folder: Path) -> list[Plan]:
+    numbers = range(config.actors.count)
+    return [
+        Plan("replay", "replay", "replay", (str(folder),), vital=True),
+        *(Plan(f"actor-{i}", "actor", "tests.chaos.light_actor", (str(folder), "--actor", str(i)), ("replay",)) for i in numbers),
+    ]
+
+
+def actors(config: RunConfig, folder: Path) -> list[Plan]:
+    plans = [entry for entry in topology(config, folder) if entry.role in ("replay", "actor")]
+    return [replace(entry, needs=("replay",)) if entry.role == "actor" else entry for entry in plans]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("stubs", "light", "actors"))
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("how", nargs="*")
+    parser.add_argument("--total-steps", type=int, default=0)
+    parser.add_argument("--stop-after", type=float, default=0.0)
+    parser.add_argument("--bind", default="")
+    options = parser.parse_args()
+    run = RunDir(options.run_dir)
+    try:
+        with runs.locked(run):
+            if options.kind == "stubs":
+                deploy = DeployConfig(stop_seconds=2.0, restarts=1, bind=options.bind)
+                config = RunConfig(total_steps=options.total_steps, deploy=deploy)
+                run.config.write_bytes(write_config(config))
+                plan = stubs(dict(pair.split("=") for pair in options.how))
+            else:
+                config, plan = load_run_config(run.config), {"light": light, "actors": actors}[options.kind]
+            return Service(run, config, Terminal(sys.stdout), options.stop_after, plan).run()
+    except runs.AlreadyUp as error:
+        print(f"headrace: {error}")
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

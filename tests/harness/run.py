@@ -1,0 +1,139 @@
+"""A supervised run in a folder of its own, seen from outside: started, watched, stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deploy import runs
+from deploy.children import child_environment, python_command
+from tests.harness.waiting import shared_memory, wait_until
+from transport.experience import ExperienceSpec, read_spec
+from transport.run_dir import RunDir
+
+PATIENCE_SECONDS = 60.0
+
+
+class Run:
+    """One run and its supervisor, which `command` starts."""
+
+    def __init__(self, folder: Path, name: str, command: Sequence[str], environment: dict[str, str]) -> None:
+        """Nothing is started yet."""
+        self.folder, self.command_line, self.environment = folder, list(command), environment
+        self.run_dir = RunDir(folder / "runs" / name)
+        self.terminal = folder / "terminal"  # what all supervisors of this run print
+        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.shared_memory = shared_memory()
+
+    def another(self) -> subprocess.Popen[bytes]:
+        """A supervisor of this run."""
+        with self.terminal.open("ab") as terminal:
+            return subprocess.Popen(
+                self.command_line, cwd=self.folder, env=self.environment, stdout=terminal, stderr=subprocess.STDOUT
+            )
+
+    def start(self) -> None:
+        """The supervisor, unless there is one; it starts the others."""
+        if self.supervisor is None:
+            self.supervisor = self.another()
+
+    def up(self) -> None:
+        """The run with every process at work."""
+        self.start()
+        self.until(lambda: self.status.get("state") == "running", "every process at work")
+
+    def until(self, true: Any, what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Waits for a predicate; gives up at once when the run has ended."""
+
+        def found() -> bool:
+            assert self.supervisor is not None and self.supervisor.poll() is None, f"the run has ended:\n{self.text[-4000:]}"
+            return bool(true())
+
+        wait_until(found, seconds, what)
+
+    @property
+    def text(self) -> str:
+        """All that the supervisors of this run have printed."""
+        return self.terminal.read_text()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What this incarnation of the supervisor last wrote."""
+        found = runs.read_status(self.run_dir) or {}
+        return found if self.supervisor is not None and found.get("pid") == self.supervisor.pid else {}
+
+    def process(self, name: str) -> dict[str, Any]:
+        """A process's line in the status."""
+        return next((process for process in self.status.get("processes", []) if process["name"] == name), {})
+
+    def pids(self) -> dict[str, int]:
+        """The processes of the run by name."""
+        return {process["name"]: process["pid"] for process in self.status["processes"]}
+
+    def pid(self, name: str) -> int:
+        """The number that a process has now."""
+        return int(self.process(name)["pid"])
+
+    def records(self, name: str) -> list[dict[str, float]]:
+        """All that a process has measured, in all its incarnations."""
+        try:
+            return [msgspec.json.decode(line) for line in self.run_dir.metrics(name).read_bytes().splitlines()]
+        except OSError:
+            return []
+
+    def versions(self, name: str) -> list[float]:
+        """The policy versions of an actor's records."""
+        return [record["policy_version"] for record in self.records(name) if "policy_version" in record]
+
+    @property
+    def spec(self) -> ExperienceSpec:
+        """The experience that the run records."""
+        return read_spec(self.run_dir.spec.read_bytes())
+
+    def interrupt(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """Ctrl-C, and the exit status."""
+        assert self.supervisor is not None
+        self.supervisor.send_signal(signal.SIGINT)
+        return self.supervisor.wait(seconds)
+
+    def kill(self) -> None:
+        """Ends the supervisor by SIGKILL, if there is one."""
+        if self.supervisor is not None:
+            self.supervisor.kill()
+            self.supervisor.wait()
+            self.supervisor = None
+
+
+class World(Run):
+    """A working directory with one run of `headrace up` in it, as a user starts it."""
+
+    def __init__(self, folder: Path, env: str, settings: Sequence[str]) -> None:
+        super().__init__(folder, "mine", (), child_environment())
+        self.env, self.settings = env, settings
+        self.prefix: list[str] = []  # a command that starts `headrace up`, if not this process itself
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`headrace …`, until it ends."""
+        command = python_command("deploy.cli.main", *arguments)
+        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=90)
+
+    def another(self) -> subprocess.Popen[bytes]:
+        up = python_command("deploy.cli.main", "up", "--env", self.env, "--actors", "2", "--run", "mine", *self.settings)
+        self.command_line = [*self.prefix, *up]
+        return super().another()
+
+    def stop(self) -> int:
+        """Ctrl-C."""
+        try:
+            return self.interrupt(30)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends what is left, without order."""
+        self.kill()

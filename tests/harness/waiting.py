@@ -1,0 +1,39 @@
+"""Waiting for what must happen, and looking at what processes leave."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED_MEMORY = Path("/dev/shm")
+TURN_SECONDS = 0.02
+
+T = TypeVar("T")
+
+
+def wait_until(true: Callable[[], T], seconds: float = 20.0, what: str = "it happens", turn_seconds: float = TURN_SECONDS) -> T:
+    """Waits for a predicate, never for a while; returns what it said. `turn_seconds` lie between two looks."""
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(turn_seconds)
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, waited for or not."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def shared_memory() -> set[str]:
+    """What lies in shared memory by a name."""
+    return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
