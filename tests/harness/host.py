@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-
-import msgspec
 
 from deploy import runs
 from deploy.config.deploy import DeployConfig
@@ -72,10 +69,8 @@ def main() -> int:
                 config = RunConfig(total_steps=options.total_steps, deploy=deploy)
                 run.config.write_bytes(write_config(config))
                 plan: Plans = stubs(dict(pair.split("=") for pair in options.how))
-            elif options.kind == "light":
-                config, plan = load_run_config(run.config), light
-            else:  # not checked as a whole: such a run learns nothing, and may draw as no algorithm does
-                config, plan = msgspec.convert(tomllib.loads(run.config.read_text()), RunConfig), actors
+            else:
+                config, plan = load_run_config(run.config), {"light": light, "actors": actors}[options.kind]
             return Service(run, config, Terminal(sys.stdout), options.stop_after, plan).run()
     except runs.AlreadyUp as error:
         print(f"headrace: {error}")
