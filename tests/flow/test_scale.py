@@ -25,7 +25,7 @@ ENVS = 2
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     env = EnvConfig(id="tests.flow.counting_env:vector", stack=2, chunk_length=16)
-    replay = ReplayConfig(min_size=1)
+    replay = ReplayConfig()
     made = Fleet(tmp_path / "run", env, ActorsConfig(count=2, envs_per_actor=ENVS), replay, 3, "rollouts")
     yield made
     made.close()
