@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from actors.actor import Actor, ActorSettings, describe
-from actors.config import ActorsConfig, EnvConfig
-from actors.envs.make import EnvError
+from actors.config import ActorsConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import read_env, without_foreign_options
 from learner.algorithms.base import read_algorithm
 from learner.devices.errors import DeviceError
 from replay.client import ReplayRefused
@@ -27,10 +28,11 @@ def read_settings(run_dir: RunDir, index: int, other_env: str = "") -> ActorSett
     """What actor `index` needs of a run's files; `other_env` (JSON) lies over the run's env section. Raises SpecError,
     UnknownName."""
     document = tomllib.loads(run_dir.config.read_text())
+    env = document["env"] if "format" in document else without_foreign_options(document["env"])
     return ActorSettings(
         index,
         document.get("seed", 0),
-        msgspec.convert(document["env"] | json.loads(other_env or "{}"), EnvConfig),
+        read_env(env | json.loads(other_env or "{}")),
         read_algorithm(document["algorithm"]),
         msgspec.convert(document["actors"], ActorsConfig),
         read_spec(run_dir.spec.read_bytes()),

@@ -1,51 +1,38 @@
-"""The env and actors sections of a run's configuration. No torch and no simulator here."""
+"""The env, actors and evaluator sections of a run's configuration. No torch and no simulator here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from transport.names import FIXED
+
 
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which environment, and how an agent sees it. 0 means: what suits the environment."""
+    """Which environment, and what every environment has. 0 means: what suits it. Its family's options lie in the same table."""
 
     id: Annotated[
         str,
-        Meta(description="mario, mario:1-2, robot, snake, snake:8, ALE/Pong-v5, a Gymnasium id or package.module:factory"),
-    ] = "mario"
-    stack: Annotated[int, Meta(ge=0, le=16, description="observations stacked; 0: 4 for images, 1 otherwise")] = 0
-    skip: Annotated[
-        int, Meta(ge=0, le=60, description="simulator frames per step, where the workload has frames; 0: its own")
-    ] = 0
-    actions: Annotated[str, Meta(description="action set, where the workload has several (mario: right, simple, complex)")] = ""
-    backend: Annotated[
-        Literal["", "nes_py", "retro", "auto", "pybullet", "kinematic"],
         Meta(
-            description="what simulates: mario has nes_py, retro (four times as fast), auto (retro where installed), "
-            "empty: nes_py; robot has pybullet, kinematic (no physics, many times as fast), empty: pybullet"
+            description="mario, mario:1-2, robot, snake, snake:8, ALE/Pong-v5, a Gymnasium id, package.module:factory or :Family",
+            extra=FIXED,
         ),
-    ] = ""
-    urdf: Annotated[str, Meta(description="file of an arm of six revolute joints (robot); empty: FANUC LR Mate 200iD")] = ""
-    arm: Annotated[str, Meta(description="digest of the arm that a run began with (robot); headrace up writes it")] = ""
-    reward: Annotated[Literal["dense", "sparse"], Meta(description="how reaching is paid (robot)")] = "dense"
-    tolerance: Annotated[
-        float, Meta(gt=0, lt=1, description="how near to its target the flange must come, in metres (robot)")
-    ] = 0.02
-    tier: Annotated[Literal["all", "easy", "medium", "hard"], Meta(description="targets by their distance from home (robot)")] = (
-        "all"
-    )
-    curriculum: Annotated[
-        bool, Meta(description="begin with near targets and 10 cm, and go on to the task as success allows (robot)")
-    ] = False
+    ] = "mario"
+    stack: Annotated[int, Meta(ge=0, le=16, description="observations stacked; 0: 4 for images, 1 otherwise", extra=FIXED)] = 0
     max_episode_steps: Annotated[
-        int, Meta(ge=0, description="truncate an episode after this many steps; 0: the environment's own")
+        int, Meta(ge=0, description="truncate an episode after this many steps; 0: the environment's own", extra=FIXED)
     ] = 0
-    quantise: Annotated[bool, Meta(description="store bounded float observations as uint8")] = False
+    quantise: Annotated[bool, Meta(description="store bounded float observations as uint8", extra=FIXED)] = False
     chunk_length: Annotated[
-        int, Meta(ge=0, le=4096, description="rows per chunk, a power of two; 0: 128 images, 64 otherwise")
+        int, Meta(ge=0, le=4096, description="rows per chunk, a power of two; 0: 128 images, 64 otherwise", extra=FIXED)
     ] = 0
+    wrappers: Annotated[
+        tuple[str, ...],
+        Meta(description="package.module:Wrapper,… put around the environment in this order, each called with it", extra=FIXED),
+    ] = ()
     preflight_seconds: Annotated[float, Meta(gt=0, description="time an environment has to be made and stepped")] = 60.0
+    options: Any = None  # an instance of what its family's options_type() gives; None: its defaults
 
 
 class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):

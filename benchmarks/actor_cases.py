@@ -15,8 +15,8 @@ from actors.__main__ import read_settings
 from actors.actor import Actor, ActorSettings
 from actors.agent import Agent
 from actors.config import EnvConfig
-from actors.envs.make import make_env
-from actors.envs.simulators import Simulators
+from actors.envs.base import Simulators
+from actors.envs.make import make_env, open_family
 from actors.envs.vector import VectorEnv
 from benchmarks.phases import Stopwatch, instrument
 from learner.algorithms.base import make_algorithm
@@ -96,8 +96,8 @@ def _simulator(settings: ActorSettings, count: int) -> Callable[[], None]:
     env = make_env(settings.env)
     if hasattr(env.unwrapped, "console"):
         return _emulators(settings.env, count)
-    if hasattr(env.unwrapped, "simulators"):
-        return _together(env.unwrapped.simulators(count), settings.spec, count)
+    if (together := open_family(settings.env).simulators(env, count)) is not None:
+        return _together(together, settings.spec, count)
     envs = [make_env(settings.env) for _ in range(count)]
     for env in envs:
         env.reset(seed=0)
@@ -113,6 +113,7 @@ def _simulator(settings: ActorSettings, count: int) -> Callable[[], None]:
 
 def _emulators(config: EnvConfig, count: int) -> Callable[[], None]:
     envs, generator, taken = [make_env(config) for _ in range(count)], np.random.default_rng(0), 0
+    frames = open_family(config).frames_per_step
     for env in envs:
         env.reset(seed=0)
 
@@ -124,7 +125,7 @@ def _emulators(config: EnvConfig, count: int) -> Callable[[], None]:
             if taken % RESTART_STEPS == 0:
                 console.restore()
             console.press(int(generator.integers(256)) & ~0b1100)  # any buttons but START and SELECT
-            console.advance(env.unwrapped.frames_per_step)  # type: ignore[attr-defined]
+            console.advance(frames)
 
     return emulate
 

@@ -14,9 +14,9 @@ from typing import cast
 
 import numpy as np
 
-from actors.config import EnvConfig
-from actors.envs.make import make_env
-from actors.envs.mario.env import SKIP, MarioEnv
+from actors.envs.make import make_env, read_env
+from actors.envs.mario.constants import SKIP
+from actors.envs.mario.env import MarioEnv
 from benchmarks.report import Report
 
 BACKENDS = ("nes_py", "retro")
@@ -53,7 +53,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="measurements of each case; the median is reported (default 5)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()
-    envs = {name: [cast(MarioEnv, make_env(EnvConfig(backend=name))) for _ in range(options.envs)] for name in BACKENDS}
+    configs = {name: read_env({"id": "mario", "backend": name}) for name in BACKENDS}
+    envs = {name: [cast(MarioEnv, make_env(config)) for _ in range(options.envs)] for name, config in configs.items()}
     rates: dict[tuple[str, str], list[float]] = {}
     for run in range(options.runs):
         for case, work in (("emulator", emulate), ("environment", play)):

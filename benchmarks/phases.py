@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.actor import Actor
-from actors.envs.simulators import Separate
+from actors.envs.simulators import EnvsInTurn
 
 PHASES = ("simulator", "wrappers", "forward", "chunker and priorities", "pack and send", "other")
 
@@ -58,7 +58,7 @@ def instrument(actor: Actor, watch: Stopwatch) -> None:
     env = actor._env
     watch.time(env, "step", "wrappers")
     simulators = env._simulators
-    if isinstance(simulators, Separate):
+    if isinstance(simulators, EnvsInTurn):
         for single in simulators._envs:
             console = getattr(single.unwrapped, "console", None)
             if console is not None:  # the emulator alone; what is read out of it is a wrapper's work

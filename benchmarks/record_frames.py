@@ -16,8 +16,8 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 
+from actors.envs.mario.constants import MAX_NOOPS
 from actors.envs.mario.env import MarioEnv
-from actors.envs.wrappers import MAX_NOOPS
 from benchmarks.recording import FRAMES, Recording, load_frames
 from transport.compression import compress
 

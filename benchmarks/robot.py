@@ -230,7 +230,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> Report:
     report, theirs = Report("robot"), list[dict[str, Any]]()
     config, same = bench.config, bench.theirs
     report.notes.append(
-        f"robot:flat in PyBullet, {config.env.tolerance:g} m, all tiers, dense; Headrace: {config.actors.count} actors x "
+        f"robot:flat in PyBullet, {config.env.options.tolerance:g} m, all tiers, dense; Headrace: {config.actors.count} actors x "
         f"{config.actors.envs_per_actor} environments, no evaluator; {PEER}: {ENVS} environments"
     )
     report.notes.append("on both sides: " + ", ".join(f"{name} {value}" for name, value in same.items() if name != "envs"))

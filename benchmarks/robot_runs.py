@@ -185,7 +185,7 @@ class Judge:
 
     def __init__(self, config: RunConfig, episodes: int = EPISODES, arms: int = ARMS) -> None:
         self._seeds = [SEED_OFFSET + k for k in range(arms)]
-        self._env = VectorEnv(config.env, spec_of(config), arms, self._seeds, random_starts=True)
+        self._env = VectorEnv(config.env, spec_of(config), arms, self._seeds, evaluation=True)
         self._share = -(-episodes // arms)
 
     def success_rate(self, act: Act, least: float) -> float:
@@ -232,4 +232,4 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     names += ["hidden", "layers", "log_std"]
     found = {name: getattr(algorithm, name) for name in names}
     found |= {name: getattr(learner, name) for name in ("learning_rate", "adam_epsilon", "max_gradient_norm")}
-    return found | {"tolerance": config.env.tolerance, "minibatch": learner.batch_size // algorithm.minibatches}  # type: ignore[union-attr]
+    return found | {"tolerance": config.env.options.tolerance, "minibatch": learner.batch_size // algorithm.minibatches}  # type: ignore[union-attr]

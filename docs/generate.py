@@ -65,7 +65,7 @@ def shown(value: Any) -> str:
         return "required"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    if isinstance(value, str):
+    if isinstance(value, str | tuple):
         return f"`{value}`" if value else "empty"
     return f"`{number(value)}`" if isinstance(value, int | float) else f"`{value}`"
 
@@ -90,6 +90,7 @@ def table(title: str, prefix: str, kind: type[Struct], level: int = 2) -> str:
 
 
 def page() -> str:
+    from actors.envs.base import builtin_families
     from deploy.config.run import RunConfig
     from learner.algorithms.base import ALGORITHMS, find_algorithm
 
@@ -99,6 +100,12 @@ def page() -> str:
             parts += [table(f"algorithm: {name}", "algorithm.", find_algorithm(name).Config) for name in ALGORITHMS]
         elif is_section(field.type):
             parts.append(table(field.name, f"{field.name}.", field.type))
+        if field.name == "env":
+            parts += [
+                table(f"env: {name}", "env.", family.Options)
+                for name, family in builtin_families().items()
+                if family.Options.__struct_fields__
+            ]
     return "\n".join(parts).rstrip() + "\n"
 
 

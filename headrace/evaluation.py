@@ -43,8 +43,11 @@ def evaluate(
     config = policy.env if env is None or given is not None else EnvConfig(id=reference(env, "env"))
     count = 1 if given is not None else min(ENVIRONMENTS, episodes)
     seeds = [seed + SEED_OFFSET + k for k in range(count)]
-    make = make_env if given is None else lambda config: given
-    worlds = VectorEnv(config, policy.spec, count, seeds, random_starts=True, make=make, most_steps=MOST_STEPS)
+
+    def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
+        return make_env(config, evaluation=evaluation) if given is None else given
+
+    worlds = VectorEnv(config, policy.spec, count, seeds, evaluation=True, make=make, most_steps=MOST_STEPS)
     try:
         _check_same(policy, worlds.example)
         policy.seed(seed + SEED_OFFSET)

@@ -16,7 +16,7 @@ from actors.__main__ import read_settings
 from actors.agent import Agent
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env
+from actors.envs.make import make_env, read_env, without_foreign_options
 from actors.envs.spaces import read_space
 from actors.envs.spec import flatten_observation, leaves, to_env_action
 from actors.evaluation.evaluate import load_policy
@@ -122,7 +122,7 @@ def load(path_or_run: str | os.PathLike[str], best: bool = False) -> Policy:
 def _load_file(path: Path) -> Policy:
     inference, spec, algorithm, metadata = load_exported(path)
     config = msgspec.json.decode(metadata["config"])
-    env = msgspec.convert(config["env"], EnvConfig)
+    env = read_env(config["env"] if "format" in config else without_foreign_options(config["env"]))
     return _policy(spec, algorithm.acting(spec, inference), metadata, metadata.get("spaces", ""), env)
 
 

@@ -28,7 +28,7 @@ OWNERS = {
     "gym_super_mario_bros": ("actors/envs/mario/console.py",),
     "gym": ("actors/envs/mario/console.py",),
     "stable_retro": ("actors/envs/mario/retro_console.py",),
-    "ale_py": ("actors/envs/atari.py",),
+    "ale_py": ("actors/envs/atari/env.py",),
     "pybullet": ("actors/envs/robot/bullet.py",),
     "tensorboard": ("deploy/reporting/tensorboard.py",),
     "matplotlib": ("actors/envs/drawing.py", "actors/evaluation/picture.py"),

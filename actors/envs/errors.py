@@ -1,5 +1,5 @@
-"""What goes wrong with environments that is the user's to mend."""
+"""What is wrong with an environment that its user can fix."""
 
 
 class EnvError(Exception):
-    """One line: what cannot be made, and the fix."""
+    """One line: what cannot be made, why, and the fix."""

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from learner.algorithms.base import Needs
+from actors.envs.make import env_section, make_env, open_family, options_table, read_env, settle
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
 
 if TYPE_CHECKING:
@@ -35,11 +35,10 @@ STEP_SHARE = 0.5  # of the time limit: an environment that is slow makes fewer s
 ORPHAN_GRACE_SECONDS = 5  # how much longer than its limit a child lives whose parent was killed
 
 
-class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the child is to do, on its standard input."""
 
-    config: EnvConfig
-    needs: Needs
+    env: dict[str, Any]  # the env section
     codec: Codec
     report: str
 
@@ -48,31 +47,29 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the child's report."""
 
     phase: str = "import"
-    spec: ExperienceSpec | None = None
-    slowest_seconds: float = 0.0
-    spaces: dict[str, Any] = {}
+    facts: Facts | None = None
     error: str = ""
 
 
-class Tried(NamedTuple):
-    """What the pre-flight has found: the spec, the time of the slowest reset or step (the first reset included), and the
-    environment's spaces as data: {"observation": …, "action": …}."""
+class Facts(msgspec.Struct, frozen=True):
+    """What a run needs to know of its environment."""
 
-    spec: ExperienceSpec
-    slowest_seconds: float
-    spaces: dict[str, Any] = {}
+    spec: ExperienceSpec  # the environment's half: nothing that an algorithm wants of it
+    slowest_seconds: float = 0.0  # of all resets and steps, the first reset included
+    spaces: dict[str, Any] = {}  # {"observation": …, "action": …} as data
+    options: dict[str, Any] = {}  # as the env section of the run is to have them
+    goals: bool = False  # whether it is in the goal form, with a compute_reward
+    goal_complaint: str = ""  # why its compute_reward cannot be used for hindsight; nothing if it can
 
 
 def preflight(
     config: EnvConfig,
     codec: Codec,
-    needs: Needs = Needs(),  # noqa: B008
     command: Sequence[str] = COMMAND,
     environment: Mapping[str, str] | None = None,
-) -> Tried:
-    """Makes, resets and steps the environment in a child, and gives the spec of its experience and how slow it is.
+) -> Facts:
+    """Makes, resets and steps the environment in a child.
 
-    `needs`: what the algorithm wants of it. Hindsight is left out where the environment has no goals.
     `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
     Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
     `config.preflight_seconds` in all.
@@ -80,14 +77,14 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(_Order(config, needs, codec, str(report)))
+        order = msgspec.json.encode(Order(env_section(config), codec, str(report)))
         status = _run_child(command, environment, order, chatter, config.preflight_seconds)
         lines = _read_report(report)
         phase = lines[-1].phase
         if lines[-1].error:
             raise EnvError(lines[-1].error)
-        if lines[-1].spec is not None:
-            return Tried(lines[-1].spec, lines[-1].slowest_seconds, lines[-1].spaces)
+        if lines[-1].facts is not None:
+            return lines[-1].facts
         if status is None:
             limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
             raise EnvError(f"{config.id}: {phase} did not return within {limit}")
@@ -151,7 +148,7 @@ def _last_line(chatter: Path) -> str:
     return f": {said[:300]}" if said else ""
 
 
-def _child(order: _Order) -> None:
+def child(order: Order) -> None:
     """Tries the environment and reports."""
     phase = "import"
     with Path(order.report).open("w", encoding="utf-8") as report:
@@ -162,28 +159,29 @@ def _child(order: _Order) -> None:
             _write(report, _Line(name))
 
         try:
-            tried = _try(order, enter)
-            _write(report, _Line("done", *tried))
+            _write(report, _Line("done", _try(order, enter)))
         except EnvError as error:
             _write(report, _Line(phase, error=str(error)))
         except Exception as error:  # whatever an environment raises is its user's to read, in one line
             message = " ".join(str(error).split())
             where = "" if phase == "import" else f" in {phase}"
-            _write(report, _Line(phase, error=f"{order.config.id}{where}: {type(error).__name__}: {message}"))
+            _write(report, _Line(phase, error=f"{order.env.get('id')}{where}: {type(error).__name__}: {message}"))
 
 
-def _try(order: _Order, enter: Any) -> Tried:
+def _try(order: Order, enter: Any) -> Facts:
     """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
     from actors.envs.checks import check_observation, check_reward
-    from actors.envs.make import make_env
     from actors.envs.spaces import describe_space
-    from actors.envs.spec import experience_spec
+    from actors.envs.spec import experience_spec, has_goals
 
-    name = order.config.id
+    config = read_env(order.env)
+    name = config.id
     enter("make")
-    env = make_env(order.config)
-    spec = experience_spec(env, order.config, order.codec, order.needs)
-    earned: list[tuple[Any, float]] = []  # where hindsight needs it: the observation after each step, and the step's reward
+    config = settle(config)
+    env = make_env(config)
+    spec = experience_spec(env, config, order.codec)
+    goals = has_goals(env, open_family(config))
+    earned: list[tuple[Any, float]] = []  # of a goal environment: the observation after each step, and the step's reward
     env.action_space.seed(0)
     slowest = 0.0
 
@@ -198,7 +196,7 @@ def _try(order: _Order, enter: Any) -> Tried:
         enter("reset")
         check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, 0)))
         enter("step")
-        enough = time.monotonic() + order.config.preflight_seconds * STEP_SHARE
+        enough = time.monotonic() + config.preflight_seconds * STEP_SHARE
         for number in range(STEPS):
             action = _some_action(env, spec, number)
             outcome: Any = timed(partial(env.step, action))
@@ -210,7 +208,7 @@ def _try(order: _Order, enter: Any) -> Tried:
             check_reward(outcome[1])
             if not isinstance(outcome[4], dict):
                 raise EnvError(f"step must give a dict as info, not {type(outcome[4]).__name__}")
-            if spec.goals:
+            if goals:
                 earned.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
                 enter("reset")
@@ -218,19 +216,19 @@ def _try(order: _Order, enter: Any) -> Tried:
                 enter("step")
             if time.monotonic() > enough:
                 break  # slow, but it works
-        if spec.goals:
+        if goals:
             enter("compute_reward")
-            _check_goal_rewards(env, earned)
+        complaint = _goal_complaint(env, earned) if goals else ""
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
     enter("close")
     env.close()
-    return Tried(spec, slowest, spaces)
+    return Facts(spec, slowest, spaces, options_table(config.options), goals, complaint)
 
 
-def _check_goal_rewards(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> None:
-    """Raises EnvError unless compute_reward tells, of all steps at once, what each has given."""
+def _goal_complaint(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> str:
+    """Nothing if compute_reward gives, for all steps at once, what each has given."""
     import numpy as np
 
     from actors.envs.spec import flatten_observation
@@ -238,7 +236,11 @@ def _check_goal_rewards(env: gymnasium.Env, earned: Sequence[tuple[Any, float]])
 
     seen = [flatten_observation(env.observation_space, observation) for observation, _ in earned]
     achieved, desired = (np.stack([values[name] for values in seen]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
-    GoalReward(env).check(achieved, desired, np.array([reward for _, reward in earned]))
+    try:
+        GoalReward(env).check(achieved, desired, np.array([reward for _, reward in earned]))
+    except EnvError as error:
+        return str(error)
+    return ""
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
@@ -272,9 +274,10 @@ def _write(report: TextIO, line: _Line) -> None:
 
 
 if __name__ == "__main__":
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=_Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     if hasattr(signal, "setitimer"):  # SIGALRM ends even a call that never returns to Python
-        signal.setitimer(signal.ITIMER_REAL, order.config.preflight_seconds + ORPHAN_GRACE_SECONDS)
-    _child(order)
+        limit = order.env.get("preflight_seconds", EnvConfig().preflight_seconds)
+        signal.setitimer(signal.ITIMER_REAL, limit + ORPHAN_GRACE_SECONDS)
+    child(order)
     sys.stdout.flush()
     os._exit(0)  # the report is written; a simulator's threads and exit handlers cannot hold the run up

@@ -1,64 +1,34 @@
-"""K simulators behind one step: what a workload that steps many at once offers, and the same for any other environment.
-
-A workload of the first kind has a method `simulators(count)` on its Gymnasium class (snake.py does).
-"""
+"""K Gymnasium environments behind one step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
 
+from actors.envs.base import Outcome, Simulators
 from actors.envs.checks import read_observation
 from actors.envs.spec import to_env_action
 from transport.experience import Column
 
 
-class Outcome(NamedTuple):
-    """What one step of K simulators gave; all arrays are new.
+class EnvsInTurn(Simulators):
+    """Gymnasium environments, stepped one after the other.
 
-    observation[name]: [K, *shape] at rest dtype, the last one where an episode ended. reward: [K] float32. terminated,
-    truncated: [K] bool, never both. score, success: [K] of whatever the workload says, None where it says nothing; both are
-    read where an episode ended. So are group, the name of what an episode is reported with ("" for none), and level, that of the
-    curriculum which it was at (-1 for none); either is empty where a workload has no such thing.
+    Their info may say: is_success; score, the environment's own figure; group and level as in Outcome.
     """
 
-    observation: dict[str, np.ndarray]
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    score: Sequence[Any] | np.ndarray
-    success: Sequence[Any] | np.ndarray
-    group: Sequence[str] = ()
-    level: Sequence[int] | np.ndarray = ()
-
-
-class Simulators(Protocol):
-    """K simulators that nobody but the caller resets."""
-
-    def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode in simulators `where` [M]; None goes on with a simulator's own stream. Gives [M, *shape] by name."""
-
-    def step(self, actions: np.ndarray) -> Outcome:
-        """Steps all by actions [K] of indices or [K, A] of floats."""
-
-    def close(self) -> None:
-        """Frees what is held."""
-
-
-class Separate:
-    """Gymnasium environments, stepped in turn."""
-
     def __init__(
-        self, envs: list[gymnasium.Env], fields: Sequence[Column], start: np.random.Generator | None, beat: Callable[[], None]
+        self,
+        envs: list[gymnasium.Env],
+        fields: Sequence[Column],
+        reset_options: Callable[[], dict[str, Any] | None] = lambda: None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes environments of one kind, and the fields that their observations become. `beat` is called after each one's step.
-
-        `start` draws how long an environment idles first that starts the same way every time (one with `max_noops`).
-        """
-        self._envs, self._fields, self._start, self._beat = envs, fields, start, beat
+        """`fields` are what the observations become. `beat` is called after each environment's step or reset."""
+        self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
         # What a frame or a vector of floats must be in order to rest as it is; None for what needs a second look.
         self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
@@ -70,10 +40,8 @@ class Separate:
         """Starts an episode in environments `where` [M]. Gives [M, *shape] by name. Raises EnvError, as `step` does."""
         observation = self._empty(len(where))
         for row, (k, seed) in enumerate(zip(where, seeds, strict=True)):
-            env, more = self._envs[k], {}
-            if self._start is not None and (most := getattr(env.unwrapped, "max_noops", 0)):
-                more = {"options": {"noops": int(self._start.integers(most + 1))}}
-            seen, _ = env.reset(seed=seed, **more)
+            options = self._reset_options()
+            seen, _ = self._envs[k].reset(seed=seed, **({} if options is None else {"options": options}))
             self._write("reset", row, seen, observation)
             self._beat()
         return observation
@@ -90,9 +58,9 @@ class Separate:
             reward[k], terminated[k], truncated[k] = gain, terminal, bool(cut) and not terminal
             score.append(info.get("score"))
             success.append(info.get("is_success"))
-            told = info.get("group", ""), info.get("level", -1)  # which may mean something else in somebody else's environment
-            group.append(told[0] if isinstance(told[0], str) else "")
-            level.append(told[1] if type(told[1]) is int else -1)
+            own_group, own_level = info.get("group", ""), info.get("level", -1)  # an environment may mean something else by these
+            group.append(own_group if isinstance(own_group, str) else "")
+            level.append(own_level if type(own_level) is int else -1)
             self._beat()
         return Outcome(observation, reward, terminated, truncated, score, success, group, level)
 

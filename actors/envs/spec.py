@@ -12,7 +12,9 @@ import numpy as np
 from gymnasium import spaces
 
 from actors.config import EnvConfig
+from actors.envs.base import EnvironmentFamily
 from actors.envs.errors import EnvError
+from actors.envs.make import open_family
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from transport.experience import (
@@ -38,9 +40,8 @@ OTHER_COLUMNS = frozenset(["action", *(column.name for column in ROW_COLUMNS), H
 
 
 def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: Needs = Needs()) -> ExperienceSpec:  # noqa: B008
-    """Builds the spec of a run from an environment's spaces. Images travel with `codec`, vectors as they are.
-    An environment whose image alone tells its state says so by `default_stack = 1`. Where it has no goals, the algorithm
-    does without hindsight.
+    """Builds the spec of a run from an environment's spaces and what its family declares. Images travel with `codec`, vectors as
+    they are. Where the environment has no goals, the algorithm does without hindsight.
 
     Raises EnvError, with the reason, for spaces that cannot be fields or actions.
     """
@@ -50,23 +51,24 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: 
         images = any(len(field.shape) > 1 for field in fields)
         _check_size(fields)
         stacked = any(isinstance(leaf, spaces.Box) and len(leaf.shape) == 4 for _, leaf in found if is_image(leaf))
-        stack = getattr(env.unwrapped, "default_stack", IMAGE_STACK if images and not stacked else 1)
+        family = open_family(config)
+        stack = family.default_stack or (IMAGE_STACK if images and not stacked else 1)
         half = ExperienceSpec(
             fields,
             _action(env.action_space),
             chunk_length=config.chunk_length or _chunk_length(fields, IMAGE_CHUNK if images else VECTOR_CHUNK),
             stack=config.stack or stack,
         )
-        return join(half, needs if has_goals(env) else msgspec.structs.replace(needs, goals=0))
+        return join(half, needs if has_goals(env, family) else msgspec.structs.replace(needs, goals=0))
     except (SpecError, EnvError) as error:
         raise EnvError(f"{config.id}: {error}") from error
 
 
-def has_goals(env: gymnasium.Env) -> bool:
+def has_goals(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
     """Whether an environment is in the goal form: a Dict of observation, achieved_goal and desired_goal, the goals vectors of
-    floats of one shape, and a compute_reward that tells what reaching one would have earned under another."""
+    floats of one shape, and a compute_reward that says what reaching one would have earned under another."""
     space = env.observation_space
-    if not (isinstance(space, spaces.Dict) and hasattr(env.unwrapped, "compute_reward")):
+    if not isinstance(space, spaces.Dict) or family.compute_reward(env) is None:
         return False
     goals = [space.spaces.get(name) for name in (ACHIEVED_GOAL, DESIRED_GOAL)]
     vectors = all(

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from actors.config import EnvConfig
+from actors.envs.base import Simulators
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env
-from actors.envs.simulators import Separate, Simulators
+from actors.envs.make import make_env, open_family
+from actors.envs.simulators import EnvsInTurn
 from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
     import gymnasium
 
 
+class Make(Protocol):
+    """As make_env."""
+
+    def __call__(self, config: EnvConfig, *, evaluation: bool) -> gymnasium.Env: ...
+
+
 class Episode(NamedTuple):
-    """An episode that has just ended. `score` is the workload's own figure, total_reward where it has none."""
+    """An episode that has just ended. `score` is the environment's own figure, total_reward where it has none."""
 
     env: int
     total_reward: float
     length: int
     score: float
     success: bool | None  # None: the environment does not say
-    group: str = ""  # what it is reported with, as a tier of targets
-    level: int = -1  # of the curriculum that it was at; -1: the full task
+    group: str = ""  # under which it is reported, such as a tier of targets
+    level: int = -1  # the curriculum's, at which it was played; -1: the full task
 
 
 class VectorStep(NamedTuple):
@@ -54,8 +62,8 @@ class VectorEnv:
         spec: ExperienceSpec,
         count: int,
         seeds: Sequence[int],
-        random_starts: bool = False,
-        make: Callable[[EnvConfig], gymnasium.Env] = make_env,
+        evaluation: bool = False,
+        make: Make = make_env,
         most_steps: int = 0,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
@@ -64,9 +72,7 @@ class VectorEnv:
         Episodes are truncated after `most_steps` steps (0: never), whatever the environment says. `beat` is called after the step
         of each where they are stepped in turn: slow ones take longer together than a process may be silent.
 
-        `random_starts` is for evaluation: an environment that starts the same way every time (it has `max_noops`) idles for up
-        to that many frames first, by a generator of its own; one that keeps something for evaluation (it has `evaluation()`) is
-        told to use it; the others are random enough.
+        For `evaluation` they are made and reset as their family says (Setup.evaluation, evaluation_start).
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
@@ -74,19 +80,22 @@ class VectorEnv:
         self.broken = 0  # episodes cut because something in them was not finite
         self._most_steps = most_steps
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
-        start = np.random.default_rng(list(seeds)) if random_starts else None
-        self.example = env = make(config)  # to be asked what it is; nobody but `simulators` steps it
-        # A workload that steps many as one, unless a wrapper is to see each step.
-        together = getattr(env, "simulators", None) if env.unwrapped is env else None
-        envs = [env] if together else [env, *(make(config) for _ in range(count - 1))]
-        for one in envs:
-            if random_starts and (evaluation := getattr(one.unwrapped, "evaluation", None)):
-                evaluation()
-        self._simulators: Simulators = together(count) if together else Separate(envs, spec.fields, start, beat)
+        family = open_family(config)
+        self.example = env = make(config, evaluation=evaluation)  # only `simulators` steps it
+        # Many stepped as one, unless a wrapper is to see each step.
+        together = family.simulators(env, count) if env.unwrapped is env else None
+        self._simulators: Simulators
+        if together is not None:
+            self._simulators = together
+        else:
+            random = np.random.default_rng(list(seeds))
+            options = partial(family.evaluation_start, random) if evaluation else lambda: None
+            envs = [env, *(make(config, evaluation=evaluation) for _ in range(count - 1))]
+            self._simulators = EnvsInTurn(envs, spec.fields, options, beat)
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
         self._length = np.zeros(count, np.int64)
-        self._last: dict[str, np.ndarray] = {}  # what was last to be acted on
+        self._last: dict[str, np.ndarray] = {}  # the observations to act on
 
     def reset(self) -> dict[str, np.ndarray]:
         """Starts an episode everywhere. Gives the observations, [K, *shape] by field name. Raises EnvError, as `step` does."""
@@ -119,8 +128,9 @@ class VectorEnv:
         self._last = seen
         if not len(ended):
             return VectorStep(seen, reward, terminated, truncated, seen, [])
-        told = [(group[k] if len(group) else "", int(level[k]) if len(level) else -1) for k in ended.tolist()]
-        episodes = [self._episode(k, score[k], success[k], *more) for k, more in zip(ended.tolist(), told, strict=True)]
+        groups = [group[k] if len(group) else "" for k in ended.tolist()]
+        levels = [int(level[k]) if len(level) else -1 for k in ended.tolist()]
+        episodes = [self._episode(k, score[k], success[k], groups[i], levels[i]) for i, k in enumerate(ended.tolist())]
         final = {name: np.empty_like(rows) for name, rows in seen.items()}
         for name, rows in self._start(ended).items():
             final[name][ended] = seen[name][ended]
@@ -129,14 +139,14 @@ class VectorEnv:
 
     @property
     def levels(self) -> int:
-        """How many levels the environments' curriculum has; 0: none."""
-        return int(getattr(self._simulators, "levels", 0))
+        """Levels of the environments' curriculum; 0: there is none."""
+        return self._simulators.levels
 
     def set_level(self, level: int) -> None:
         """The curriculum's level of episodes that start from now on. Raises ValueError for one that there is not."""
         if not 0 <= level < self.levels:
             raise ValueError(f"level {level} of {self.levels}")
-        self._simulators.set_level(level)  # type: ignore[attr-defined]
+        self._simulators.set_level(level)
 
     def close(self) -> None:
         """Closes every environment."""
@@ -164,7 +174,7 @@ class VectorEnv:
 
     def _episode(self, k: int, score: Any, success: Any, group: str, level: int) -> Episode:
         total = float(self._total_reward[k])
-        # An environment of somebody else's may mean something by the same keys that is not one number or not one truth.
+        # An environment may mean something else by the same keys: not one number, or not one truth value.
         own = isinstance(score, int | float | np.number) and not np.isnan(score)
-        told = None if success is None else bool(np.all(success))
-        return Episode(k, total, int(self._length[k]), float(score) if own else total, told, group, level)
+        succeeded = None if success is None else bool(np.all(success))
+        return Episode(k, total, int(self._length[k]), float(score) if own else total, succeeded, group, level)

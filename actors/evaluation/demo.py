@@ -14,7 +14,7 @@ import numpy as np
 from actors.__main__ import read_settings
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env
+from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, amount, load_policy, play, read_evaluator
 from learner.weights.checkpoint import CheckpointError
@@ -58,17 +58,17 @@ class Film(gymnasium.Wrapper):
         return np.array(frame, np.uint8)
 
 
-def filmed(config: EnvConfig, show: Callable[[np.ndarray], None]) -> gymnasium.Env:
+def filmed(config: EnvConfig, show: Callable[[np.ndarray], None], evaluation: bool) -> gymnasium.Env:
     """The environment, showing each picture. Raises EnvError."""
-    env = make_env(config, render_mode="rgb_array")
+    env = make_env(config, "rgb_array", evaluation)
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be filmed: its render_mode is {env.render_mode}, not rgb_array")
     return Film(env, show)
 
 
-def watched(config: EnvConfig) -> gymnasium.Env:
+def watched(config: EnvConfig, evaluation: bool) -> gymnasium.Env:
     """The environment in a window of its own. Raises EnvError where it has none."""
-    env = make_env(config, render_mode="human")
+    env = make_env(config, "human", evaluation)
     if env.render_mode != "human":
         raise EnvError(f"{config.id} has no window to watch it in; record it with --video out.mp4")
     return env
@@ -112,10 +112,10 @@ class Recorder:
             self._sink.close()
 
 
-def rate(env: gymnasium.Env) -> float:
+def rate(env: gymnasium.Env, frames_per_step: int) -> float:
     """Steps per second at which the environment looks natural."""
     found = float((env.metadata or {}).get("render_fps") or FRAMES_PER_SECOND)
-    return min(found / getattr(env.unwrapped, "frames_per_step", 1), FASTEST)
+    return min(found / frames_per_step, FASTEST)
 
 
 def run(options: argparse.Namespace) -> list[Episode]:
@@ -126,16 +126,16 @@ def run(options: argparse.Namespace) -> list[Episode]:
     recorder = None
     if options.video is not None:
         probe = make_env(settings.env)
-        recorder = Recorder(video_writer(options.video, rate(probe)))
+        recorder = Recorder(video_writer(options.video, rate(probe, open_family(settings.env).frames_per_step)))
         probe.close()
 
-    def make(config: EnvConfig) -> gymnasium.Env:
+    def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
         if options.headless:
-            return make_env(config)
-        return watched(config) if recorder is None else filmed(config, recorder.show)
+            return make_env(config, evaluation=evaluation)
+        return watched(config, evaluation) if recorder is None else filmed(config, recorder.show, evaluation)
 
     most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
-    env = VectorEnv(settings.env, settings.spec, 1, seeds, random_starts=True, make=make, most_steps=most_steps)
+    env = VectorEnv(settings.env, settings.spec, 1, seeds, evaluation=True, make=make, most_steps=most_steps)
     policy.assign(options.seed, 0, 1, 1)
     played: list[Episode] = []
     try:

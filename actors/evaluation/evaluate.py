@@ -25,7 +25,7 @@ from actors.actor import ActorSettings
 from actors.agent import Agent
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env
+from actors.envs.make import env_section, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
@@ -44,7 +44,7 @@ PROGRESS_SECONDS = 5.0
 def environments(settings: ActorSettings, count: int, most_steps: int, seed_offset: int = SEED_OFFSET) -> VectorEnv:
     """`count` environments to evaluate in, whose episodes are cut after `most_steps`. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
-    return VectorEnv(settings.env, settings.spec, count, seeds, random_starts=True, most_steps=most_steps)
+    return VectorEnv(settings.env, settings.spec, count, seeds, evaluation=True, most_steps=most_steps)
 
 
 def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
@@ -204,7 +204,7 @@ def by_tolerance(settings: ActorSettings, tolerances: list[float], play_with: Ca
     """The brief figures at each tolerance, in metres as typed. Raises EnvError."""
     briefs = {}
     for tolerance in tolerances:
-        other = replace(settings, env=msgspec.structs.replace(settings.env, tolerance=tolerance))
+        other = replace(settings, env=read_env(env_section(settings.env) | {"tolerance": tolerance}))
         briefs[f"{tolerance:g}"] = _brief(play_with(other))
     return briefs
 

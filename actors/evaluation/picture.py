@@ -9,7 +9,7 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.envs.drawing import new_figure, pixels, write_png
-from actors.envs.make import make_env
+from actors.envs.make import make_env, open_family
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
@@ -37,19 +37,19 @@ class _Moment(NamedTuple):
 
 
 def show(config: EnvConfig, path: Path | None = None) -> None:
-    """Prints what a workload says of itself (it has `figures()`), and writes a PNG: its own (`map()`), or what an agent sees.
+    """Prints the figures of an environment's family, and writes a PNG: the family's map, or what an agent sees.
 
     Raises EnvError, or OSError for `path`.
     """
-    env = make_env(config)
-    own = env.unwrapped
-    for line in own.figures() if hasattr(own, "figures") else []:
+    family, env = open_family(config), make_env(config)
+    for line in family.figures(env):
         print(line, flush=True)
-    if path is not None and hasattr(own, "map"):
-        write_png(path, own.map())
-        print(f"the workspace: {path}", flush=True)
+    picture = None if path is None else family.map(env)
     env.close()
-    if path is not None and not hasattr(own, "map"):
+    if path is not None and picture is not None:
+        write_png(path, picture)
+        print(f"the workspace: {path}", flush=True)
+    elif path is not None:
         draw(config, path, MOST_STEPS)
         print(f"what the agent sees: {path}", flush=True)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 
+from actors.envs.make import env_section
 from deploy import runs
 from deploy.children import ROOT, check_actor_python, child_environment, python_command
 from deploy.config import options
@@ -44,8 +45,8 @@ def _other_env(parsed: argparse.Namespace, run: RunDir) -> list[str]:
     changed = options.given(parsed).get("env", {})
     if not changed:
         return []
-    resolve([read_run(run.config), Layer(FLAGS, {"env": changed})])
-    return ["--env", json.dumps(changed)]
+    section = env_section(resolve([read_run(run.config), Layer(FLAGS, {"env": changed})]).env)
+    return ["--env", json.dumps({key: section[key] for key in changed if key in section})]
 
 
 def _with_weights(parsed: argparse.Namespace) -> RunDir:

@@ -18,8 +18,10 @@ from typing import Any
 import msgspec
 import psutil
 
-from actors.envs.make import EnvError, pinned
-from actors.envs.preflight import Tried, preflight
+from actors.envs.base import builtin_name
+from actors.envs.errors import EnvError
+from actors.envs.make import env_section, open_family, options_table
+from actors.envs.preflight import Facts, preflight
 from deploy import runs
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli import access
@@ -32,7 +34,7 @@ from deploy.config.run import RunConfig
 from deploy.reporting.status import Document, algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores
-from learner.algorithms.base import ActionKind, make_algorithm
+from learner.algorithms.base import ActionKind, join, make_algorithm
 from learner.config import LearnerConfig
 from replay.table import capacity
 from replay.table.layout import layout
@@ -128,9 +130,8 @@ def prepare(request: Request) -> Launch:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
     stack = layers(request.flags, request.file, run.config if stopped else None, request.preset)
     config = resolve(stack)
-    if fixed := pinned(config.env):  # whoever reads the run's config.toml later gets the same environment, or is told
-        stack.append(Layer("what --env names", {"env": fixed}))
-        config = resolve(stack)
+    if builtin_name(config.env.id):
+        config = _with_options(stack, options_table(open_family(config.env).pinned()))
     if stopped:
         _check_resume(run, config)
     access.check(run, config)
@@ -139,22 +140,37 @@ def prepare(request: Request) -> Launch:
     _check_precision(config)
     if config.learner.weights and not Path(config.learner.weights).is_file():
         raise ConfigError(f"--learner.weights: there is no file {config.learner.weights}")
-    if config.env.backend == "auto":  # whoever reads the run's config.toml, now or later, plays on the same emulator
-        stack.append(Layer("env.backend auto", {"env": {"backend": _settle_backend(config.deploy.actor_python)}}))
-        config = resolve(stack)
     os.environ.update(child_environment())  # for the device probe
     with _device_probe(config.learner) as probe:
-        spec, slowest_seconds, spaces = _check_environment(config)
+        facts = _check_environment(config)
         device = _probed(probe)
     on_gpu = device["device"] != "cpu"
-    config = fit_rollouts(settle_threads(settle_patience(resolve(stack, on_gpu, spec), slowest_seconds), spec, on_gpu), spec)
+    spec = _with_algorithm(facts, config)
+    config = _with_options(stack, facts.options, on_gpu, spec)
+    config = fit_rollouts(settle_threads(settle_patience(config, facts.slowest_seconds), spec, on_gpu), spec)
     _check_spec(run, config, spec, stopped)
     shortages = find_shortages(config, spec, run)
     if shortages:
         raise NoSpace("; ".join(shortages))
     if little := find_little_disk(config, spec, run):
         print(little, flush=True)
-    return Launch(run, config, spec, spaces, stopped, request.fresh)
+    return Launch(run, config, spec, facts.spaces, stopped, request.fresh)
+
+
+def _with_options(stack: list[Layer], options: Tree, on_gpu: bool = False, spec: ExperienceSpec | None = None) -> RunConfig:
+    """The configuration with the options of its environment as the run's config.toml is to have them."""
+    stack.append(Layer("what --env names", {"env": options}))
+    return resolve(stack, on_gpu, spec)
+
+
+def _with_algorithm(facts: Facts, config: RunConfig) -> ExperienceSpec:
+    """The run's spec: the environment's, and what the algorithm wants besides. Raises ConfigError."""
+    wanted = needs(config, facts.spec)
+    if wanted.goals and not facts.goals:
+        wanted = msgspec.structs.replace(wanted, goals=0)
+    if wanted.goals and facts.goal_complaint:
+        raise ConfigError(f"{config.env.id}: {facts.goal_complaint}")
+    return join(facts.spec, wanted)
 
 
 def settle_patience(config: RunConfig, slowest_seconds: float) -> RunConfig:
@@ -216,17 +232,6 @@ def _check_resume(run: RunDir, config: RunConfig) -> None:
         raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
 
 
-def _settle_backend(python: str) -> str:
-    """The emulator that env.backend auto means to the interpreter of the actors."""
-    command, environment = python_command("actors.envs.mario.backend", python=python), child_environment(python)
-    try:
-        asked = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-        asked.check_returncode()
-    except (OSError, subprocess.SubprocessError):
-        raise ConfigError("--env.backend auto: the actors' Python does not say what it has; name nes_py or retro") from None
-    return asked.stdout.strip()
-
-
 def _check_device_name(name: str) -> None:
     if name.partition(":")[0] not in DEVICES:
         raise ConfigError(f"--device: no device is called {name!r}; {nearest(name, DEVICES)}")
@@ -244,17 +249,17 @@ def _check_precision(config: RunConfig) -> None:
         raise ConfigError(f"--actors.precision: {said[-1]}")
 
 
-def _check_environment(config: RunConfig) -> Tried:
+def _check_environment(config: RunConfig) -> Facts:
     print(f"checking {config.env.id} … ", end="", flush=True)
     began, python = time.monotonic(), config.deploy.actor_python
     try:
         command, environment = python_command("actors.envs.preflight", python=python), child_environment(python)
-        tried = preflight(config.env, config.replay.codec, needs(config), command, environment)
+        facts = preflight(config.env, config.replay.codec, command, environment)
     except BaseException:
         print("failed", flush=True)
         raise
-    print(f"ok: {describe_spec(tried.spec)}, {time.monotonic() - began:.1f} s", flush=True)
-    return tried
+    print(f"ok: {describe_spec(facts.spec)}, {time.monotonic() - began:.1f} s", flush=True)
+    return facts
 
 
 @contextmanager
@@ -393,11 +398,12 @@ def check_env(env_id: str, picture: Path | None) -> None:
     # In a child: this needs the simulator and an image library.
     code = (
         "import pathlib, sys, msgspec\n"
-        "from actors.config import EnvConfig; from actors.envs.make import EnvError; from actors.evaluation.picture import show\n"
-        "try: show(msgspec.json.decode(sys.argv[1], type=EnvConfig), *map(pathlib.Path, sys.argv[2:]))\n"
+        "from actors.envs.make import EnvError, read_env; from actors.evaluation.picture import show\n"
+        "try: show(read_env(msgspec.json.decode(sys.argv[1])), *map(pathlib.Path, sys.argv[2:]))\n"
         "except (EnvError, OSError) as error: sys.exit(str(error))"
     )
-    command = [sys.executable, "-P", "-c", code, msgspec.json.encode(config.env).decode(), *([str(picture)] if picture else [])]
+    section = msgspec.json.encode(env_section(config.env)).decode()
+    command = [sys.executable, "-P", "-c", code, section, *([str(picture)] if picture else [])]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.envs.make import EnvError, known_envs
+from actors.envs.base import FACTORY, REGISTERED, builtin_families
+from actors.envs.errors import EnvError
 from deploy import runs
 from deploy.children import ROOT
 from deploy.cli import access, children, doctor, experience, launch
-from deploy.config import options
+from deploy.config import environment, options
 from deploy.config.errors import ConfigError
 from deploy.config.layers import load_run_config
 from deploy.config.presets import presets
@@ -24,7 +25,7 @@ from deploy.reporting import logs, status
 from deploy.supervision import service
 from transport.experience import SpecError
 from transport.messages import MOST_ACTORS, Message, Scale, Scaling, Stop, Stopping
-from transport.names import nearest
+from transport.names import find, nearest
 from transport.run_dir import RunDir
 from transport.sockets.channel import Client
 from transport.sockets.keys import OPERATOR
@@ -191,6 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return DONE
         if not typed[0].startswith("-") and typed[0] not in commands:
             raise ConfigError(f"unknown command {typed[0]!r}; {nearest(typed[0], commands)}")
+        if {"-h", "--help"} & set(typed) and typed[0] in commands:
+            environment.add_help(commands[typed[0]], typed)
         parsed = options.parse(parser, typed, flags_of)
         return int(parsed.execute(parsed))
     except (ConfigError, EnvError, SpecError) as error:
@@ -377,11 +380,13 @@ def show_envs(parsed: argparse.Namespace) -> int:
         return DONE
     if parsed.picture:
         raise ConfigError("--picture needs --check ENV")
-    for name, about in known_envs().items():
-        print(f"{name:<12} {about}")
-    print(
-        "Besides: any registered Gymnasium id (CartPole-v1; ALE/Pong-v5 with the usual preprocessing), or package.module:factory"
-    )
+    families = builtin_families()
+    for name, family in families.items():
+        print(f"{name:<12} {family.about}")
+        for line in options.option_lines(family.Options):
+            print(f"{'':<12}   {line}")
+    for reference in (REGISTERED, FACTORY):
+        print(find(reference, {}, "environment").about)
     return DONE
 
 

@@ -9,16 +9,12 @@ from typing import get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from actors.config import EnvConfig
 from deploy.config.algorithm import takes_rollouts
 from deploy.config.files import as_tree, lookup
 from deploy.config.run import RunConfig
 from transport.names import FIXED
 
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
-
-# Options of the environment that a resumed run may change: which simulator of one game or arm, and how hard its tasks are.
-FREE_ON_RESUME = ("preflight_seconds", "backend", "tolerance", "tier", "curriculum")
 
 
 def is_address(text: str) -> bool:
@@ -62,12 +58,10 @@ def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:
 
 def fixed_keys(config: RunConfig) -> list[str]:
     """The keys that a resumed run must keep, because its weights were made for them: those marked FIXED in any section."""
-    env = [f"env.{name}" for name in EnvConfig.__struct_fields__ if name not in FREE_ON_RESUME]
-    sections = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(RunConfig)}
-    structs = {name: section for name, section in sections.items() if isinstance(section, Struct)}
-    structs["algorithm"] = config.algorithm.options
-    marked = [f"{name}.{field}" for name, section in structs.items() for field in fixed_fields(type(section))]
-    return [*env, "algorithm.name", *marked]
+    sections = [(field.name, getattr(config, field.name)) for field in msgspec.structs.fields(RunConfig)]
+    sections += [("env", config.env.options), ("algorithm", config.algorithm.options)]
+    structs = [(name, type(section)) for name, section in sections if isinstance(section, Struct)]
+    return ["algorithm.name", *(f"{name}.{field}" for name, kind in structs for field in fixed_fields(kind))]
 
 
 def fixed_fields(section: type[Struct]) -> list[str]:

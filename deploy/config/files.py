@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from actors.envs.make import env_section, without_foreign_options
 from deploy.config import renamed
 from deploy.config.errors import ConfigError
 from deploy.config.run import RunConfig
@@ -49,7 +50,12 @@ def read_run(path: Path) -> Layer:
     values = read_toml(path)
     number = values.pop("format", 1)
     _check_format(path, number)
-    return Layer(str(path), values if number == renamed.FORMAT else renamed.migrated(values))
+    if number == renamed.FORMAT:
+        return Layer(str(path), values)
+    values = renamed.migrated(values)
+    if isinstance(values.get("env"), dict):
+        values["env"] = without_foreign_options(values["env"])
+    return Layer(str(path), values)
 
 
 def _check_format(path: Path, number: object) -> None:
@@ -65,7 +71,7 @@ def _check_format(path: Path, number: object) -> None:
 def as_tree(config: RunConfig) -> Tree:
     """The configuration as tables: the options of a named thing beside its name."""
     tree: Tree = msgspec.to_builtins(config)
-    return tree | {"algorithm": config.algorithm.flat()}
+    return tree | {"env": env_section(config.env), "algorithm": config.algorithm.flat()}
 
 
 def write_config(config: RunConfig) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from actors.config import EnvConfig
-from deploy.config import algorithm, renamed
+from deploy.config import algorithm, environment, renamed
 from deploy.config.checks import validate
 from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, read_file, read_run
@@ -48,14 +48,19 @@ def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
     return None
 
 
-def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec | None = None) -> RunConfig:
+def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec | None = None, written: bool = False) -> RunConfig:
     """Merges the layers over the algorithm's defaults for an environment (`spec`, once it is known) and device, and these
-    over the built-in ones. Raises ConfigError with one line about the first thing wrong."""
+    over the built-in ones. `written`: by a run, so that nobody's package is needed to check its environment.
+
+    Raises ConfigError with one line about the first thing wrong.
+    """
     given: Tree = {}
     for layer in stack:
         for values in (layer.values, layer.on_gpu if on_gpu else {}):
             given = merge(given, values)
+    env_options = environment.options_of(given, written)
     defaults = msgspec.to_builtins(RunConfig())
+    defaults["env"] = environment.known_keys(given, env_options)
     defaults["algorithm"] = algorithm.known_keys(given)
     own = Layer(f"algorithm {algorithm.algorithm_name(given)}", algorithm.defaults(given, spec, on_gpu))
     for layer in (own, *stack):
@@ -63,7 +68,8 @@ def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec |
             _refuse_unknown(values, defaults, layer.origin, "")
     tree = merge(merge(defaults, own.values), given)
     try:
-        config = msgspec.convert(tree | {"algorithm": algorithm.read(tree["algorithm"])}, RunConfig)
+        named = {"env": environment.joined(tree["env"], env_options), "algorithm": algorithm.read(tree["algorithm"])}
+        config = msgspec.convert(tree | named, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
     complaints = validate(config)
@@ -78,6 +84,8 @@ def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None
             raise ConfigError(f"{origin}: {prefix}{key} = {value!r} is no longer taken: {reason}")
         if key not in known and (new := renamed.new_name(f"{prefix}{key}")):
             raise ConfigError(f"{origin}: {prefix}{key} is called {new} now")
+        if key not in known and prefix == "env.":
+            raise ConfigError(environment.unknown_key(str(known["id"]), key, known, origin))
         if key not in known:
             where = f"table [{prefix[:-1]}]" if prefix else "the top level"
             raise ConfigError(f"{origin}: unknown key {prefix}{key} in {where}; {nearest(key, known)}")
@@ -102,4 +110,4 @@ def _explain(message: str, tree: Tree, stack: Sequence[Layer]) -> str:
 
 def load_run_config(path: Path) -> RunConfig:
     """Reads a run's config.toml. Raises ConfigError."""
-    return resolve([read_run(path)])
+    return resolve([read_run(path)], written=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import UnionType
 from typing import Any, NoReturn
 
 import msgspec
@@ -13,6 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo
 
 from actors.config import ActorsConfig, EnvConfig
+from actors.envs.base import builtin_families
 from deploy.config import renamed
 from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.errors import ConfigError
@@ -31,6 +34,10 @@ SHORT = {
 }
 UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 UNITS_BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9}
+
+
+class Text(str):
+    """The value of a flag that was typed, of a type that is known later."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -121,7 +128,10 @@ def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "") -> 
         elif isinstance(kind, type) and issubclass(kind, Struct):
             group = parser.add_argument_group(entry.name, (kind.__doc__ or "").split("\n")[0])
             for inner in msgspec.structs.fields(kind):
-                _add(group, f"{entry.name}.{inner.name}", inner)
+                if inner.name != "options":
+                    _add(group, f"{entry.name}.{inner.name}", inner)
+            if entry.name == "env":
+                _add_families(parser)
         else:
             _add(general, entry.name, entry)
 
@@ -130,8 +140,45 @@ def add_env_options(parser: argparse.ArgumentParser) -> None:
     """Adds `--env.field` for what may be otherwise than it was in training."""
     group = parser.add_argument_group("env", "another task than that of training, for the same policy; default: as in the run")
     for inner in msgspec.structs.fields(EnvConfig):
-        if inner.name not in SEEN_BY_THE_NETWORK:
+        if inner.name not in (*SEEN_BY_THE_NETWORK, "options"):
             _add(group, f"env.{inner.name}", inner, "the run's")
+    _add_families(parser, "the run's")
+
+
+def add_options_of(parser: argparse.ArgumentParser, env_id: str, options: type[Struct]) -> None:
+    """Adds the options of one environment, for its help."""
+    group = parser.add_argument_group(f"env {env_id}")
+    for field in msgspec.structs.fields(options):
+        _add_text(group, f"env.{field.name}", [("", field)], "needed" if field.required else "")
+
+
+def _add_families(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """One group for each built-in family; an option that several have comes once. Which type it has is known with --env."""
+    having: dict[str, list[tuple[str, FieldInfo]]] = {}
+    families = builtin_families()
+    for name, family in families.items():
+        for field in msgspec.structs.fields(family.Options):
+            having.setdefault(field.name, []).append((name, field))
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for field_name, owners in having.items():
+        first = owners[0][0]
+        if first not in groups:
+            about = (families[first].Options.__doc__ or "").split("\n")[0]
+            groups[first] = parser.add_argument_group(f"env {first}", about)
+        _add_text(groups[first], f"env.{field_name}", owners, default)
+
+
+def _add_text(group: argparse._ArgumentGroup, path: str, owners: list[tuple[str, FieldInfo]], default: str) -> None:
+    """Adds a flag whose value is read when its environment is known."""
+    told = [(name, _about(field), default or _shown(field.default)) for name, field in owners]
+    each = [f"{name}: {about} (default: {value})" for name, about, value in told] if len(told) > 1 else []
+    text = "; ".join(each) or f"{told[0][1]} (default: {told[0][2]})"
+    kind = _plain(owners[0][1].type)
+    options: dict[str, Any] = {"nargs": "?", "const": Text("true")} if kind is bool else {}
+    metavar = reader(path, kind, _choices(owners))[1]
+    group.add_argument(
+        "--" + path.replace("_", "-"), dest=path, type=Text, metavar=metavar, help=text.replace("%", "%%"), **options
+    )
 
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
@@ -173,28 +220,60 @@ def _plain(kind: Any) -> Any:
     return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
 
 
+def option_lines(options: type[Struct]) -> list[str]:
+    """A line for each option of an environment."""
+    fields = msgspec.structs.fields(options)
+    return [f"--env.{field.name.replace('_', '-'):<11} {_about(field)} (default: {_shown(field.default)})" for field in fields]
+
+
+def _about(entry: FieldInfo) -> str:
+    return next((meta.description for meta in typing.get_args(entry.type)[1:] if isinstance(meta, Meta)), None) or ""
+
+
 def _add(group: argparse._ArgumentGroup, path: str, entry: FieldInfo, default: str = "", choices: tuple[str, ...] = ()) -> None:
     kind = _plain(entry.type)
-    about = next((meta.description for meta in typing.get_args(entry.type)[1:] if isinstance(meta, Meta)), None) or ""
-    text = f"{about} (default: {default or _shown(entry.default)})".replace("%", "%%")
-    options: dict[str, Any] = {"dest": path, "default": None, "help": text}
+    text = f"{_about(entry)} (default: {default or _shown(entry.default)})".replace("%", "%%")
+    read, metavar = reader(path, kind, choices)
+    options: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}
+    names = [SHORT[path]] if path in SHORT else []
+    group.add_argument(*names, "--" + path.replace("_", "-"), dest=path, type=read, metavar=metavar, help=text, **options)
+
+
+def reader(path: str, kind: Any, choices: tuple[str, ...] = ()) -> tuple[Callable[[str], Any], str]:
+    """What makes a value of this type of a text, as an argparse type, and the word for it in the help."""
+    kind = _plain(kind)
+    if typing.get_origin(kind) in (typing.Union, UnionType):  # X | None
+        kind = _plain(typing.get_args(kind)[0])
+    if typing.get_origin(kind) is tuple:
+        read, metavar = reader(path, typing.get_args(kind)[0])
+        return lambda text: [read(part) for part in text.split(",") if part], f"{metavar},…"
     if typing.get_origin(kind) is typing.Literal:
         values = choices or typing.get_args(kind)
-        options |= {"type": _choice(values), "metavar": "{" + ",".join(filter(None, values)) + "}"}
-    elif kind is bool:
-        options |= {"type": SWITCH, "metavar": "true|false", "nargs": "?", "const": True}
-    elif path.endswith("_seconds"):
-        options |= {"type": DURATION, "metavar": "TIME"}
-    elif path.endswith("_bytes"):
-        options |= {"type": BYTES, "metavar": "BYTES"}
-    elif kind is int:
-        options |= {"type": COUNT, "metavar": "N"}
-    elif kind is float:
-        options |= {"type": NUMBER, "metavar": "X"}
-    else:
-        options["metavar"] = "TEXT"
-    names = [SHORT[path]] if path in SHORT else []
-    group.add_argument(*names, "--" + path.replace("_", "-"), **options)
+        return _choice(values), "{" + ",".join(filter(None, values)) + "}"
+    if kind is bool:
+        return SWITCH, "true|false"
+    if kind in (int, float) and path.endswith("_seconds"):
+        return DURATION, "TIME"
+    if kind in (int, float) and path.endswith("_bytes"):
+        return BYTES, "BYTES"
+    known: dict[Any, tuple[Callable[[str], Any], str]] = {int: (COUNT, "N"), float: (NUMBER, "X"), Any: (_any_value, "VALUE")}
+    return known.get(kind, (str, "TEXT"))
+
+
+def _any_value(text: str) -> Any:
+    """What TOML would read, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def read_text(path: str, kind: Any, text: str) -> Any:
+    """The value of a flag whose type was not known when it was parsed. Raises ConfigError."""
+    try:
+        return reader(path, kind)[0](text)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"--{path.replace('_', '-')}: {error}") from None
 
 
 def _choice(known: Sequence[str]) -> Callable[[str], str]:
@@ -211,6 +290,8 @@ def _choice(known: Sequence[str]) -> Callable[[str], str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if value == () or value is None:
+        return "none"
     return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else repr(value)
 
 
@@ -239,8 +320,13 @@ def normalised(arguments: Sequence[str]) -> list[str]:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str], flags_of: Callable[[str], set[str]]) -> argparse.Namespace:
-    """Parses; an unknown flag is a ConfigError that names the nearest of `flags_of(command)`."""
-    options, unknown = parser.parse_known_args(normalised(arguments))
+    """Parses; an unknown flag is a ConfigError that names the nearest of `flags_of(command)`.
+
+    Where a command takes options of environments, it takes any: which there are is known when the environment is.
+    """
+    arguments, others = _split(normalised(arguments), flags_of)
+    options, unknown = parser.parse_known_args(arguments)
+    vars(options).update(others)
     for text in unknown:
         if text.startswith("-"):
             flag = text.partition("=")[0]
@@ -269,3 +355,20 @@ def typed_algorithm(arguments: Sequence[str], settings_of_run: Callable[[str], P
     if found.run and (settings := settings_of_run(found.run)).is_file():
         layers.append(read_run(settings))
     return next((str(name) for layer in layers if (name := lookup(layer.values, "algorithm.name"))), "")
+
+
+def _split(arguments: Sequence[str], flags_of: Callable[[str], set[str]]) -> tuple[list[str], dict[str, Text]]:
+    """Takes `--env.X VALUE` out where X is no flag of the command: the rest, and {"env.X": VALUE}."""
+    known = flags_of(arguments[0]) if arguments and arguments[0][:1] not in ("", "-") else set[str]()
+    rest, others = list[str](), dict[str, Text]()
+    words = list(arguments)
+    while words:
+        flag, equals, value = words[0].partition("=")
+        if "--env" not in known or not flag.startswith("--env.") or flag in known:
+            rest.append(words.pop(0))
+            continue
+        words.pop(0)
+        if not equals:
+            value = words.pop(0) if words and not words[0].startswith("--") else "true"
+        others[flag.removeprefix("--").replace("-", "_")] = Text(value)
+    return rest, others

@@ -18,7 +18,7 @@ STEPS = 400
 @needs_atari
 @pytest.mark.parametrize("skip", [2, 4])
 def test_frames_rewards_and_ends_are_those_of_gymnasiums_preprocessing(skip: int) -> None:
-    ours = make_env(EnvConfig(id="ALE/Breakout-v5", skip=skip))
+    ours = make_env(EnvConfig(id="ALE/Breakout-v5", options={"skip": skip}))
     theirs = gymnasium.wrappers.AtariPreprocessing(gymnasium.make("ALE/Breakout-v5", frameskip=1), frame_skip=skip)
     random = np.random.default_rng(0)
     one, other = ours.reset(seed=3)[0], theirs.reset(seed=3)[0]

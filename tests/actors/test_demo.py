@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
-from actors.envs.make import make_env
+from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.demo import Film, main
 from learner.algorithms.dqn.config import DqnConfig
@@ -53,8 +53,8 @@ def make_run(path: Path, env_id: str) -> RunDir:
     run.create()
     env, algorithm = EnvConfig(id=env_id), DqnConfig(hidden=8)
     spec = experience_spec(make_env(env), env, "none")
-    sections = {"env": env, "algorithm": algorithm, "actors": ActorsConfig()}
-    run.config.write_text(tomli_w.dumps({"seed": 1} | {name: msgspec.to_builtins(section) for name, section in sections.items()}))
+    sections = {"env": env_section(env), "algorithm": algorithm, "actors": ActorsConfig()}
+    run.config.write_text(tomli_w.dumps({"seed": 1} | msgspec.to_builtins(sections)))
     run.spec.write_bytes(write_spec(spec))
     metadata = {"policy_version": "3", "spec_digest": spec.digest}
     checkpoint.write(run.latest, dict(q_network(spec, algorithm).state_dict()), metadata)

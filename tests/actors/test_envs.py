@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, known_envs, make_env
+from actors.envs.base import builtin_families
+from actors.envs.make import EnvError, make_env
 from actors.envs.spec import experience_spec, to_env_action
 from actors.envs.vector import VectorEnv, VectorStep
 from actors.evaluation.picture import draw
@@ -27,7 +28,7 @@ EVERY = [
     pytest.param(EnvConfig(id="snake"), id="snake"),
     pytest.param(EnvConfig(id="snake:dim=6,starting_blocks=2", max_episode_steps=9), id="small snake"),
     pytest.param(EnvConfig(id="robot", max_episode_steps=12), id="robot", marks=needs_robot),
-    pytest.param(EnvConfig(id="robot:flat", backend="kinematic", max_episode_steps=12), id="kinematic robot"),
+    pytest.param(EnvConfig(id="robot:flat", max_episode_steps=12, options={"backend": "kinematic"}), id="kinematic robot"),
     pytest.param(EnvConfig(id=f"{TOYS}:Camera"), id="image"),
     pytest.param(EnvConfig(id=f"{TOYS}:Rover"), id="dict"),
 ]
@@ -218,8 +219,8 @@ def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
         (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
         (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
         (EnvConfig(id=f"{TOYS}:not_an_env"), ["gave a object, not a gymnasium.Env"]),
-        (EnvConfig(id="CartPole-v1", skip=4), ["env.skip", "only mario and ALE/"]),
-        (EnvConfig(id="CartPole-v1", actions="simple"), ["env.actions", "only mario"]),
+        (EnvConfig(id="CartPole-v1", options={"skip": 4}), ["env.skip", "only mario and ALE/"]),
+        (EnvConfig(id="CartPole-v1", options={"actions": "simple"}), ["env.actions", "only mario"]),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: EnvConfig, words: list[str]) -> None:
@@ -241,8 +242,9 @@ def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkey
     assert extra in str(refusal.value)
 
 
-def test_every_short_name_has_a_line_about_it() -> None:
-    assert {"mario", "snake"} <= set(known_envs()) and all(known_envs().values())
+def test_every_built_in_family_has_a_line_about_it() -> None:
+    families = builtin_families()
+    assert {"mario", "robot", "snake", "ALE/…"} == set(families) and all(family.about for family in families.values())
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "snake", f"{TOYS}:Camera", f"{TOYS}:Rover"])

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from actors.actor import ActorSettings
 from actors.config import ActorsConfig, EnvConfig
-from actors.envs.make import make_env
+from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
 from actors.evaluation import evaluate
@@ -100,9 +100,8 @@ def run_dir(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "mine")
     run.create()
     settings = make_settings("Balance")
-    sections = {"env": settings.env, "algorithm": ALGORITHM, "actors": settings.actors}
-    document = {"seed": 1} | {name: msgspec.to_builtins(section) for name, section in sections.items()}
-    run.config.write_text(tomli_w.dumps(document))
+    sections = {"env": env_section(settings.env), "algorithm": ALGORITHM, "actors": settings.actors}
+    run.config.write_text(tomli_w.dumps({"seed": 1} | msgspec.to_builtins(sections)))
     run.spec.write_bytes(write_spec(settings.spec))
     return run
 

@@ -15,7 +15,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env
-from actors.envs.wrappers import FrameShrinker, noop_frames
+from actors.envs.mario.frames import FrameShrinker, noop_frames
 
 if TYPE_CHECKING:
     from actors.envs.mario.env import MarioEnv
@@ -124,7 +124,7 @@ def test_making_it_prints_nothing() -> None:
 def test_the_action_sets_never_pause_the_game(name: str, size: int) -> None:
     from actors.envs.mario.console import BUTTONS
 
-    env = make_env(EnvConfig(id="mario", actions=name))
+    env = make_env(EnvConfig(id="mario", options={"actions": name}))
     assert env.action_space.n == size  # type: ignore[attr-defined]
     assert not any(press & (BUTTONS["start"] | BUTTONS["select"]) for press in env._presses)  # type: ignore[attr-defined]
     env.close()
@@ -133,7 +133,7 @@ def test_the_action_sets_never_pause_the_game(name: str, size: int) -> None:
 @needs_mario
 def test_an_unknown_action_set_is_refused() -> None:
     with pytest.raises(EnvError, match="mario has right, simple, complex"):
-        make_env(EnvConfig(id="mario", actions="all"))
+        make_env(EnvConfig(id="mario", options={"actions": "all"}))
 
 
 @needs_mario
@@ -231,7 +231,7 @@ def test_going_back_costs_only_time_and_the_same_ground_is_not_paid_twice(env: M
 
 @needs_mario
 def test_a_pipe_to_a_bonus_room_and_back_pays_no_more_than_the_cap() -> None:
-    env = make_env(EnvConfig(id="mario", actions="complex"))
+    env = make_env(EnvConfig(id="mario", options={"actions": "complex"}))
     env.reset()
     for digit in ONTO_THE_PIPE:
         before = env.step(int(digit))[4]
@@ -281,7 +281,7 @@ def test_a_warp_to_another_level_is_a_success(env: MarioEnv) -> None:
 
 @needs_mario
 def test_standing_still_is_truncated_after_300_steps() -> None:
-    env = make_env(EnvConfig(id="mario", skip=1))
+    env = make_env(EnvConfig(id="mario", options={"skip": 1}))
     env.reset()
     ends = [env.step(0)[2:4] for _ in range(300)]
     assert ends[-1] == (False, True)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, make_env
-from actors.envs.mario import backend, retro_console
+from actors.envs.make import EnvError, make_env, settle
 from actors.envs.mario import env as mario
+from actors.envs.mario import family, retro_console
 from actors.envs.mario.console import Console
 from actors.envs.mario.env import MarioEnv
 from actors.envs.spec import experience_spec
@@ -39,7 +39,7 @@ MUSIC = (0xF4, 0x7B1, *range(0xFB, 0x100))
 
 def make(stage: str, backend: str, actions: str = "", max_steps: int = 0) -> MarioEnv:
     """Mario on one of the emulators."""
-    config = EnvConfig(id=f"mario:{stage}", backend=backend, actions=actions, max_episode_steps=max_steps)  # type: ignore[arg-type]
+    config = EnvConfig(id=f"mario:{stage}", max_episode_steps=max_steps, options={"backend": backend, "actions": actions})
     return cast(MarioEnv, make_env(config))
 
 
@@ -181,7 +181,7 @@ def test_consoles_of_one_process_do_not_disturb_one_another() -> None:
 @needs_mario
 @needs_retro
 def test_an_actors_environments_take_turns_in_the_emulator() -> None:
-    config = EnvConfig(backend="retro")
+    config = EnvConfig(id="mario", options={"backend": "retro"})
     single = make("1-1", "retro")
     vector = VectorEnv(config, experience_spec(single, config, "none", Needs(n_step=3)), 8, range(8))
     first = vector.reset()["observation"]
@@ -199,7 +199,7 @@ def in_a_process(code: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-MAKE = "from actors.config import EnvConfig; from actors.envs.make import make_env; make_env(EnvConfig(backend='retro')).reset()"
+MAKE = "from actors.envs.make import make_env, read_env; make_env(read_env({'id': 'mario', 'backend': 'retro'})).reset()"
 
 
 @needs_mario
@@ -226,10 +226,12 @@ def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 
 def test_auto_is_retro_where_it_is_installed_and_nes_py_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec, settled in ((None, "nes_py"), (object(), "retro")):
-        monkeypatch.setattr(backend, "find_spec", lambda name, spec=spec: spec)
-        assert [backend.settled(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
+        monkeypatch.setattr(family, "find_spec", lambda name, spec=spec: spec)
+        assert [family.emulator(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
+        kept = [settle(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
+        assert kept == [settled, "", "retro"]
 
 
 def test_other_environments_have_no_emulator_to_choose() -> None:
     with pytest.raises(EnvError, match="env.backend: only mario"):
-        make_env(EnvConfig(id="snake", backend="retro"))
+        make_env(EnvConfig(id="snake", options={"backend": "retro"}))

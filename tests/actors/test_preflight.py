@@ -14,8 +14,6 @@ from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env
 from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
-from learner.algorithms.base import Needs
-from tests.transport.columns import scalars
 
 TOYS = "tests.actors.toy_envs"
 
@@ -23,9 +21,9 @@ TOYS = "tests.actors.toy_envs"
 @pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Rover", f"{TOYS}:Chatty"])
 def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> None:
     config = EnvConfig(id=name)
-    tried = preflight(config, "lz4", Needs(n_step=3, columns=scalars("log_prob")))
-    assert tried.spec == experience_spec(make_env(config), config, "lz4", Needs(n_step=3, columns=scalars("log_prob")))
-    assert 0 < tried.slowest_seconds < config.preflight_seconds
+    facts = preflight(config, "lz4")
+    assert facts.spec == experience_spec(make_env(config), config, "lz4")
+    assert 0 < facts.slowest_seconds < config.preflight_seconds
 
 
 def test_the_slowest_reset_or_step_is_told() -> None:
@@ -42,7 +40,7 @@ def test_the_slowest_reset_or_step_is_told() -> None:
         ("WrongShape", "step gave observation of shape (4,); its observation_space says (3,)"),
         ("NotFinite", "step gave observation with a value that is not finite"),
         ("NotFiniteReward", "it must be one finite number"),
-        ("Camra", "has no Camra (did you mean Camera?)"),
+        ("Camra", "has no Camra; did you mean Camera?"),
     ],
 )
 def test_a_bad_environment_is_one_line_that_names_the_phase(name: str, message: str) -> None:

@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 import actors.envs.robot.registration  # noqa: F401
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env, pinned
+from actors.envs.make import make_env, open_family
 from actors.envs.robot import rewards
 from actors.envs.robot.env import ReachEnv
 from actors.envs.robot.motion import STEP_SECONDS
@@ -71,7 +71,7 @@ def test_registering_imports_no_simulator() -> None:
 @either
 @pytest.mark.parametrize(("form", "size"), [("robot", 24), ("robot:flat", 36)])
 def test_an_arm_alone_is_one_of_many(form: str, size: int, backend: str) -> None:
-    env = make_env(EnvConfig(id=form, backend=backend))  # type: ignore[arg-type]
+    env = make_env(EnvConfig(id=form, options={"backend": backend}))
     made = env.unwrapped.simulators(3)  # type: ignore[attr-defined]
     seen = made.reset(np.arange(3), [5, 9, 7])
     observation, _ = env.reset(seed=9)
@@ -274,13 +274,14 @@ def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], words: s
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (EnvConfig(id="robot:goal", backend="kinematic"), "two forms, robot (goals) and robot:flat"),
-        (EnvConfig(id="robot", backend="retro"), "robot has pybullet, kinematic, not retro"),
-        (EnvConfig(id="mario", backend="kinematic"), "mario has nes_py, retro, auto, not kinematic"),
-        (EnvConfig(id="snake", tier="easy"), "env.tier: only robot has it; snake does not"),
-        (EnvConfig(id="CartPole-v1", curriculum=True), "env.curriculum: only robot has it"),
-        (EnvConfig(id="robot", skip=2), "env.skip: only mario and ALE/… have it"),
-        (EnvConfig(id="robot", backend="kinematic", arm="0" * 32), "has changed since the run began"),
+        (EnvConfig(id="robot", options={"tolerance": 1.0}), "env.tolerance: Expected float < 1.0"),
+        (EnvConfig(id="robot:goal", options={"backend": "kinematic"}), "two forms, robot (goals) and robot:flat"),
+        (EnvConfig(id="robot", options={"backend": "retro"}), "robot has pybullet, kinematic, not retro"),
+        (EnvConfig(id="mario", options={"backend": "kinematic"}), "mario has nes_py, retro, auto, not kinematic"),
+        (EnvConfig(id="snake", options={"tier": "easy"}), "env.tier: only robot has it; snake does not"),
+        (EnvConfig(id="CartPole-v1", options={"curriculum": True}), "env.curriculum: only robot has it"),
+        (EnvConfig(id="robot", options={"skip": 2}), "env.skip: only mario and ALE/… have it"),
+        (EnvConfig(id="robot", options={"backend": "kinematic", "arm": "0" * 32}), "has changed since the run began"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(config: EnvConfig, words: str) -> None:
@@ -290,23 +291,22 @@ def test_options_that_do_not_fit_are_refused(config: EnvConfig, words: str) -> N
 
 
 def test_quantising_what_has_no_bounds_is_refused() -> None:
-    config = EnvConfig(id="robot:flat", backend="kinematic", quantise=True)
+    config = EnvConfig(id="robot:flat", quantise=True, options={"backend": "kinematic"})
     with pytest.raises(EnvError, match="finite bounds"):
         experience_spec(make_env(config), config, "none")
 
 
 def test_a_run_keeps_its_arm_and_is_told_when_the_file_has_changed(tmp_path: Path) -> None:
     path = arms.written(tmp_path, arms.own_text())
-    begun = EnvConfig(id="robot", backend="kinematic", urdf=str(path))
-    kept = pinned(begun)
-    assert kept["urdf"] == str(path)
-    config = EnvConfig(id="robot", backend="kinematic", urdf=kept["urdf"], arm=kept["arm"])
+    begun = EnvConfig(id="robot", options={"backend": "kinematic", "urdf": str(path)})
+    kept = open_family(begun).pinned()
+    assert kept.urdf == str(path)
+    config = EnvConfig(id="robot", options=kept)
     make_env(config).close()
     path.write_text(arms.own_text().replace("0.330", "0.331"))
-    assert pinned(config) == kept
+    assert open_family(config).pinned() == kept
     with pytest.raises(EnvError, match=r"arm.urdf has changed since the run began, .*--fresh$"):
         make_env(config)
-    assert pinned(EnvConfig(id="snake")) == {}
 
 
 @either
@@ -328,7 +328,7 @@ def vector(config: EnvConfig, count: int, **options: Any) -> VectorEnv:
 
 @either
 def test_episodes_tell_their_tier_and_how_near_they_came(backend: str) -> None:
-    env = vector(EnvConfig(id="robot", backend=backend, max_episode_steps=5), 8)  # type: ignore[arg-type]
+    env = vector(EnvConfig(id="robot", max_episode_steps=5, options={"backend": backend}), 8)
     env.reset()
     episodes = [episode for _ in range(5) for episode in env.step(np.zeros((8, 6), np.float32)).episodes]
     assert len(episodes) == 8 and {episode.group for episode in episodes} <= set(TIERS)
@@ -337,8 +337,8 @@ def test_episodes_tell_their_tier_and_how_near_they_came(backend: str) -> None:
 
 
 def test_the_curriculums_level_is_set_from_outside_and_told_of_every_episode() -> None:
-    env = vector(EnvConfig(id="robot", backend="kinematic", curriculum=True, max_episode_steps=1), 64)
-    assert env.levels == 5 and vector(EnvConfig(id="robot", backend="kinematic"), 1).levels == 0
+    env = vector(EnvConfig(id="robot", max_episode_steps=1, options={"backend": "kinematic", "curriculum": True}), 64)
+    assert env.levels == 5 and vector(EnvConfig(id="robot", options={"backend": "kinematic"}), 1).levels == 0
     env.reset()
     still = np.zeros((64, 6), np.float32)
     assert {episode.level for episode in env.step(still).episodes} == {-1, 0}
@@ -350,7 +350,9 @@ def test_the_curriculums_level_is_set_from_outside_and_told_of_every_episode() -
 
 
 def test_evaluation_uses_held_out_targets() -> None:
-    env = vector(EnvConfig(id="robot", backend="kinematic", max_episode_steps=1, curriculum=True), 16, random_starts=True)
+    env = vector(
+        EnvConfig(id="robot", max_episode_steps=1, options={"backend": "kinematic", "curriculum": True}), 16, evaluation=True
+    )
     known = ReachEnv(backend="kinematic").targets
     held_out = {row.tobytes() for row in known.positions[known.training :]}
     assert env.levels == 0
@@ -362,12 +364,12 @@ def test_a_wrapper_sees_every_step() -> None:
     from actors.evaluation.demo import Film
 
     shown: list[np.ndarray] = []
-    config = EnvConfig(id="robot:flat", backend="kinematic", max_episode_steps=3)
+    config = EnvConfig(id="robot:flat", max_episode_steps=3, options={"backend": "kinematic"})
 
-    def make(config: EnvConfig) -> gymnasium.Env:
-        return Film(make_env(config, render_mode="rgb_array"), shown.append)
+    def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
+        return Film(make_env(config, "rgb_array", evaluation), shown.append)
 
-    env = vector(config, 1, random_starts=True, make=make)
+    env = vector(config, 1, evaluation=True, make=make)
     env.reset()
     for _ in range(3):
         step = env.step(np.ones((1, 6), np.float32))

@@ -12,7 +12,7 @@ from actors.chunker import Chunker
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
-from actors.envs.preflight import _child, _Line, _Order, _read_report
+from actors.envs.preflight import Order, _Line, _read_report, child
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
@@ -119,7 +119,7 @@ def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> N
 def report(folder: Path, name: str, **settings: float) -> _Line:
     """The last word of the pre-flight's child, here without a process of its own."""
     path = folder / "report"
-    _child(_Order(EnvConfig(id=f"{TOYS}:{name}", **settings), Needs(n_step=3), "lz4", str(path)))  # type: ignore[arg-type]
+    child(Order({"id": f"{TOYS}:{name}"} | settings, "lz4", str(path)))
     return _read_report(path)[-1]
 
 
@@ -137,12 +137,12 @@ def test_it_is_refused_before_launch_in_one_line_that_says_why(name: str, tmp_pa
 
 @pytest.mark.parametrize("name", [*WORK, "Chatty", "Talker"])
 def test_what_works_passes_the_pre_flight(name: str, tmp_path: Path) -> None:
-    assert report(tmp_path, name).spec is not None
+    assert report(tmp_path, name).facts is not None
 
 
 def test_a_slow_one_makes_fewer_steps_in_the_pre_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_ENV_SECONDS", "0.3")
-    assert report(tmp_path, "Slow", preflight_seconds=1.0).spec is not None  # twenty steps would take six seconds
+    assert report(tmp_path, "Slow", preflight_seconds=1.0).facts is not None  # twenty steps would take six seconds
 
 
 def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be() -> None:

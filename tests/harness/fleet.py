@@ -14,7 +14,7 @@ import torch
 from torch.nn import Linear, Sequential
 
 from actors.config import ActorsConfig, EnvConfig
-from actors.envs.make import make_env
+from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -46,8 +46,14 @@ class Fleet:
         self.run_dir = RunDir(path)
         self.run_dir.create()
         self.algorithm = DqnConfig(n_step=n_step, hidden=8, epsilon_base=0.0)
-        sections = {"env": env, "actors": actors, "replay": replay, "algorithm": self.algorithm, "learner": LearnerConfig()}
-        document = {"seed": 0, "total_steps": 0} | {name: msgspec.to_builtins(section) for name, section in sections.items()}
+        sections = {
+            "env": env_section(env),
+            "actors": actors,
+            "replay": replay,
+            "algorithm": self.algorithm,
+            "learner": LearnerConfig(),
+        }
+        document = {"seed": 0, "total_steps": 0} | msgspec.to_builtins(sections)
         self.run_dir.config.write_text(tomli_w.dumps(document))
         self.spec = experience_spec(
             make_env(env), env, replay.codec, msgspec.structs.replace(self.algorithm.needs, n_step=n_step, unit=unit)

@@ -21,13 +21,12 @@ import gymnasium
 import numpy as np
 
 from actors.envs.errors import EnvError
-from actors.envs.mario.backend import settled
 from actors.envs.mario.console import BUTTONS, Console, open_console, presses
+from actors.envs.mario.constants import SKIP
+from actors.envs.mario.frames import FrameShrinker, noop_frames
 from actors.envs.mario.retro_console import open_retro
-from actors.envs.wrappers import MAX_NOOPS, FrameShrinker, noop_frames
 
 SIZE = 84
-SKIP = 4
 HUD_ROWS = 32
 STALLED_STEPS = 300
 MAX_STEPS = 4_500
@@ -72,15 +71,14 @@ class MarioEnv(gymnasium.Env):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}
     render_mode = "rgb_array"
-    max_noops = MAX_NOOPS  # the emulator is deterministic: idle frames are all that can tell two evaluations apart
 
-    def __init__(self, stage: str = "", actions: str = "", skip: int = 0, max_steps: int = 0, backend: str = "") -> None:
+    def __init__(self, stage: str = "", actions: str = "", skip: int = 0, max_steps: int = 0, backend: str = "nes_py") -> None:
         """Puts the game into a console and plays to the level's start. Raises EnvError for what there is not."""
         self._level = parse_stage(stage)
         self._skip = skip or SKIP
         self._max_steps = max_steps or MAX_STEPS
         self._presses = presses(actions or "simple")
-        self.console: Console = open_retro() if settled(backend) == "retro" else open_console()
+        self.console: Console = open_retro() if backend == "retro" else open_console()
         self._shrink = FrameShrinker(240, 256, HUD_ROWS, SIZE)
         self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
@@ -125,11 +123,6 @@ class MarioEnv(gymnasium.Env):
     def render(self) -> np.ndarray:  # type: ignore[override]
         """Gives the whole screen [240, 256, 3] RGB uint8, the frame that the last observation was made of."""
         return cv2.cvtColor(self.console.frame, cv2.COLOR_BGRA2RGB)
-
-    @property
-    def frames_per_step(self) -> int:
-        """Emulator frames that a step holds its buttons for."""
-        return self._skip
 
     def close(self) -> None:
         """Frees the emulator; again is no error."""

@@ -52,8 +52,10 @@ class ReachEnv(gymnasium.Env):
         curriculum: bool = False,
         max_steps: int = 0,
         render_mode: str | None = None,
+        evaluation: bool = False,
     ) -> None:
-        """`urdf`: a file, empty for the LR Mate 200iD. `max_steps` truncates an episode; 0: 100 dense, 50 sparse.
+        """`urdf`: a file, empty for the LR Mate 200iD. `max_steps` truncates an episode; 0: 100 dense, 50 sparse. In evaluation
+        targets are those held out, unmoved, and there is no curriculum.
 
         Raises EnvError, in one line, for what cannot be.
         """
@@ -76,7 +78,7 @@ class ReachEnv(gymnasium.Env):
         self.render_mode = render_mode
         self._reward, self._tolerance, self._flat, self._backend = reward, tolerance, flat, backend
         self._task, self._curriculum, self._max_steps = full_task(tier, tolerance), curriculum, max_steps
-        self._evaluation = False
+        self._evaluation = evaluation
         self._made: ReachSimulators | None = None
         self.action_space = spaces.Box(-1.0, 1.0, (len(self.arm.joints),), np.float32)
         self.observation_space: spaces.Space = (
@@ -84,10 +86,6 @@ class ReachEnv(gymnasium.Env):
             if flat
             else spaces.Dict({"observation": _box(OBSERVED), "achieved_goal": _box(GOAL), "desired_goal": _box(GOAL)})
         )
-
-    def evaluation(self) -> None:
-        """From the next simulators on, targets are those held out, unmoved, and the curriculum is left aside."""
-        self._evaluation = True
 
     def simulators(self, count: int) -> ReachSimulators:
         """`count` arms for the same task, stepped as one. Raises EnvError."""

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from actors.envs.base import Outcome, Simulators
 from actors.envs.robot import rewards
 from actors.envs.robot.draws import Draws
 from actors.envs.robot.kinematics import Kinematics
 from actors.envs.robot.motion import STEP_SECONDS, Arms
 from actors.envs.robot.targets import TIERS
-from actors.envs.simulators import Outcome
 
 SPEED_SHARE = 0.3
 HOLD = 3
@@ -29,7 +29,7 @@ NEAR_METRES = 0.05  # the distance at which the flat form's last part is half of
 OBSERVED, GOAL, FLAT = 24, 3, 36  # entries of the goal form's parts, and of the flat form
 
 
-class ReachSimulators:
+class ReachSimulators(Simulators):
     """K arms behind one step, as actors/envs/simulators.py wants them."""
 
     def __init__(

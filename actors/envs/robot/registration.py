@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gymnasium
 
-IDS = {"headrace/FanucReach-v0": "robot", "headrace/FanucReachFlat-v0": "robot:flat"}
+from actors.envs.robot.family import REGISTERED
 
-for _id, _name in IDS.items():  # the time limit is the environment's own
-    gymnasium.register(_id, "actors.envs.robot.env:ReachEnv", kwargs={"flat": _name == "robot:flat"})
+for _id, _form in REGISTERED.items():  # the time limit is the environment's own
+    gymnasium.register(_id, "actors.envs.robot.env:ReachEnv", kwargs={"flat": _form == "flat"})

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from actors.envs.base import Outcome, Simulators
 from actors.envs.errors import EnvError
-from actors.envs.simulators import Outcome
 
 REACH = 6  # cells that are seen to each side of the head
 WIDTH = 2 * REACH + 1
@@ -78,7 +78,7 @@ def _known() -> str:
     return "write snake:8 or snake:" + ",".join(f"{name}={value}" for name, value in Rules()._asdict().items())
 
 
-class SnakeBoards:
+class SnakeBoards(Simulators):
     """K boards. Each draws from a stream of its own, which neither the other boards nor their number touch."""
 
     def __init__(self, count: int, rules: Rules, max_steps: int = 0) -> None:
@@ -218,7 +218,6 @@ class SnakeEnv(gymnasium.Env):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     render_mode = "rgb_array"
-    default_stack = 1  # one observation tells all there is to know
 
     def __init__(self, rules: Rules = Rules(), max_steps: int = 0) -> None:  # noqa: B008  # a tuple
         """`max_steps` truncates an episode; 0: never."""

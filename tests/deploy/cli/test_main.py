@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError
-from actors.envs.preflight import Tried
+from actors.envs.make import EnvError, options_table, settle
+from actors.envs.preflight import Facts
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import launch
@@ -49,7 +49,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: Tried(SPEC, 0.1))
+    monkeypatch.setattr(launch, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle(config).options)))
     monkeypatch.setattr(launch, "_device_probe", lambda *asked: open(os.devnull))
     monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
     monkeypatch.setattr(cli.service, "Service", Service)
@@ -158,7 +158,7 @@ def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixtu
 
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: Tried(continuous, 0.1))
+    monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: Facts(continuous))
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
     assert status == 2 and not Service.made
     assert "has 1 continuous action, and --algo dqn has no continuous actions: --algo ppo or sac" in error
@@ -225,7 +225,7 @@ def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
 
 def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "own_cores", lambda: list(range(9)))
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: Tried(IMAGES, 0.1))
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: Facts(IMAGES))
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]
     assert load_run_config(run.config).learner.threads == config.learner.threads == 5
@@ -250,7 +250,7 @@ def test_a_log_that_may_fill_the_disk_is_told_and_the_run_starts(
 ) -> None:
     disk = type("Usage", (), {"free": 201_000_000})
     monkeypatch.setattr(launch.shutil, "disk_usage", lambda path: disk)
-    assert cli.main(["up"]) == 0 and "note: replay's log may grow by 7 MB" in capsys.readouterr().out and Service.made
+    assert cli.main(["up"]) == 0 and "note: replay's log may grow by 8 MB" in capsys.readouterr().out and Service.made
     assert cli.main(["up", "--fresh", "--replay.durable", "false"]) == 0 and "note:" not in capsys.readouterr().out
 
 
@@ -314,7 +314,7 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--algorithm.hidden", "7")
     assert status == 2 and "algorithm.hidden (128, now 7)" in error and "--fresh" in error
     other = ExperienceSpec(SPEC.fields, Categorical(3), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: Tried(other, 0.1))
+    monkeypatch.setattr(launch, "preflight", lambda *arguments: Facts(other))
     status, error = refused(capsys, "up", "--env", "CartPole-v1")
     assert status == 2 and "recorded other experience" in error and "--fresh" in error
 
@@ -324,8 +324,8 @@ def test_backend_auto_is_written_as_what_it_stood_for_and_may_change_on_resume()
     assert cli.main(["up", "--env.backend", "auto"]) == 0
     assert cli.main(["up", "--resume"]) == 0
     assert cli.main(["up", "--resume", "--env.backend", "nes_py"]) == 0
-    assert [config.env.backend for _, config, _ in Service.made] == [stood_for, stood_for, "nes_py"]
-    assert load_run_config(Service.made[0][0].config).env.backend == "nes_py"
+    assert [config.env.options.backend for _, config, _ in Service.made] == [stood_for, stood_for, "nes_py"]
+    assert load_run_config(Service.made[0][0].config).env.options.backend == "nes_py"
 
 
 def test_a_run_that_has_done_its_steps_is_not_resumed_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:

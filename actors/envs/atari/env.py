@@ -16,7 +16,6 @@ import gymnasium
 from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
 SIZE = 84
-SKIP = 4
 
 
 class AtariEnv(AtariPreprocessing):
@@ -36,11 +35,6 @@ class AtariEnv(AtariPreprocessing):
         self.game_over = terminated = ale.game_over(with_truncation=False)
         return self._get_obs(), float(reward), terminated, ale.game_truncated(), {"lives": ale.lives()}
 
-    @property
-    def frames_per_step(self) -> int:
-        """Emulator frames that a step holds its action for."""
-        return int(self.frame_skip)
-
 
 def make_atari(env_id: str, skip: int, max_episode_steps: int, **options: Any) -> gymnasium.Env:
     """Makes `ALE/NAME-v5`; `options` are those of gymnasium.make. Raises ImportError without ale-py, gymnasium.error.Error."""
@@ -50,5 +44,5 @@ def make_atari(env_id: str, skip: int, max_episode_steps: int, **options: Any) -
     gymnasium.register_envs(ale_py)
     cv2.setNumThreads(1)  # a frame is too small to share out, and the cores belong to other actors
     game = gymnasium.make(env_id, frameskip=1, obs_type="grayscale", **options)
-    env: gymnasium.Env = AtariEnv(game, frame_skip=skip or SKIP, screen_size=SIZE)
+    env: gymnasium.Env = AtariEnv(game, frame_skip=skip, screen_size=SIZE)
     return TimeLimit(env, max_episode_steps) if max_episode_steps else env

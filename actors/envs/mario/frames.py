@@ -1,4 +1,4 @@
-"""Small pieces between a simulator's frame and an agent's observation."""
+"""From an emulator's frame to an agent's observation, and the idle frames of a random start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-MAX_NOOPS = 30  # the usual bound of a random start
+from actors.envs.mario.constants import MAX_NOOPS
 
 
 class FrameShrinker:

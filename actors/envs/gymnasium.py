@@ -1,0 +1,178 @@
+"""Environments that Gymnasium knows by an id, and those that a factory makes. Gymnasium is imported when one is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import warnings
+from collections.abc import Callable
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from actors.envs import options
+from actors.envs.base import FAMILIES, EnvironmentFamily, Setup, builtin_name
+from actors.envs.errors import EnvError
+from transport.names import UnknownName, find
+
+if TYPE_CHECKING:
+    import gymnasium
+
+T = TypeVar("T")
+# The packages behind an environment that may be missing, and what to install for them.
+EXTRAS = {
+    "nes_py": "headrace[mario]",
+    "gym_super_mario_bros": "headrace[mario]",
+    "stable_retro": "headrace[retro]",
+    "pybullet": "headrace[robot]",
+    "ale_py": "headrace[atari]",
+    "pygame": "gymnasium[classic-control]",
+    "Box2D": "gymnasium[box2d]",
+    "mujoco": "gymnasium[mujoco]",
+}
+
+
+class Registered(EnvironmentFamily):
+    """An id of Gymnasium's registry; its options are the keyword arguments of what it registers."""
+
+    about = "any registered Gymnasium id, such as CartPole-v1; options: its keyword arguments (--env.continuous true)"
+
+    @classmethod
+    def options_type(cls, env_id: str) -> type[Struct]:
+        def look() -> type[Struct]:
+            import gymnasium
+
+            spec = gymnasium.spec(env_id)
+            entry = spec.entry_point
+            call = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+            return options.signature_options(call, spec.kwargs) if callable(call) else cls.Options
+
+        return made_by_gymnasium(env_id, look)
+
+    def make(self, setup: Setup) -> gymnasium.Env:
+        def build() -> gymnasium.Env:
+            import gymnasium
+
+            more = options.given(self.options)
+            if setup.render_mode is not None:
+                more["render_mode"] = setup.render_mode
+            if setup.max_episode_steps:
+                more["max_episode_steps"] = setup.max_episode_steps  # replaces the registered one
+            # The pre-flight has checked, at no cost per step.
+            return gymnasium.make(self.env_id, disable_env_checker=True, **more)
+
+        return made_by_gymnasium(self.env_id, build)
+
+
+class Factory(EnvironmentFamily):
+    """A function or class of anyone's module that makes an environment."""
+
+    about = "package.module:factory, a function or class that makes an environment; options: its parameters (--env.size 12)"
+
+    @classmethod
+    def options_type(cls, env_id: str) -> type[Struct]:
+        factory = find_factory(env_id)
+        return struct_parameter(factory) or options.signature_options(factory, {})
+
+    def make(self, setup: Setup) -> gymnasium.Env:
+        import gymnasium
+
+        factory = find_factory(self.env_id)
+        env = factory(self.options) if struct_parameter(factory) else factory(**options.given(self.options))
+        if not isinstance(env, gymnasium.Env):
+            raise EnvError(f"{self.env_id}: gave a {type(env).__name__}, not a gymnasium.Env")
+        if setup.max_episode_steps:
+            env = gymnasium.wrappers.TimeLimit(env, setup.max_episode_steps)
+        return env
+
+
+def find_foreign(env_id: str) -> type[EnvironmentFamily]:
+    """The family of `package.module:Name`: Name itself, or that of factories, or of the ids that the module registers.
+    Raises EnvError."""
+    found = find_factory(env_id, or_registered=True)
+    if found is None:
+        return Registered
+    return found if isinstance(found, type) and EnvironmentFamily in found.__mro__ else Factory
+
+
+def find_factory(env_id: str, or_registered: bool = False) -> Any:
+    """What a module holds under a name; None for an id of Gymnasium's that it registers, if that will do. Raises EnvError."""
+    module_name, name = env_id.split(":")[:2]
+    try:
+        found = find(f"{module_name}:{name}", {}, "environment")
+    except UnknownName as error:
+        if isinstance(error.__cause__, ImportError):
+            raise EnvError(missing_package(env_id, error.__cause__)) from error
+        if or_registered and _registers(module_name, name):
+            return None
+        raise EnvError(str(error)) from error
+    if not callable(found):
+        raise EnvError(f"{env_id}: {name} cannot be called; name a function or class that makes the environment")
+    return found
+
+
+def struct_parameter(factory: Callable[..., Any]) -> type[Struct] | None:
+    """The struct of options that a factory takes whole, if it does."""
+    found = getattr(factory, "Options", None)
+    if found is None and (hints := options.hints(factory)):
+        first = next(iter(signature(factory).parameters), "")
+        found = hints.get(first)
+    return found if isinstance(found, type) and issubclass(found, Struct) else None
+
+
+def _registers(module_name: str, name: str) -> bool:
+    import gymnasium
+
+    importlib.import_module(module_name)
+    return name in gymnasium.registry
+
+
+def made_by_gymnasium(env_id: str, make: Callable[[], T]) -> T:
+    """What `make` gives, with Gymnasium's errors and those of missing packages as EnvError of one line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's advice on newer versions is not for a run's log
+        try:
+            import gymnasium
+        except ImportError as error:
+            raise EnvError(missing_package(env_id, error)) from error
+        try:
+            return make()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise EnvError(missing_package(env_id, error)) from error
+        except gymnasium.error.Error as error:
+            if env_id.rpartition(":")[2] in gymnasium.registry:
+                raise EnvError(f"{env_id}: {_one_line(error)}") from error
+            near = _nearest(env_id, [*FAMILIES, *gymnasium.registry])
+            raise EnvError(f"unknown environment {env_id!r}{near}; headrace envs lists them") from error
+        except ImportError as error:
+            raise EnvError(missing_package(env_id, error)) from error
+
+
+def missing_package(env_id: str, error: Exception) -> str:
+    """The line for an import that failed."""
+    missing = ((error.name or "") if isinstance(error, ImportError) and error.name else str(error)).lower()
+    for package in EXTRAS:
+        if package.lower() in missing:
+            return install_hint(env_id, package)
+    module = env_id.partition(":")[0]
+    if ":" in env_id and not builtin_name(env_id) and missing and f"{module}.".lower().startswith(f"{missing}."):
+        return f"{env_id}: no module {module!r} in {os.getcwd()} or among the installed packages"
+    return f"{env_id} cannot be imported: {_one_line(error)}"
+
+
+def install_hint(env_id: str, package: str) -> str:
+    """The line for a package that is not installed."""
+    return f"{env_id} needs {package}, which is not installed: pip install '{EXTRAS[package]}'"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """A suggestion to append to a message, or nothing."""
+    lower = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.6)
+    return f" (did you mean {' or '.join(lower[match] for match in close)}?)" if close else ""
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

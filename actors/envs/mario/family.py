@@ -1,0 +1,64 @@
+"""Mario's options, and how a level is made."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from actors.envs.base import EnvironmentFamily, Setup, variant
+from actors.envs.mario.constants import MAX_NOOPS, SKIP
+from transport.names import FIXED
+
+if TYPE_CHECKING:
+    import gymnasium
+    import numpy as np
+
+
+class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """Super Mario Bros."""
+
+    actions: Annotated[str, Meta(description="set of actions: right, simple, complex; empty: simple", extra=FIXED)] = ""
+    skip: Annotated[int, Meta(ge=0, le=60, description="emulator frames per step; 0: 4", extra=FIXED)] = 0
+    backend: Annotated[
+        Literal["", "nes_py", "retro", "auto"],
+        Meta(description="emulator: nes_py, retro (four times as fast), auto (retro where installed); empty: nes_py"),
+    ] = ""
+
+
+class Mario(EnvironmentFamily):
+    """mario, or mario:WORLD-STAGE."""
+
+    about = "Super Mario Bros. 1-1, 84x84 grey; mario:WORLD-STAGE for another level (worlds 1-8, stages 1-4)"
+    Options = MarioOptions
+    options: MarioOptions
+
+    def make(self, setup: Setup) -> gymnasium.Env:
+        from actors.envs.mario.env import MarioEnv
+
+        options = self.options
+        backend = emulator(options.backend)
+        return MarioEnv(variant(self.env_id), options.actions, self.frames_per_step, setup.max_episode_steps, backend)
+
+    def settled(self) -> MarioOptions:
+        # nes_py is the default although retro is faster: what a run does must not depend on what else is installed.
+        if self.options.backend != "auto":
+            return self.options
+        return msgspec.structs.replace(self.options, backend=emulator("auto"))
+
+    def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
+        # The emulator is deterministic: idle frames are all that distinguishes two evaluations.
+        return {"noops": int(random.integers(MAX_NOOPS + 1))}
+
+    @property
+    def frames_per_step(self) -> int:
+        return self.options.skip or SKIP
+
+
+def emulator(backend: str) -> Literal["nes_py", "retro"]:
+    """What env.backend means to this interpreter: `auto` is retro where stable-retro is installed."""
+    if backend == "auto":
+        return "retro" if find_spec("stable_retro") else "nes_py"
+    return "retro" if backend == "retro" else "nes_py"

@@ -1,0 +1,208 @@
+"""Options of environments that are not known beforehand: of a factory, of a registered id, of a family in anyone's module.
+
+A factory's options are its parameters, typed by their annotations or defaults; or the fields of a struct, which is its attribute
+`Options` or the annotation of its first parameter, and is then passed whole.
+
+The command line needs names, types, bounds and help of such options without importing their module, which may import a
+simulator, hang or crash, and may be installed for the actors' interpreter alone. So another process describes them:
+`python -m actors.envs.options ENV_ID` prints the description.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from actors.config import EnvConfig
+from actors.envs.base import builtin_name, find_family
+from actors.envs.errors import EnvError
+from transport.names import FIXED
+
+COMMAND = (sys.executable, "-m", "actors.envs.options")
+DESCRIBE_SECONDS = 120.0  # importing a simulator takes seconds, and many on a busy machine
+PLAIN: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "any": Any}
+NOT_OPTIONS = frozenset(["self", "render_mode", *EnvConfig.__struct_fields__])  # parameters of other names than an option's
+BOUNDS = ("ge", "gt", "le", "lt")
+
+
+class Option(Struct, frozen=True, omit_defaults=True):
+    """One option as data: what JSON can say of a field."""
+
+    name: str
+    kind: Literal["bool", "int", "float", "str", "any"] = "any"
+    choices: tuple[str, ...] = ()
+    many: bool = False  # a list of them
+    required: bool = False
+    default: Any = None
+    description: str = ""
+    bounds: dict[str, float] = {}
+    fixed: bool = True  # a resumed run must keep it
+
+
+class Description(Struct, frozen=True):
+    """What the describing process prints: the options, or one line that says why there are none."""
+
+    options: tuple[Option, ...] = ()
+    error: str = ""
+
+
+def options_type(env_id: str, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None) -> type[Struct]:
+    """The struct of an environment's options, for a process that must not import its module.
+
+    `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
+    Raises EnvError.
+    """
+    if builtin_name(env_id):
+        return find_family(env_id).Options
+    return _ask(env_id, tuple(command), None if environment is None else tuple(environment.items()))
+
+
+def describe(options: type[Struct]) -> tuple[Option, ...]:
+    """The fields of a struct as data."""
+    described = []
+    for field in msgspec.structs.fields(options):
+        default = field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        described.append(_option(field.name, field.type, default, default is msgspec.NODEFAULT))
+    return tuple(described)
+
+
+def struct_of(name: str, options: Iterable[Option]) -> type[Struct]:
+    """The struct that is described. Converted back into a table it holds what differs from the defaults."""
+    return msgspec.defstruct(
+        name, [_field(option) for option in options], frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+    )
+
+
+def signature_options(call: Callable[..., Any], defaults: Mapping[str, Any]) -> type[Struct]:
+    """The struct of what `call` may be given by name; `defaults` stand in for those of its signature."""
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError):  # written in C
+        parameters = []
+    hinted = hints(call)
+    options = []
+    for parameter in parameters:
+        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if by_name and parameter.name not in NOT_OPTIONS:
+            default = defaults.get(parameter.name, parameter.default)
+            option = _option(parameter.name, hinted.get(parameter.name, Any), default, default is parameter.empty)
+            options.append(msgspec.structs.replace(option, fixed=True))
+    return struct_of(getattr(call, "__name__", "Options"), options)
+
+
+def given(options: Struct) -> dict[str, Any]:
+    """What differs from the defaults, by name."""
+    fields = msgspec.structs.fields(options)
+    values = {field.name: getattr(options, field.name) for field in fields}
+    return {field.name: values[field.name] for field in fields if field.required or values[field.name] != field.default}
+
+
+def _option(name: str, annotation: Any, default: Any, required: bool) -> Option:
+    """An option by its annotation; by its default where that is no plain type."""
+    kind, metas = annotation, list[Any]()
+    if typing.get_origin(kind) is Annotated:
+        kind, *metas = typing.get_args(kind)
+    meta = next((one for one in metas if isinstance(one, Meta)), Meta())
+    about: dict[str, Any] = {
+        "required": required,
+        "default": None if required else _data(default),
+        "description": meta.description or "",
+        "bounds": {bound: value for bound in BOUNDS if (value := getattr(meta, bound)) is not None},
+        "fixed": bool((meta.extra or {}).get("fixed")),
+    }
+    if typing.get_origin(kind) in (typing.Union, UnionType):  # X | None
+        kinds = [one for one in typing.get_args(kind) if one is not NoneType]
+        kind = kinds[0] if len(kinds) == 1 else Any
+    many = typing.get_origin(kind) in (list, tuple)
+    if many:
+        kind = next(iter(typing.get_args(kind)), Any)
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return Option(name, "str", choices, many, **about)
+    of_default = type(default) if not many else None
+    named: Any = next((word for word, plain in PLAIN.items() if kind is plain and kind is not Any), None)
+    named = named or next((word for word, plain in PLAIN.items() if of_default is plain), "any")
+    return Option(name, named, (), many, **about)
+
+
+def _field(option: Option) -> Any:
+    """(name, type, default) for msgspec.defstruct."""
+    kind = Literal[option.choices] if option.choices else PLAIN[option.kind]
+    if option.bounds:
+        bounds = {name: PLAIN[option.kind](bound) for name, bound in option.bounds.items()}
+        kind = Annotated[kind, Meta(**bounds)]
+    kind = tuple[kind, ...] if option.many else kind  # type: ignore[valid-type]
+    if not option.required and option.default is None:
+        kind = typing.Union[kind, None]  # noqa: UP007  # a Literal made of values has no |
+    kind = Annotated[kind, Meta(description=option.description, extra=FIXED if option.fixed else {})]
+    if option.required:
+        return option.name, kind
+    default = tuple(option.default) if option.many and option.default is not None else option.default
+    return option.name, kind, msgspec.field(default_factory=lambda: default) if isinstance(default, dict | list) else default
+
+
+def _data(default: Any) -> Any:
+    """A default as JSON has it; None for one that JSON cannot say, which is never passed on."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(default))
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return None
+
+
+def hints(call: Callable[..., Any]) -> dict[str, Any]:
+    target = call.__init__ if isinstance(call, type) else call  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except Exception:  # an annotation may name what only a type checker imports
+        return {}
+
+
+@cache
+def _ask(env_id: str, command: tuple[str, ...], environment: tuple[tuple[str, str], ...] | None) -> type[Struct]:
+    """The struct as another process describes it. Raises EnvError."""
+    try:
+        done = subprocess.run(
+            [*command, env_id],
+            env=None if environment is None else dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=DESCRIBE_SECONDS,
+        )
+        answer = msgspec.json.decode((done.stdout.splitlines() or [""])[-1], type=Description)
+    except subprocess.TimeoutExpired:
+        raise EnvError(f"{env_id}: importing it to see its options took more than {DESCRIBE_SECONDS:.0f} s") from None
+    except msgspec.DecodeError:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise EnvError(f"{env_id}: importing it to see its options failed: {last[:300]}") from None
+    if answer.error:
+        raise EnvError(answer.error)
+    return struct_of("Options", answer.options)
+
+
+def _describe_for_parent(env_id: str) -> Description:
+    try:
+        return Description(describe(find_family(env_id).options_type(env_id)))
+    except EnvError as error:
+        return Description(error=str(error))
+    except Exception as error:  # whatever a module raises is its user's to read, in one line
+        return Description(error=f"{env_id}: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+if __name__ == "__main__":
+    printed = msgspec.json.encode(_describe_for_parent(sys.argv[1])).decode()
+    print(f"\n{printed}", flush=True)  # on a line of its own, whatever the module printed
+    os._exit(0)  # a simulator's threads and exit handlers cannot hold the command line up

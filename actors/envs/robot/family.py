@@ -1,0 +1,99 @@
+"""The robot's options, and how it is made."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import msgspec
+from msgspec import Meta, Struct
+
+from actors.envs.base import EnvironmentFamily, Setup, Simulators, variant
+from actors.envs.errors import EnvError
+from transport.names import FIXED
+
+if TYPE_CHECKING:
+    import gymnasium
+    import numpy as np
+
+    from actors.envs.robot.env import ReachEnv
+
+# The names in Gymnasium's registry, and the form of each.
+REGISTERED = {"headrace/FanucReach-v0": "", "headrace/FanucReachFlat-v0": "flat"}
+
+
+class RobotOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """An arm that reaches for targets."""
+
+    urdf: Annotated[str, Meta(description="file of an arm of six revolute joints; empty: FANUC LR Mate 200iD", extra=FIXED)] = ""
+    arm: Annotated[str, Meta(description="digest of the arm that a run began with; headrace up writes it", extra=FIXED)] = ""
+    reward: Annotated[Literal["dense", "sparse"], Meta(description="how reaching is paid", extra=FIXED)] = "dense"
+    tolerance: Annotated[float, Meta(gt=0, lt=1, description="how near to its target the flange must come, in metres")] = 0.02
+    tier: Annotated[Literal["all", "easy", "medium", "hard"], Meta(description="targets by their distance from home")] = "all"
+    curriculum: Annotated[
+        bool, Meta(description="begin with near targets and 10 cm, and go on to the task as success allows")
+    ] = False
+    backend: Annotated[
+        Literal["", "pybullet", "kinematic"],
+        Meta(description="simulator: pybullet, kinematic (no physics, many times as fast); empty: pybullet"),
+    ] = ""
+
+
+class Robot(EnvironmentFamily):
+    """robot, robot:flat, or one of REGISTERED."""
+
+    about = "FANUC LR Mate 200iD, reaches any target of its workspace; robot:flat for one vector in place of goals"
+    Options = RobotOptions
+    options: RobotOptions
+
+    def make(self, setup: Setup) -> gymnasium.Env:
+        from actors.envs.gymnasium import install_hint
+        from actors.envs.robot.env import ReachEnv
+
+        options = self.options
+        if self.form not in ("", "flat"):
+            raise EnvError(f"{self.env_id}: the robot has two forms, robot (goals) and robot:flat (one vector)")
+        backend = options.backend or "pybullet"
+        if backend == "pybullet" and find_spec("pybullet") is None:
+            raise EnvError(install_hint(self.env_id, "pybullet"))
+        env = ReachEnv(
+            options.urdf,
+            flat=self.form == "flat",
+            reward=options.reward,
+            tolerance=options.tolerance,
+            tier=options.tier,
+            backend=backend,
+            curriculum=options.curriculum,
+            max_steps=setup.max_episode_steps,
+            render_mode=setup.render_mode or "rgb_array",
+            evaluation=setup.evaluation,
+        )
+        if options.arm not in ("", env.arm.digest):
+            raise EnvError(
+                f"{env.arm.path} has changed since the run began, and its policy is for the arm as it was "
+                f"(digest {options.arm[:8]}, now {env.arm.digest[:8]}): bring the old file back, or start anew with --fresh"
+            )
+        return env
+
+    @property
+    def form(self) -> str:
+        """ "" for goals, "flat" for one vector."""
+        return REGISTERED.get(self.env_id, variant(self.env_id))
+
+    def pinned(self) -> RobotOptions:
+        from actors.envs.robot.urdf import OWN_URDF, file_digest
+
+        urdf = self.options.urdf
+        path = Path(urdf).resolve() if urdf else OWN_URDF
+        arm = self.options.arm or file_digest(path)
+        return msgspec.structs.replace(self.options, urdf=str(path) if urdf else "", arm=arm)
+
+    def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
+        return cast("ReachEnv", env).simulators(count)
+
+    def figures(self, env: gymnasium.Env) -> list[str]:
+        return cast("ReachEnv", env.unwrapped).figures()
+
+    def map(self, env: gymnasium.Env) -> np.ndarray | None:
+        return cast("ReachEnv", env.unwrapped).map()

@@ -1,0 +1,94 @@
+"""The env section: what every environment has and, in the same flat table, the options of its family."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+from msgspec import Struct
+
+from actors.config import EnvConfig
+from actors.envs.base import NoOptions, builtin_name, families_with
+from actors.envs.errors import EnvError
+from actors.envs.make import COMMON, lacks
+from actors.envs.options import Option, options_type, struct_of
+from deploy.children import child_environment, python_command
+from deploy.config.errors import ConfigError
+from deploy.config.files import FLAGS, Tree
+from deploy.config.options import Text, add_options_of, read_text
+from transport.names import nearest
+
+
+def options_of(given: Tree, written: bool = False) -> type[Struct]:
+    """The struct of options that belongs to the environment of a configuration.
+
+    Only a built-in family's module is imported here. Another's is asked in a process of its own, by the actors' interpreter,
+    where there are options to ask about; never for a configuration that has been `written` by a run: that has been checked, and
+    the module may no longer be there. Raises ConfigError.
+    """
+    env_id, table = _env_id(given), given.get("env")
+    names = table.keys() - COMMON if isinstance(table, dict) else set()
+    if not builtin_name(env_id) and not names:
+        return NoOptions
+    if not builtin_name(env_id) and written:
+        return struct_of("Options", [Option(name) for name in sorted(names)])
+    deploy = given.get("deploy")
+    return _asked(env_id, str(deploy.get("actor_python", "")) if isinstance(deploy, dict) else "")
+
+
+def _asked(env_id: str, python: str) -> type[Struct]:
+    try:
+        return options_type(env_id, python_command("actors.envs.options", python=python), child_environment(python))
+    except EnvError as error:
+        raise ConfigError(str(error)) from error
+
+
+def known_keys(given: Tree, options: type[Struct]) -> Tree:
+    """The keys of the env section, each with its default; None where it has none."""
+    common: Tree = msgspec.to_builtins(EnvConfig(id=_env_id(given)))
+    del common["options"]
+    return common | {field.name: None if field.required else field.default for field in msgspec.structs.fields(options)}
+
+
+def joined(table: Tree, options: type[Struct]) -> Tree:
+    """The section, its options as one struct; texts of flags in `table` become values.
+
+    Raises ConfigError; msgspec.ValidationError with the path of the flat section.
+    """
+    own = {}
+    for field in msgspec.structs.fields(options):
+        value = table.get(field.name)
+        if isinstance(value, Text):
+            table[field.name] = value = read_text(f"env.{field.name}", field.type, value)
+        if value is None and field.required:
+            raise ConfigError(f"{table['id']} needs --env.{field.name.replace('_', '-')}")
+        if value is not None:
+            own[field.name] = value
+    try:
+        struct = msgspec.convert(own, options)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(str(error).replace("`$.", "`$.env.", 1)) from error
+    return {key: value for key, value in table.items() if key not in options.__struct_fields__} | {"options": struct}
+
+
+def add_help(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Adds the options of the environment that `arguments` name, where they are not in the help anyway. Raises ConfigError."""
+    typed = [text.partition("=")[2] for text in arguments if text.startswith(("--env=", "--env.id="))]
+    typed += [value for flag, value in pairwise(arguments) if flag in ("--env", "--env.id")]
+    if typed and not builtin_name(typed[-1]):
+        add_options_of(parser, typed[-1], _asked(typed[-1], ""))
+
+
+def unknown_key(env_id: str, key: str, known: Tree, origin: str) -> str:
+    """What to say about a key that the section does not have."""
+    if origin == FLAGS and not families_with(key):
+        flags = [f"--env.{name.replace('_', '-')}" for name in known if name != "id"]
+        return f"unknown option --env.{key.replace('_', '-')}; {nearest('--env.' + key, flags)}"
+    return f"{'' if origin == FLAGS else f'{origin}: '}env.{key}: {lacks(env_id, key, known)}"
+
+
+def _env_id(given: Tree) -> str:
+    table = given.get("env")
+    return str(table.get("id", EnvConfig().id)) if isinstance(table, dict) else EnvConfig().id
