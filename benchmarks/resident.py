@@ -14,6 +14,7 @@ from learner.algorithms.base import Needs, join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.make import make_algorithm
+from learner.algorithms.ppo.algorithm import Ppo as PpoAlgorithm
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
@@ -46,8 +47,10 @@ def networks() -> list[Network]:
     n, reals = Categorical(7), Continuous((-1.0,) * 6, (1.0,) * 6)
     vector = (observed("observation", (22,), "<f4"),)
     items = ExperienceSpec(IMAGE, n, 32, 4, 3)
-    robot = join(ExperienceSpec(vector, reals, 32), PpoConfig().needs)
-    pictures = join(ExperienceSpec(IMAGE, n, 32, 4), PpoConfig().needs)
+    robot, pictures = (
+        join(env, PpoAlgorithm(PpoConfig()).needs(env))
+        for env in (ExperienceSpec(vector, reals, 32), ExperienceSpec(IMAGE, n, 32, 4))
+    )
     ppo: dict[str, Any] = {"name": "ppo", "passes": 1, "minibatches": 1}
     return [
         Network("DQN Nature", DqnConfig(), items, True),

@@ -18,6 +18,8 @@ import tomli_w
 from benchmarks.recording import Recording, load_frames, vectors
 from benchmarks.replay_roles import READY_SECONDS, SLOTS, Task, save_circle
 from deploy.children import child_environment
+from learner.algorithms.base import join
+from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from replay.config import ReplayConfig
 from replay.table.capacity import overhead_bytes, slot_bytes
@@ -48,7 +50,8 @@ def make_spec(kind: Kind, n_step: int, codec: str) -> ExperienceSpec:
     else:
         field = observed("observation", (22,), "<f4")
     stack, length = (4, 128) if kind == "frames" else (1, 64)
-    return ExperienceSpec((field,), Categorical(ACTIONS), length, stack, n_step, extras=DqnConfig().needs.columns)
+    env = ExperienceSpec((field,), Categorical(ACTIONS), length, stack)
+    return join(env, Dqn(DqnConfig(n_step=n_step)).needs(env))
 
 
 def make_recording(kind: Kind) -> Recording:

@@ -9,8 +9,10 @@ import tomli_w
 from msgspec import Struct
 
 from benchmarks.wire import Kind, make_spec
-from learner.algorithms.base import join
+from learner.algorithms.base import Needs, join
+from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
 from learner.config import LearnerConfig
 from transport.experience import ExperienceSpec, write_spec
@@ -29,7 +31,12 @@ class Workload(Struct, frozen=True):
     @property
     def rollouts(self) -> bool:
         """Whether it learns from whole rollouts, each once."""
-        return self.algorithm.needs.unit == "rollouts"
+        return self.needs.unit == "rollouts"
+
+    @property
+    def needs(self) -> Needs:
+        kind = Dqn if isinstance(self.algorithm, DqnConfig) else Ppo
+        return kind(self.algorithm).needs(make_spec(self.kind, 1, "none"))  # type: ignore[arg-type]
 
     @property
     def images(self) -> bool:
@@ -38,8 +45,7 @@ class Workload(Struct, frozen=True):
 
     def spec(self) -> ExperienceSpec:
         """Chunks, stacks and columns as in a run."""
-        needs = self.algorithm.needs
-        return join(msgspec.structs.replace(make_spec(self.kind, needs.n_step, "lz4"), extras=()), needs)
+        return join(msgspec.structs.replace(make_spec(self.kind, self.needs.n_step, "lz4"), extras=()), self.needs)
 
 
 PPO = {"max_kl": 0.0, "target_kl": 0.0, "anneal_steps": 0, "minibatches": 4, "reward_scale": REWARD_SCALE}

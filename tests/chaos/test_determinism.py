@@ -16,6 +16,7 @@ from actors.config import EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo.config import PpoConfig
@@ -31,7 +32,7 @@ from replay.config import ReplayConfig
 from replay.table.layout import array_name, layout
 from replay.table.table import Table
 from tests.chaos.rows import Row
-from tests.learner.acting import Acting
+from tests.learner.acting import Acting, algorithm_of
 from transport.experience import Chunk, ExperienceSpec, bounded
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("one_thread")]
@@ -106,7 +107,8 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
 def _spec(env_config: EnvConfig, config: AlgorithmConfig) -> ExperienceSpec:
     env = make_env(env_config)
     try:
-        return experience_spec(env, env_config, "none", config.needs)
+        given = experience_spec(env, env_config, "none")
+        return join(given, algorithm_of(config).needs(given))
     finally:
         env.close()
 

@@ -14,6 +14,7 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
+from learner.algorithms.base import join, make_algorithm
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.ppo.update import Ppo
@@ -46,7 +47,8 @@ class PpoFleet(Fleet):
         self.run_dir.config.write_bytes(write_config(self.config))
         algorithm = self.config.algorithm.options
         assert isinstance(algorithm, PpoConfig)
-        self.spec: ExperienceSpec = experience_spec(make_env(self.config.env), self.config.env, "lz4", algorithm.needs)
+        given = experience_spec(make_env(self.config.env), self.config.env, "lz4")
+        self.spec: ExperienceSpec = join(given, make_algorithm(self.config.algorithm).needs(given))
         self.run_dir.spec.write_bytes(write_spec(self.spec))
         torch.manual_seed(0)
         self.ppo = Ppo(self.spec, algorithm, CPU)

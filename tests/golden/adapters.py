@@ -61,10 +61,10 @@ def make_algorithm(case: Case) -> Algorithm:
 
 
 def make_spec(case: Case) -> ExperienceSpec:
-    config = algorithm_config(case)
     action = Categorical(case.actions) if isinstance(case.actions, int) else Continuous(*case.actions)
     fields = tuple(msgspec.convert(field._asdict() | {"taken": "window"}, Column) for field in case.fields)
-    return join(ExperienceSpec(fields, action, case.chunk_length, case.stack), config.needs)
+    env = ExperienceSpec(fields, action, case.chunk_length, case.stack)
+    return join(env, make_algorithm(case).needs(env))
 
 
 # ---- actors

@@ -16,6 +16,8 @@ from torch.nn import Linear, Sequential
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
+from learner.algorithms.base import join
+from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerConfig
@@ -55,9 +57,8 @@ class Fleet:
         }
         document = {"seed": 0, "total_steps": 0} | msgspec.to_builtins(sections)
         self.run_dir.config.write_text(tomli_w.dumps(document))
-        self.spec = experience_spec(
-            make_env(env), env, replay.codec, msgspec.structs.replace(self.algorithm.needs, n_step=n_step, unit=unit)
-        )
+        given = experience_spec(make_env(env), env, replay.codec)
+        self.spec = join(given, msgspec.structs.replace(Dqn(self.algorithm).needs(given), unit=unit))
         self.run_dir.spec.write_bytes(write_spec(self.spec))
         self.network = q_network(self.spec, self.algorithm)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

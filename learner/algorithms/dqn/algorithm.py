@@ -11,7 +11,8 @@ from learner.algorithms.base import ActionKind, Limit, Needs, Tree
 from learner.algorithms.dqn.acting import QActing
 from learner.algorithms.dqn.config import DqnConfig
 from learner.inference.base import Inference
-from transport.experience import ExperienceSpec
+from replay.table.layout import PRIORITY
+from transport.experience import Column, ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.dqn import update
@@ -39,7 +40,8 @@ class Dqn:
         return {}
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        return self.config.needs
+        priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=-1.0)
+        return Needs("transitions", n_step=self.config.n_step, columns=(priority,))
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
         from learner.algorithms.dqn.networks import q_network

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED, Needs
-from replay.table.layout import PRIORITY
-from transport.experience import Column
+from learner.algorithms.base import FIXED
 
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name", tag="dqn"):
@@ -39,8 +37,3 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers after the torso", extra=FIXED)] = 512
     epsilon_base: Annotated[float, Meta(ge=0, le=1, description="exploration of the most exploring environment")] = 0.4
     epsilon_power: Annotated[float, Meta(ge=0, description="the least exploring has epsilon_base ** (1 + this)")] = 7.0
-
-    @property
-    def needs(self) -> Needs:
-        priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=-1.0)
-        return Needs("transitions", n_step=self.n_step, columns=(priority,))

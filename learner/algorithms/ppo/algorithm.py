@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
 from learner.algorithms.ppo.acting import StochasticActing
-from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.inference.base import Inference
-from transport.experience import ExperienceSpec
+from transport.experience import Column, ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.ppo import update
@@ -53,7 +53,7 @@ class Ppo:
         }
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        return self.config.needs
+        return Needs("rollouts", columns=(Column(LOG_PROB, (), "<f4", default=None),))
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
         from learner.algorithms.ppo.networks import actor_critic

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED, Needs
-from transport.experience import Column
+from learner.algorithms.base import FIXED
 
 LOG_PROB = "log_prob"  # a column: of the action under what it was drawn from; of a greedy one, under the policy
 
@@ -55,7 +54,3 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
         int, Meta(ge=1, le=8, description="hidden layers of an MLP; policy and values each have their own", extra=FIXED)
     ] = 2
     log_std: Annotated[float, Meta(ge=-5, le=2, description="log of the first deviation of continuous actions")] = -0.5
-
-    @property
-    def needs(self) -> Needs:
-        return Needs("rollouts", columns=(Column(LOG_PROB, (), "<f4", default=None),))

@@ -57,7 +57,7 @@ class Sac:
         }
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        return self.config.needs
+        return Needs("transitions", goals=self.config.hindsight)
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
         from learner.algorithms.sac.networks import soft_policy

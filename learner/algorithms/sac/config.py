@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED, Needs
+from learner.algorithms.base import FIXED
 
 
 class SacConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name", tag="sac"):
@@ -38,7 +38,3 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     ] = {}  # noqa: RUF012
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers", extra=FIXED)] = 256
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of the policy and of each critic", extra=FIXED)] = 2
-
-    @property
-    def needs(self) -> Needs:
-        return Needs("transitions", goals=self.hindsight)
