@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from replay.client import SampledBatch
@@ -37,11 +38,12 @@ class Checker:
             self._item({name: array[b] for name, array in arrays.items()})
 
     def check_rollouts(self, batch: SampledBatch) -> None:
-        """Every item of whole chunks, by way of a table."""
+        """Every item of whole chunks, by way of a table of transitions."""
+        items = msgspec.structs.replace(self.spec, unit="transitions")
         for b, length in enumerate(batch.arrays["length"].tolist()):
             rows = slice(0, self.spec.rows(length))
             columns = {column.name: batch.arrays[array_name(self.spec, column)][b][rows] for column in self.spec.resting}
-            table = Table(self.spec, ReplayConfig(min_size=1, capacity=self.spec.chunk_length), seed=0)
+            table = Table(items, ReplayConfig(min_size=1, capacity=self.spec.chunk_length), seed=0)
             table.skip_to(int(batch.arrays["key"][b]))
             if table.insert(Chunk(0, length, columns)):
                 self.check(SampledBatch(0, 0, every_item(table)))
