@@ -77,10 +77,10 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
     """Updates per second on one batch that is there."""
     import torch  # in no process but this one
 
-    from learner.algorithms.dqn.update import Dqn
+    from learner.algorithms.dqn.algorithm import Dqn
     from learner.devices import capabilities as devices
     from learner.feed import to_device
-    from learner.updates.optimiser import Optimiser
+    from learner.updates.runtime import LearnerRuntime
     from replay.client import SampledBatch
     from replay.table.layout import layout
 
@@ -94,10 +94,15 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
     arrays["steps"][:] = 1
     arrays["probability"][:] = 1.0
     torch.manual_seed(0)
-    algorithm = Dqn(spec, config.algorithm.options, device)
-    optimiser = Optimiser(algorithm.parameters(), config.learner, device)
+    learned = Dqn(config.algorithm.options).update(spec, LearnerRuntime(config.learner, device))
     batch = to_device(SampledBatch(0, 0, arrays), spec, device)
-    return repeated(lambda: optimiser.update(algorithm, batch)[1].cpu(), seconds)
+
+    def once() -> None:
+        priorities = learned.update(batch).priorities
+        assert priorities is not None
+        priorities.cpu()
+
+    return repeated(once, seconds)
 
 
 def measure(kind: str, path: str, seconds: str) -> float:

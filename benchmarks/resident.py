@@ -10,19 +10,18 @@ import numpy as np
 import torch
 
 from benchmarks.operations import Operation, Recorder
-from learner.algorithms.base import Needs, join
+from learner.algorithms.arithmetic.copies import copy_into
+from learner.algorithms.base import ALGORITHMS, Needs, find_algorithm, join
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
-from learner.algorithms.make import make_algorithm
+from learner.algorithms.dqn.update import DqnUpdate
 from learner.algorithms.ppo.algorithm import Ppo as PpoAlgorithm
 from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.ppo.rollouts import to_rollout
-from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.ppo.update import PpoUpdate
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.feed import to_device
-from learner.updates.optimiser import Optimiser
+from learner.feed import to_chunks, to_device
+from learner.updates.runtime import LearnerRuntime
 from replay.client import SampledBatch
 from replay.table.layout import layout
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
@@ -92,35 +91,27 @@ def record_adam(kind: str, found: dict[Any, Operation]) -> None:
 def record(network: Network, items: int, precision: str, found: dict[Any, Operation]) -> None:
     """Adds the operations of one update on the CPU, of a batch of `items`, the upload left out. For PPO: of a whole rollout."""
     torch.manual_seed(0)
-    algorithm = make_algorithm(network.spec, network.config, CPU)
+    (algorithm,) = (found for name in ALGORITHMS if isinstance(network.config, (found := find_algorithm(name)).Config))
     learner = msgspec.convert({"batch_size": items, "precision": precision, "device": "cpu"}, LearnerConfig)
-    optimiser = Optimiser(algorithm.parameters(), learner, CPU, algorithm.rates())
-    update = updating(algorithm, optimiser, network.spec, items)
+    runtime = LearnerRuntime(learner, CPU, max_policy_lag=1)
+    update = updating(algorithm(network.config).update(network.spec, runtime), network.spec, items)
     update()  # the first also looks at how much memory it takes
     name = network.name if precision == "float32" else f"{network.name}, {precision}"
     with Recorder(found, name):
         update()
 
 
-def updating(algorithm: Any, optimiser: Optimiser, spec: ExperienceSpec, items: int) -> Callable[[], None]:
+def updating(learned: Any, spec: ExperienceSpec, items: int) -> Callable[[], None]:
     """What does an update."""
-    if isinstance(algorithm, Ppo):
-        rollout = to_rollout(made_up(layout(spec, max(items // spec.chunk_length, 1)).arrays, spec), spec, CPU)
-
-        def learn() -> None:
-            with optimiser.autocast():
-                prepared, _ = algorithm.prepare(rollout, vtrace=False)
-            for minibatch in algorithm.minibatches(prepared):
-                optimiser.update(algorithm, minibatch)
-            algorithm.finish(prepared)
-
-        return learn
+    if isinstance(learned, PpoUpdate):
+        rollout = to_chunks(made_up(layout(spec, max(items // spec.chunk_length, 1)).arrays, spec), spec, CPU)
+        return lambda: learned.update(rollout)
     batch = to_device(SampledBatch(0, 0, made_up(layout(spec, items).arrays, spec)), spec, CPU)
 
     def update() -> None:
-        optimiser.update(algorithm, batch)
-        if isinstance(algorithm, Dqn):
-            algorithm.synchronise_target()
+        learned.update(batch)
+        if isinstance(learned, DqnUpdate):
+            copy_into(learned.target, learned.policy)
 
     return update
 

@@ -9,31 +9,34 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from learner.__main__ import read_settings
 from learner.algorithms.dqn.networks import q_network
-from learner.config import LearnerConfig
-from learner.loop import WAIT_SECONDS, Learner, LearnerSettings
+from learner.config import LearnerSettings, read_settings
+from learner.loop import WAIT_SECONDS, Learner
 from learner.throughput_line import describe
-from learner.updates.base import Algorithm, Batch
-from learner.updates.optimiser import Optimiser
+from learner.updates.base import Outcome, Transitions, Update
+from learner.updates.runtime import LearnerRuntime
 from learner.weights.publish import WeightPublisher
 from replay.client import Sampler
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
 
-class Nothing(Optimiser):
+class Nothing:
     """An update that learns nothing and answers random priorities."""
 
-    def update(self, algorithm: Algorithm, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        algorithm.after_update()
-        return {"loss": torch.zeros(())}, torch.rand(len(batch.action))
+    def __init__(self, update: Update, runtime: LearnerRuntime) -> None:
+        self.modules, self.counters, self._runtime = update.modules, update.counters, runtime
+
+    def update(self, batch: Transitions) -> Outcome:
+        self._runtime.stepped(self._runtime.first, len(batch.action))
+        return Outcome({"loss": torch.zeros((), device=self._runtime.device)}, torch.rand(len(batch.action)))
 
 
 class Pause(Nothing):
@@ -43,28 +46,27 @@ class Pause(Nothing):
     that stands for a device's: the copy that an accelerator could not do without.
     """
 
-    def __init__(self, algorithm: Algorithm, config: LearnerConfig, device: torch.device, seconds: float) -> None:
-        super().__init__(algorithm.parameters(), config, device)
+    def __init__(self, update: Update, runtime: LearnerRuntime, seconds: float) -> None:
+        super().__init__(update, runtime)
         self._seconds = seconds
         self._memory: dict[str, Tensor] = {}
 
-    def update(self, algorithm: Algorithm, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+    def update(self, batch: Transitions) -> Outcome:
         for name, rows in batch.observation.items():
             if rows.device.type == "cpu":
                 self._memory.setdefault(name, torch.empty_like(rows)).copy_(rows)
         if self._seconds:
             time.sleep(self._seconds)
-        return super().update(algorithm, batch)
+        return super().update(batch)
 
 
 def learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, update: str) -> None:
     """The learner's loop around an update that is none."""
     learner = Learner(settings, run_dir, life)
-    algorithm, config, device = learner.algorithm, settings.learner, learner.device
     if update == "none":
-        learner.optimiser = Nothing(algorithm.parameters(), config, device)
+        learner.update = Nothing(learner.update, learner.runtime)
     else:
-        learner.optimiser = Pause(algorithm, config, device, float(update) / 1000)
+        learner.update = Pause(learner.update, learner.runtime, float(update) / 1000)
     learner.run()
 
 
@@ -72,7 +74,7 @@ def sample(settings: LearnerSettings, run_dir: RunDir, life: Lifetime) -> None:
     """Draws batches and sends priorities back until it is stopped; actors follow weights that are published once."""
     config, bind, metrics = settings.learner, run_dir.bind_address, life.metrics
     publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
-    publisher.publish(q_network(settings.spec, settings.algorithm), 0)
+    publisher.publish(q_network(settings.spec, settings.algorithm.options), 0)
     run_dir.write_endpoint("payload", publisher.addresses[1])
     run_dir.write_endpoint("weights", publisher.addresses[0])
     address = str(run_dir.wait_for_endpoint("replay", lambda: life.stopping))
@@ -96,7 +98,7 @@ def play(path: str, update: str) -> None:
     """Set up, then one loop."""
     run_dir = RunDir(Path(path))
     settings = read_settings(run_dir)
-    life = Lifetime("learner", run_dir, describe)
+    life = Lifetime("learner", run_dir, partial(describe, figures={}))
     if update == "sampler":
         sample(settings, run_dir, life)
     else:

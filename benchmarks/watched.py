@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from benchmarks.kernels import Profile
 from benchmarks.workloads import warm_up_updates
-from learner.__main__ import read_settings
+from learner.config import read_settings
 from learner.loop import Learner
 from learner.throughput_line import describe
 from transport.lifetime import Lifetime
@@ -43,7 +44,10 @@ class Watch:
         elif self._begun and "updates" not in self.found:
             elapsed = time.monotonic() - self._begun
             if elapsed >= self._seconds:
-                self.found = {"updates": (self._updates - self._first) / elapsed, "precision": self._learner.optimiser.precision}
+                self.found = {
+                    "updates": (self._updates - self._first) / elapsed,
+                    "precision": self._learner.runtime.first.precision,
+                }
                 self.found |= memory(self._learner.device)
                 self._profile.start()
         elif "updates" in self.found and self._profile.step():
@@ -65,7 +69,7 @@ def main() -> int:
     run_dir, seconds = RunDir(Path(sys.argv[1])), float(sys.argv[2])
     try:
         settings = read_settings(run_dir)
-        life = Lifetime("learner", run_dir, describe)
+        life = Lifetime("learner", run_dir, partial(describe, figures={}))
         learner = Learner(settings, run_dir, life)
         watch, count = Watch(learner, seconds), life.metrics.count
 

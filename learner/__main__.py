@@ -7,40 +7,23 @@ import json
 import os
 import sys
 import time
-import tomllib
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
-from learner.algorithms.ppo.config import PpoConfig
-from learner.config import AlgorithmConfig, LearnerConfig
-from learner.loop import Learner, LearnerSettings
+from learner.algorithms.base import make_algorithm
+from learner.config import LearnerSettings, read_settings
+from learner.loop import Learner
 from learner.parallel.group import GroupBroken, join, place, process_name
 from learner.parallel.ranks import BROKEN_STATUS, launch, resolve_each
 from learner.throughput_line import describe
 from learner.updates.compile import still_at_work
 from learner.weights.rollback import Diverged
 from replay.client import ReplayRefused
-from replay.config import ReplayConfig
-from transport.experience import read_spec
 from transport.lifetime import HOPELESS_STATUS, Lifetime, say
 from transport.run_dir import RunDir, write_atomically
 
 LAST_WORDS_SECONDS = 5.0
-
-
-def read_settings(run_dir: RunDir) -> LearnerSettings:
-    """What the learner needs of a run's files. Raises SpecError."""
-    document = tomllib.loads(run_dir.config.read_text())
-    return LearnerSettings(
-        document.get("seed", 0),
-        document["env"]["id"],
-        msgspec.convert(document["algorithm"], AlgorithmConfig),
-        msgspec.convert(document["learner"], LearnerConfig),
-        read_spec(run_dir.spec.read_bytes()),
-        msgspec.convert(document.get("replay", {}), ReplayConfig).max_policy_lag,
-    )
 
 
 def main() -> int:
@@ -56,10 +39,11 @@ def main() -> int:
         return 2
     if settings.learner.processes > size:
         _leave(launch(run_dir, settings.learner.processes))
+    line = partial(describe, figures=make_algorithm(settings.algorithm).figures)
     if size == 1:
-        life = Lifetime("learner", run_dir, describe)
+        life = Lifetime("learner", run_dir, line)
     else:  # to the supervisor the process that it started is the learner, and rank 0 speaks for it
-        life = Lifetime(process_name(rank), run_dir, describe if rank == 0 else lambda record: "", os.getppid(), rank == 0)
+        life = Lifetime(process_name(rank), run_dir, line if rank == 0 else lambda record: "", os.getppid(), rank == 0)
     status = _learn(settings, run_dir, life, rank, size)
     if not status:
         life.close()
@@ -109,11 +93,12 @@ def _ended_by_the_others(life: Lifetime) -> bool:
 def _introduce(learner: Learner, run_dir: RunDir) -> None:
     """The first line of the log, and the file from which others know the device."""
     settings, group = learner.settings, learner.group
-    parameters = sum(parameter.numel() for parameter in learner.algorithm.parameters())
-    device, precision = str(learner.device), learner.optimiser.precision
+    optimisers = learner.runtime.optimisers.values()
+    parameters = sum(parameter.numel() for optimiser in optimisers for parameter in optimiser.parameters)
+    device, precision = str(learner.device), learner.runtime.first.precision
     write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
     how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
-    size = "steps per rollout batch" if isinstance(settings.algorithm, PpoConfig) else "items per update"
+    size = "steps per rollout batch" if settings.spec.unit == "rollouts" else "items per update"
     say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
 
 

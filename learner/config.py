@@ -1,15 +1,23 @@
-"""The learner section of a run's configuration. No torch here: the supervisor reads this too."""
+"""The learner section of a run's configuration, and what the learner needs of a run's files. No torch here: the supervisor
+reads this too."""
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
+from learner.algorithms.base import read_algorithm
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.config import SacConfig
-from transport.experience import ExperienceSpec
+from replay.config import ReplayConfig
+from transport.experience import ExperienceSpec, read_spec
+from transport.names import Named
+from transport.run_dir import RunDir
 
 AlgorithmConfig = DqnConfig | PpoConfig | SacConfig
 
@@ -63,3 +71,28 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     def leased(self, spec: ExperienceSpec) -> int:
         """Transitions, or whole chunks, in the slots of all processes."""
         return self.processes * self.batch_items(spec) * self.slots(spec)
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """What the learner needs of a run's files. `max_policy_lag`: of rollouts, in versions."""
+
+    seed: int
+    env_id: str
+    algorithm: Named
+    learner: LearnerConfig
+    spec: ExperienceSpec
+    max_policy_lag: int
+
+
+def read_settings(run_dir: RunDir) -> LearnerSettings:
+    """Raises ValueError (SpecError, UnknownName too), OSError."""
+    document = tomllib.loads(run_dir.config.read_text())
+    return LearnerSettings(
+        document.get("seed", 0),
+        document["env"]["id"],
+        read_algorithm(document["algorithm"]),
+        msgspec.convert(document["learner"], LearnerConfig),
+        read_spec(run_dir.spec.read_bytes()),
+        msgspec.convert(document.get("replay", {}), ReplayConfig).max_policy_lag,
+    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from transport.metrics import Record
+from collections.abc import Mapping
 
-# What the throughput line shows of an algorithm's figures, where it has them.
-FIGURES = {"td": "td {:.4g}", "q": "q {:,.2f}", "kl": "kl {:.4f}", "clip_fraction": "clipped {:.0%}", "entropy": "entropy {:.2f}"}
-FIGURES |= {"explained_variance": "explained {:.0%}", "temperature": "temperature {:.3g}"}
+from transport.metrics import Record
 
 
 def figure(value: float) -> str:
@@ -14,23 +12,19 @@ def figure(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1_000 else f"{value:,.0f}"
 
 
-def describe(record: Record) -> str:
-    """The throughput line."""
+def describe(record: Record, figures: Mapping[str, str]) -> str:
+    """The throughput line; `figures` is the algorithm's: metric -> format, which may name other metrics."""
     get = record.get
-    if not get("updates"):
+    if get("compiling") or not get("updates"):
         doing = "compiling the update" if get("compiling") else "waiting for experience"
         return f"{doing} · policy v{get('policy_version', 0):.0f}"
-    shown = [text.format(record[name]) for name, text in FIGURES.items() if name in record]
-    ladder = (
-        f"epsilon ladder {get('epsilon_highest', 0):.2f}-{get('epsilon_lowest', 0):.4f}" if "epsilon_highest" in record else ""
-    )
+    shown = [text.format(record[name], **record) for name, text in figures.items() if name in record]
     parts = (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s",
         f"{get('items_per_second', 0):,.0f} items/s",
         f"loss {figure(get('loss', 0))}",
         *shown,
         f"policy v{get('policy_version', 0):.0f}",
-        ladder,
         f"data wait {get('data_wait_fraction', 0):.1%} · device busy {get('device_fraction', get('update_fraction', 0)):.0%}",
         f"skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "",
         f"not finite {get('ignored', 0):.0%} of items" if get("ignored") else "",

@@ -22,8 +22,7 @@ from transport.names import Named, UnknownName, find
 if TYPE_CHECKING:
     from torch import nn
 
-    from learner.updates.base import Algorithm as Update
-    from learner.updates.base import Runtime
+    from learner.updates.base import Runtime, Update
 
 Tree = dict[str, Any]
 # As in training; drawn from the policy; what the policy thinks best; without a policy.

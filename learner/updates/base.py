@@ -1,92 +1,129 @@
-"""The batch that an algorithm learns from, and what the optimiser and the learner's loop ask of it."""
+"""What learning is made of: the batch, the loss, one optimiser step, and what an algorithm may ask of the process around it.
+
+An algorithm's `update(batch)` is plain code that calls `optimiser.step(loss, items)`. How a step is computed (micro-batches,
+mixed precision, several processes, a compiler, graphs) is the optimiser's business.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from learner.updates.dense import Known
+from learner.parallel.group import Group
+from learner.updates.dense import KnownGradients
+
+Tensors = dict[str, Tensor]
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-class Runtime(Protocol):
-    """What an update is made for."""
-
-    device: torch.device
-
-
-class Batch(NamedTuple):
+class Transitions(NamedTuple):
     """B sampled items on the device, as replay gathered them: row windows and what to make of them.
 
     A window has W = stack + n_step rows, t-(stack-1) … t+n. m = min(n, steps to the episode's boundary).
     """
 
-    observation: dict[str, Tensor]  # {name: [B, W, *shape]} as stored
+    observation: Tensors  # {name: [B, W, *shape]} as stored
     observation_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_t, oldest first
     next_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_{t+m}
     action: Tensor  # [B] int64, or [B, A] float32
     reward: Tensor  # [B, n] float32: r_t … r_{t+n-1}; entries from m on mean nothing and may be NaN
     steps: Tensor  # [B] int64: m, at least 1
     terminated: Tensor  # [B] bool: the episode terminated within the m steps
-    probability: Tensor  # [B] float: the probability with which the item was drawn
-    extras: dict[str, Tensor] = {}  # {name: [B, …]}: the spec's further columns, as stored
-
-    def part(self, start: int, stop: int) -> Batch:
-        """Items start … stop-1: views, no copies."""
-        return self.each(lambda rows: rows[start:stop])
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with each of its tensors changed."""
-        changed: list[Any] = [
-            {name: change(rows) for name, rows in value.items()} if isinstance(value, dict) else change(value) for value in self
-        ]
-        return Batch(*changed)
-
-    def tensors(self) -> list[Tensor]:
-        return [rows for value in self for rows in (value.values() if isinstance(value, dict) else (value,))]
+    probability: Tensor  # [B] float32: the probability with which the item was drawn
+    extras: Tensors  # {name: [B, …]}: the spec's further columns, as stored
 
 
-class Divisible(Protocol):
-    """What can be learned from part by part."""
+class Chunks(NamedTuple):
+    """B whole chunks on the device: every column as it rests, [B, rows, …] with rows = spec.rows(L).
 
-    def part(self, start: int, stop: int) -> Self:
-        """Items start … stop-1."""
+    Row history + i holds item i; the row after the last item, history + length, is only there to bootstrap from. A row with
+    valid False has no action: it holds the last observation of a truncated episode. Rows past that one mean nothing.
+    """
+
+    observation: Tensors  # {name: [B, rows, *shape]} as stored
+    action: Tensor  # [B, rows] int64, or [B, rows, A] float32
+    reward: Tensor  # [B, rows] float32
+    terminated: Tensor  # [B, rows] bool
+    truncated: Tensor  # [B, rows] bool
+    valid: Tensor  # [B, rows] bool
+    episode_step: Tensor  # [B, rows] int64
+    policy_version: Tensor  # [B, rows] int32
+    length: Tensor  # [B] int64: items of each chunk, at most L
+    extras: Tensors  # {name: [B, rows, …]}: the spec's further columns, as stored
 
 
-BatchT = TypeVar("BatchT", bound=Divisible)
-TakenT = TypeVar("TakenT", bound=Divisible, contravariant=True)
+Batch = Transitions | Chunks
 
 
-class Algorithm(Protocol[TakenT]):
-    """What the optimiser and the learner's loop ask of an algorithm. No method waits for the device or does I/O."""
+class Loss(NamedTuple):
+    """What a loss function says of its items."""
 
-    updates: int  # done so far, those before a resume included
+    value: Tensor | KnownGradients  # 0-d: a mean over axis 0 of the items, or it would change with the micro-batches
+    metrics: Tensors  # 0-d, detached; "ignored" is the share of items that are not finite: a rollback looks at it
+    priority: Tensor | None = None  # [b], detached
 
-    def parameters(self) -> list[nn.Parameter]:
-        """What is to be optimised."""
 
-    def rates(self) -> dict[nn.Parameter, float]:
-        """The parameters that have a learning rate of their own, the last of parameters(); mostly none."""
+class Outcome(NamedTuple):
+    """What one step, or a whole update, has to tell. The tensors last until the next step: copy what is to be kept."""
 
-    def importance(self, batch: TakenT) -> Tensor:
-        """The weight [B] of each item's loss, beside those of the others: the optimiser divides by the greatest."""
+    metrics: Tensors  # 0-d, on the device
+    priorities: Tensor | None = None  # [B], of the batch's items
 
-    def loss(self, micro_batch: TakenT, weight: Tensor) -> tuple[Tensor | Known, Tensor, dict[str, Tensor]]:
-        """The mean weighted loss (0-d), new priorities [b], and metrics (0-d); all but the loss are detached."""
 
-    def after_update(self) -> None:
-        """Called once after every update."""
+LossFunction = Callable[..., Loss]
 
-    def policy(self) -> nn.Module:
-        """The network whose weights actors run; the same object all along."""
 
-    def counters(self) -> dict[str, float]:
-        """What a resume needs beside modules()."""
+class Optimiser(Protocol):
+    """Takes steps on the parameters of the modules that it was made for."""
 
-    def load_counters(self, counters: dict[str, float]) -> None:
-        """Takes up what counters() gave. Raises KeyError if something is missing."""
+    def step(self, loss: LossFunction, items: Any, *shared: Any) -> Outcome:
+        """One step by `loss(items, *shared)`.
 
-    def modules(self) -> dict[str, nn.Module]:
-        """Everything with weights by name, that of policy() as "policy": what a checkpoint must hold."""
+        `items` is a tensor, or a NamedTuple or dict of such; it may be split along axis 0, and `loss` is then called with
+        its parts. `shared` never is. The outcome's metrics are those of the loss and `gradient_norm`, before clipping. A step
+        whose gradient is not finite is skipped and counted. Raises MemoryError when a single item does not fit.
+        """
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Mixed precision as within a step, for what is computed outside of it."""
+
+    def scale_learning_rate(self, share: float) -> None:
+        """From the next step on, steps are of this share of the configured learning rate."""
+
+
+class Runtime(Protocol):
+    """What an update may ask of the learner process that it runs in."""
+
+    device: torch.device
+    group: Group  # the learner's processes; one process is a group, too
+    config: Any  # LearnerConfig
+    max_policy_lag: int  # of rollouts, in versions
+
+    def to_device(self, module: ModuleT) -> ModuleT:
+        """The module, on the device in the memory format that is best there."""
+
+    def optimiser(
+        self, name: str, *modules: nn.Module, learning_rate: float | None = None, rates: Mapping[nn.Module, float] = ...
+    ) -> Optimiser:
+        """An optimiser of these modules, known by its name to checkpoints. The first one made counts the updates.
+
+        `learning_rate`: None is the configured one. `rates`: of modules that have one of their own. Raises ValueError.
+        """
+
+    def interrupted(self) -> bool:
+        """Whether the process is to stop. Ask it between the steps of a long update, in every process of the group alike."""
+
+
+class Update(Protocol):
+    """What an algorithm learns with. Made as `Update(algorithm, spec, runtime)` by Algorithm.update()."""
+
+    modules: dict[str, nn.Module]  # everything with weights; "policy" travels to the actors
+    counters: dict[str, float]  # saved with the modules, restored in place
+
+    def update(self, batch: Any) -> Outcome:
+        """Learns from one batch: Transitions or Chunks, as the spec's unit says. Does no I/O; draws from torch's global
+        generators."""

@@ -6,16 +6,16 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from learner.updates.base import Algorithm, BatchT
+from learner.updates.base import LossFunction
+from learner.updates.internal import Stepper
 
-Loss = Callable[[Any, Tensor], tuple[Any, Tensor, dict[str, Tensor]]]
 COMPILE_SECONDS = 600.0  # then the run goes on without
 POLL_SECONDS = 0.2
 THREAD = "compile"
@@ -27,8 +27,8 @@ class CompileError(RuntimeError):
 
 @contextmanager
 def cache_in(folder: Path) -> Iterator[None]:
-    """Within, torch's compiler keeps what it makes in `folder`, not in one that all runs share: a process that is killed leaves
-    half a library there, which fails whoever finds it next. What an unfinished block left is thrown away. Raises CompileError.
+    """Within, torch's compiler keeps its files in `folder`, not in one that all runs share: a process that is killed leaves half
+    a library there, on which the next one fails. What an unfinished block left is deleted. Raises CompileError.
     """
     unfinished = folder / "unfinished"
     try:
@@ -44,28 +44,28 @@ def cache_in(folder: Path) -> Iterator[None]:
 
 
 def compile_loss(
-    algorithm: Algorithm[BatchT],
-    example: tuple[BatchT, Tensor],
-    autocast: Callable[[], AbstractContextManager[object]],
+    optimiser: Stepper,
+    loss: LossFunction,
+    example: tuple[Any, ...],
     waiting: Callable[[], bool],
     limit_seconds: float = COMPILE_SECONDS,
-) -> Loss:
-    """The algorithm's loss, compiled for batches like the example, its backward pass included.
+) -> LossFunction:
+    """The loss, compiled for inputs like the example (items, *shared), its backward pass included.
 
     Compiles in a second thread and calls `waiting` all the while: when it says False, or after `limit_seconds`, that thread is
     abandoned, which changes nothing that is learned. Compiles a function and wraps no module, so weights keep their names.
     Raises CompileError.
     """
-    compiled: Loss = torch.compile(algorithm.loss, dynamic=False)
-    buffers = [buffer for module in algorithm.modules().values() for buffer in module.buffers()]
-    kept = [buffer.clone() for buffer in buffers]  # running statistics, which the example must not move
+    compiled: LossFunction = torch.compile(loss, dynamic=False)
+    kept = [(buffer, buffer.clone()) for buffer in optimiser.buffers]  # running statistics, which the example must not move
     failure: list[BaseException] = []
 
     def work() -> None:
         try:
-            with autocast():
-                value, _, _ = compiled(*example)
-            torch.autograd.grad(value, algorithm.parameters())  # compiles the other direction, and leaves no gradient behind
+            with optimiser.autocast():
+                value = compiled(*example).value
+            assert isinstance(value, Tensor)
+            torch.autograd.grad(value, optimiser.parameters)  # compiles the other direction, and leaves no gradient behind
         except BaseException as error:
             failure.append(error)
 
@@ -79,7 +79,7 @@ def compile_loss(
             raise CompileError("the run is stopping")
         thread.join(POLL_SECONDS)
         waited += POLL_SECONDS
-    for buffer, before in zip(buffers, kept, strict=True):
+    for buffer, before in kept:
         buffer.copy_(before)
     if failure:
         raise CompileError(one_line(failure[0]))

@@ -70,31 +70,33 @@ def gradients(found: list[Tensor], seen: list[Tensor], items: slice) -> list[Lay
     ]
 
 
-class Known:
-    """A loss whose gradient has been found already: backward() gives it to the parameters, and looks for nothing."""
+class KnownGradients:
+    """A loss whose gradient was computed by hand: backward() adds it to the parameters' gradients."""
 
     def __init__(self, value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter], kept_bytes: int) -> None:
-        """`value` is 0-d; `found` has a gradient for each parameter. `kept_bytes` were held until all were found."""
+        """`value` is 0-d; `found` has a gradient for each parameter. `kept_bytes`: memory held until all were computed."""
         self._value, self._found, self._parameters, self.kept_bytes = value, found, parameters, kept_bytes
 
-    def __mul__(self, share: float | Tensor) -> Known:
-        """A share of the loss."""
-        return Known(self._value * share, [gradient * share for gradient in self._found], self._parameters, self.kept_bytes)
+    def __mul__(self, share: float | Tensor) -> KnownGradients:
+        return KnownGradients(
+            self._value * share, [gradient * share for gradient in self._found], self._parameters, self.kept_bytes
+        )
 
     def backward(self) -> None:
-        """Adds to the parameters' gradients."""
         for parameter, gradient in zip(self._parameters, self._found, strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
     def detach(self) -> Tensor:
-        """The value, 0-d."""
         return self._value
 
 
-def known(value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter], kept: Iterable[Tensor]) -> Known | Tensor:
-    """The loss, 0-d, as Known, `kept` being what forward() gave; for torch's compiler as what it can follow."""
+def known_gradients(
+    value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter], kept: Iterable[Tensor]
+) -> KnownGradients | Tensor:
+    """The loss `value`, 0-d, with its gradients; in a form that torch's compiler can trace where it is at work. `kept` is what
+    forward() gave."""
     if not torch.compiler.is_compiling():
-        return Known(value, found, parameters, sum(values.numel() * values.element_size() for values in kept))
+        return KnownGradients(value, found, parameters, sum(values.numel() * values.element_size() for values in kept))
     with torch.enable_grad():
         loss: Tensor = _Traced.apply(value, found, *parameters)  # type: ignore[no-untyped-call]
     return loss

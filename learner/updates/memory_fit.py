@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from learner.devices.capabilities import backend, capabilities
-from learner.updates.dense import Known
+from learner.updates.dense import KnownGradients
 
 # The last three are oneDNN's, which does not say why: what cannot be multiplied at all is refused before it is asked.
 NO_MEMORY = (
@@ -65,7 +65,7 @@ def bytes_per_item(loss: Callable[[], object], parameters: list[torch.nn.Paramet
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         kept = loss()  # held until all is counted: freed memory would be used, and counted, again
-    if isinstance(kept, Known):
+    if isinstance(kept, KnownGradients):
         return GRADIENTS * kept.kept_bytes / items
     return GRADIENTS * sum(saved.values()) / items
 

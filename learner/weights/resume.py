@@ -1,6 +1,6 @@
 """What a checkpoint holds beside the policy, so that a learner goes on as if nothing had happened.
 
-Tensors by name: `policy/…` and the algorithm's other modules, `optimiser/…`, `random/…`; numbers are in the metadata.
+Tensors by name: `policy/…` and the update's other modules, `optimiser/NAME/…`, `random/…`; numbers are in the metadata.
 """
 
 from __future__ import annotations
@@ -12,43 +12,56 @@ import torch
 from torch import Tensor
 
 from learner.devices.capabilities import capabilities, random_state, set_random_state
-from learner.updates.base import Algorithm
-from learner.updates.optimiser import Optimiser
+from learner.updates.base import Update
+from learner.updates.runtime import LearnerRuntime
 from learner.weights.checkpoint import CheckpointError, Weights, load_into
 from transport.metrics import Record
 
 Contents = tuple[dict[str, Tensor], dict[str, str]]
+UNNAMED = ("adam", "scaler", "skipped")  # what followed `optimiser/` when there was one optimiser without a name
 
 
-def gather(algorithm: Algorithm, optimiser: Optimiser, counters: Record, metadata: dict[str, str]) -> Contents:
+def gather(update: Update, runtime: LearnerRuntime, counters: Record, metadata: dict[str, str]) -> Contents:
     """(tensors, metadata) of a checkpoint: everything that the next update depends on, and what was counted."""
     tensors: dict[str, Tensor] = {}
-    for name, module in algorithm.modules().items():
+    for name, module in update.modules.items():
         tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
-    tensors.update({f"optimiser/{key}": value for key, value in optimiser.state().items()})
+    tensors.update({f"optimiser/{key}": value for key, value in runtime.state().items()})
     tensors["random/cpu"] = torch.get_rng_state()
-    if (state := random_state(optimiser.device)) is not None:
-        tensors[f"random/{optimiser.device.type}"] = state
-    return tensors, metadata | {"progress": json.dumps(algorithm.counters()), "counters": json.dumps(counters)}
+    if (state := random_state(runtime.device)) is not None:
+        tensors[f"random/{runtime.device.type}"] = state
+    return tensors, metadata | {"progress": json.dumps(update.counters), "counters": json.dumps(counters)}
 
 
-def restore(algorithm: Algorithm, optimiser: Optimiser, weights: Weights, metadata: dict[str, str]) -> Record:
-    """Puts everything back where gather() took it from; returns the counters. Raises CheckpointError."""
-    for name, module in algorithm.modules().items():
+def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata: dict[str, str]) -> Record:
+    """Puts everything back where gather() took it from; returns what was counted. Raises CheckpointError."""
+    weights = migrated(weights)
+    for name, module in update.modules.items():
         load_into(module, _below(weights, name))
     state = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "optimiser").items()}
     try:
-        optimiser.load_state(state)
-        algorithm.load_counters(json.loads(metadata.get("progress") or f'{{"updates": {metadata["updates"]}}}'))
+        runtime.load_state(state)
+        progress = json.loads(metadata.get("progress") or f'{{"updates": {metadata["updates"]}}}')
+        update.counters.update({name: type(value)(progress[name]) for name, value in update.counters.items()})
         counters = {str(name): float(value) for name, value in json.loads(metadata["counters"]).items()}
         random = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "random").items()}
         torch.set_rng_state(random["cpu"])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error
-    device = optimiser.device
+    device = runtime.device
     if capabilities(device).random_state and device.type in random:  # else its generator stays as the seed made it
         set_random_state(device, random[device.type])
     return counters
+
+
+def migrated(weights: Weights) -> Weights:
+    """A checkpoint's tensors under today's names."""
+
+    def renamed(name: str) -> str:
+        kind, _, rest = name.partition("/")
+        return f"optimiser/main/{rest}" if kind == "optimiser" and rest.partition("/")[0] in UNNAMED else name
+
+    return {renamed(name): value for name, value in weights.items()}
 
 
 def _below(weights: Weights, prefix: str) -> Weights:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +19,14 @@ from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
 from learner.config import LearnerConfig
 from learner.feed import to_device
-from learner.updates.base import Batch
-from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.checks import check_chunk
 from replay.table.layout import layout
 from replay.table.table import Table
+from tests.learner.examples import make_update
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
 
@@ -52,11 +51,10 @@ CPU = torch.device("cpu")
 STREAMS, ITEMS = 2, 8
 
 
-def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tuple[Dqn, list[dict[str, torch.Tensor]]]:
+def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tuple[Any, list[dict[str, torch.Tensor]]]:
     """Actor, wire, table and learner in one process."""
     torch.manual_seed(0)
-    dqn = Dqn(spec, DqnConfig(hidden=16), CPU)
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=ITEMS), CPU)
+    dqn = make_update(spec, DqnConfig(hidden=16), LearnerConfig(batch_size=ITEMS))
     table = Table(spec, ReplayConfig(capacity=5_000, min_size=1, budget_bytes=10**9), seed=0)
     chunker, stack = Chunker(spec, STREAMS, 60.0), Stack(spec, STREAMS)
     observation = env.reset()
@@ -66,7 +64,7 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
     assert isinstance(spec.action, Categorical)
     for _ in range(steps):
         seen = {name: torch.from_numpy(rows) for name, rows in stack.stacked.items()}
-        best = dqn.policy()(seen).argmax(1).numpy()
+        best = dqn.policy(seen).argmax(1).numpy()
         action = np.where(random.random(STREAMS) < 0.5, random.integers(spec.action.n, size=STREAMS), best)
         step = env.step(action)
         last = step.final_observation
@@ -82,8 +80,7 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
     measured = []
     for _ in range(updates):
         table.sample(slot)
-        batch: Batch = to_device(SampledBatch(0, 0, slot), spec, CPU)
-        metrics, priorities = optimiser.update(dqn, batch)
+        metrics, priorities = dqn.update(to_device(SampledBatch(0, 0, slot), spec, CPU))
         assert table.update_priorities(slot["key"], priorities.numpy()) == ITEMS
         measured.append(metrics)
     return dqn, measured
@@ -109,8 +106,8 @@ def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> N
     dqn, measured = learn(spec, VectorEnv(config, spec, STREAMS, [1, 2]), steps=200, updates=200)
     assert float(measured[-1]["loss"]) > 1_000
     torch.manual_seed(0)
-    before = Dqn(spec, DqnConfig(hidden=16), CPU)
-    moved = [float((one - other).detach().abs().max()) for one, other in zip(dqn.parameters(), before.parameters(), strict=True)]
+    before = make_update(spec, DqnConfig(hidden=16)).policy.parameters()
+    moved = [float((one - other).detach().abs().max()) for one, other in zip(dqn.policy.parameters(), before, strict=True)]
     assert max(moved) < 200 * 1e-4 * 3  # Adam moves a weight by about the learning rate, however large the error
     q = dqn.policy()({"observation": torch.zeros(1, 1, 3)})[0]
     assert int(q.argmax()) == 1  # and the right action is found

@@ -21,14 +21,11 @@ from benchmarks.learner_runs import figures
 from benchmarks.resident import made_up
 from benchmarks.workloads import WORKLOADS, Setting
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.ppo.rollouts import to_rollout
-from learner.algorithms.ppo.update import Ppo
-from learner.feed import to_device
-from learner.updates.optimiser import Optimiser
+from learner.feed import to_chunks, to_device
 from replay.client import SampledBatch
 from replay.table.layout import layout
+from tests.learner.examples import make_update
 
 CPU = torch.device("cpu")
 LARGE = About("cuda", "a GPU", ["bfloat16", "float16", "float32"], compiles=True, graphs=True)
@@ -137,17 +134,16 @@ def test_the_bare_loop_learns_what_the_learner_learns(name: str, batch: int, par
     arrays["terminated"][:] = np.arange(batch) % 3 == 0
     arrays["reward"] *= 1e3
     loop = DqnLoop(setting, config, [arrays])
-    algorithm = Dqn(spec, config, CPU)
-    optimiser = Optimiser(algorithm.parameters(), setting.learner(), CPU)
+    algorithm = make_update(spec, config, setting.learner())
     with torch.no_grad():
-        for theirs, ours in ((loop.network, algorithm.network), (loop.target, algorithm.target)):
+        for theirs, ours in ((loop.network, algorithm.policy), (loop.target, algorithm.target)):
             for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
                 assert mine.shape == other.shape, "networks of the same shapes"
                 mine.copy_(other)
     before = [parameter.clone() for parameter in loop.parameters]
-    _, priorities = optimiser.update(algorithm, to_device(SampledBatch(0, 0, arrays), spec, CPU))
+    _, priorities = algorithm.update(to_device(SampledBatch(0, 0, arrays), spec, CPU))
     loop.update()
-    for mine, other, was in zip(algorithm.parameters(), loop.parameters, before, strict=True):
+    for mine, other, was in zip(algorithm.policy.parameters(), loop.parameters, before, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
         assert not torch.equal(other, was)
     assert loop.host.seen == pytest.approx(priorities.numpy(), rel=1e-4)
@@ -162,14 +158,14 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
     arrays["terminated"][:, 10] = 1
     arrays["truncated"][:, 20] = 1
     loop = PpoLoop(setting, config, [arrays])
-    algorithm = Ppo(spec, config, CPU)
-    assert sorted(one.shape for one in loop.parameters) == sorted(one.shape for one in algorithm.parameters())
+    algorithm = make_update(spec, config)
+    assert sorted(one.shape for one in loop.parameters) == sorted(one.shape for one in algorithm.policy.parameters())
     with torch.no_grad():
-        for mine, other in zip(algorithm.network.parameters(), loop.policy.parameters(), strict=True):
+        for mine, other in zip(algorithm.policy.parameters(), loop.policy.parameters(), strict=True):
             mine.copy_(other)
         for mine, other in zip(algorithm.value.parameters(), loop.value.parameters(), strict=True):
             mine.copy_(other)
-    items, _ = algorithm.prepare(to_rollout(arrays, spec, CPU), vtrace=False)
+    items, _, _ = algorithm.prepare(to_chunks(arrays, spec, CPU), False)
     _, found = loop.prepare(loop.rollouts[0])
     torch.testing.assert_close(found["advantage"], items.advantage)
     torch.testing.assert_close(found["return"], items.return_)
@@ -232,13 +228,12 @@ def test_the_arithmetic_of_the_nature_network_is_what_torch_counts() -> None:
 
     config = DqnConfig()
     spec = WORKLOADS["nature"].spec()
-    algorithm = Dqn(spec, config, CPU)
+    algorithm = make_update(spec, config, Setting("nature", 4, device="cpu", precision="float32").learner())
     arrays = made_up(layout(spec, 4).arrays, spec)
-    optimiser = Optimiser(algorithm.parameters(), Setting("nature", 4, device="cpu", precision="float32").learner(), CPU)
     batch = to_device(SampledBatch(0, 0, arrays), spec, CPU)
-    optimiser.update(algorithm, batch)
+    algorithm.update(batch)
     with FlopCounterMode(display=False) as counter:
-        optimiser.update(algorithm, batch)
+        algorithm.update(batch)
     work = roofline.nature_update(4, spec.stack, spec.n_step, config.hidden, 8, 4)
     assert work.flops == pytest.approx(counter.get_total_flops(), rel=0.01)
     assert work.host_bytes == arrays["observation/observation"].nbytes

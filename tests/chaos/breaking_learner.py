@@ -12,24 +12,24 @@ from typing import Any
 import torch
 
 from learner import __main__ as learner
-from learner.updates.optimiser import Optimiser
+from learner.updates.optimiser import AdamOptimiser
 
 
 def main() -> int:
     """As `python -m learner RUN_DIR`."""
     first, last = int(sys.argv.pop(2)), int(sys.argv.pop(2))
-    differentiate, done = Optimiser._differentiate, 0
+    differentiate, done = AdamOptimiser._differentiate, 0
 
-    def breaking(optimiser: Optimiser, *batch: Any) -> Any:
+    def breaking(optimiser: AdamOptimiser, *batch: Any) -> Any:
         nonlocal done
         done += 1
         answer = differentiate(optimiser, *batch)
-        gradient = optimiser._parameters[0].grad
+        gradient = optimiser.parameters[0].grad
         if first <= done <= last and os.environ.get("RANK", "1") == "1" and gradient is not None:
             gradient.view(-1)[0] = torch.nan
         return answer
 
-    Optimiser._differentiate = breaking  # type: ignore[assignment,method-assign]
+    AdamOptimiser._differentiate = breaking  # type: ignore[assignment,method-assign]
     return learner.main()
 
 

@@ -29,11 +29,12 @@ from learner import __main__ as command
 from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.rollouts import to_rollout
-from learner.algorithms.ppo.update import Ppo
-from learner.config import LearnerConfig
-from learner.loop import Learner, LearnerSettings
+from learner.algorithms.ppo.rollouts import Items
+from learner.config import LearnerConfig, LearnerSettings
+from learner.feed import DeviceBatch, to_chunks
+from learner.loop import Learner
 from learner.parallel.group import STORE_VARIABLE
+from learner.updates.base import Chunks, Outcome, Transitions
 from learner.weights.checkpoint import Checkpoints, read
 from learner.weights.rollback import Diverged
 from replay.config import ReplayConfig
@@ -49,6 +50,7 @@ from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed
 from transport.lifetime import HOPELESS_STATUS
+from transport.names import Named
 
 pytestmark = pytest.mark.chaos
 FREE = ReplayConfig(min_size=1, capacity=100_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
@@ -173,19 +175,20 @@ def learner(bench: Bench, updates: int, bad: Callable[[int], bool]) -> Learner:
     life = bench.life()
     life.last_update = updates
     config = msgspec.structs.replace(CONFIG, rollback_after=AFTER)
-    made = Learner(LearnerSettings(1, "toy", DqnConfig(hidden=8, n_step=2), config, SPEC, 1), bench.run_dir, life)
-    step, done = made.optimiser._step, 0
+    made = Learner(LearnerSettings(1, "toy", Named("dqn", DqnConfig(hidden=8, n_step=2)), config, SPEC, 1), bench.run_dir, life)
+    optimiser = made.runtime.first
+    step, done = optimiser._step, 0
 
     def stepping() -> torch.Tensor:
         nonlocal done
         done += 1
         if bad(done):
-            gradient = made.optimiser._parameters[0].grad
+            gradient = optimiser.parameters[0].grad
             assert gradient is not None
             gradient.view(-1)[0] = BAD[done % 3]
         return step()
 
-    made.optimiser._step = stepping  # type: ignore[method-assign]
+    optimiser._step = stepping  # type: ignore[method-assign]
     return made
 
 
@@ -218,7 +221,7 @@ def test_after_so_many_bad_gradients_the_learner_goes_back_and_on(
     assert len(backs) == 1 == made._metrics.value("rollbacks")
     assert "goes back to epoch-0000000015.safetensors" in backs[0], "the newest that was written before the trouble"
     assert made.epoch == 40 and versions == 40, "both grow on"
-    assert made.algorithm.updates < 80 and finite(bench)
+    assert made.update.counters["updates"] < 80 and finite(bench)
 
 
 @pytest.mark.row("R24", "gradients are no numbers any more", "after three times back it ends with a line that names the cause")
@@ -238,8 +241,32 @@ def test_trouble_without_end_ends_the_learner(
             raise ended.value
 
     monkeypatch.setattr(command, "Learner", Ended)
-    settings = LearnerSettings(1, "toy", DqnConfig(), LearnerConfig(device="cpu"), SPEC, 1)
+    settings = LearnerSettings(1, "toy", Named("dqn", DqnConfig()), LearnerConfig(device="cpu"), SPEC, 1)
     assert command._learn(settings, bench.run_dir, bench.life(), 0, 1) == HOPELESS_STATUS, "no use in starting it again"
+
+
+class Again:
+    """A feed of the same rollouts for ever."""
+
+    updates_per_epoch = 1
+
+    def __init__(self, rollout: Chunks) -> None:
+        self._rollout = rollout
+
+    def next(self, timeout_seconds: float) -> DeviceBatch:
+        return DeviceBatch(self._rollout, 0.0, 0)
+
+    def done(self, drawn: DeviceBatch, priorities: torch.Tensor | None) -> None:
+        assert priorities is None
+
+    def end_epoch(self, version: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.mark.row(
@@ -249,28 +276,31 @@ def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.Ca
     row.times(0, 1)
     spec = ExperienceSpec((observed("position", (3,), "<f4"),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
     config = msgspec.structs.replace(CONFIG, rollback_after=AFTER, checkpoint_epochs=1)
-    life, algorithm = bench.life(), PpoConfig(hidden=8, passes=3, minibatches=2)
+    life, algorithm = bench.life(), Named("ppo", PpoConfig(hidden=8, passes=3, minibatches=2))
     life.last_update = 1_000
     made = Learner(LearnerSettings(1, "toy", algorithm, config, spec, 1), bench.run_dir, life)
-    assert isinstance(made.algorithm, Ppo)
+    update: Any = made.update
 
     def act(stacked: Columns) -> ActionBatch:
         return ActionBatch(np.zeros(2, np.int64), {LOG_PROB: np.full(2, -1.1, np.float32)}, {})
 
-    rollout = to_rollout(to_arrays(spec, play(spec, act, 2, 20, 1)[0]), spec, torch.device("cpu"))
-    for epoch in range(6):  # of six updates each; from the third on for two epochs without a step
-        items, _ = made.algorithm.prepare(rollout, vtrace=False)
-        if epoch in (2, 3):
-            items = items._replace(advantage=items.advantage * np.nan)
-        measured = made._passes(made.algorithm, items)
-        assert measured is not None
-        made._end_epoch(measured)
+    rollout = to_chunks(to_arrays(spec, play(spec, act, 2, 20, 1)[0]), spec, torch.device("cpu"))
+    prepare = update.prepare
+
+    def breaking(batch: Chunks, corrected: bool) -> tuple[Items, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        items, rows, figures = prepare(batch, corrected)
+        factor = np.nan if made.epoch in (2, 3) else 1.0
+        return items._replace(advantage=items.advantage * factor), rows, figures
+
+    update.prepare = breaking
+    for _ in range(6):  # epochs of six updates each; from the third on for two epochs without a step
+        made._learn(Again(rollout))
     backs = [line for line in capsys.readouterr().out.splitlines() if "goes back to" in line]
     row.measured(backs[0] if backs else "nothing", rollbacks=len(backs))
     assert len(backs) == 1 and "12 updates in a row" in backs[0] and "epoch-0000000002.safetensors" in backs[0]
     assert [path.stem[-1] for path in Checkpoints(bench.run_dir.checkpoints, 3).paths()] == ["6", "5", "2"]
-    assert made._publisher is not None and finite(bench)
-    made._publisher.close()
+    assert finite(bench)
+    made.publication.close()
 
 
 @pytest.mark.row("R24", "gradients of one of two learner processes are no numbers", "both go back, to the same, and on")
@@ -318,15 +348,16 @@ def test_weights_that_are_no_numbers_are_neither_published_nor_saved(
     row: Row, bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = learner(bench, 60, lambda update: False)
-    after_update, broken = made.algorithm.after_update, list[bool]()
+    update, broken = made.update.update, list[bool]()
 
-    def breaking() -> None:
-        after_update()
-        if made._metrics.value("updates") == 30 and not broken:
+    def breaking(batch: Transitions) -> Outcome:
+        outcome = update(batch)
+        if made._metrics.value("updates") == 31 and not broken:
             broken.append(True)
-            next(made.algorithm.policy().parameters()).data.view(-1)[0] = float("nan")  # type: ignore[attr-defined]
+            next(made.update.modules["policy"].parameters()).data.view(-1)[0] = float("nan")
+        return outcome
 
-    made.algorithm.after_update = breaking  # type: ignore[method-assign]
+    made.update.update = breaking  # type: ignore[method-assign]
     made.run()
     out = capsys.readouterr().out
     value = made._metrics.value

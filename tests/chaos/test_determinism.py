@@ -18,13 +18,10 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.make import make_algorithm
 from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.ppo.rollouts import to_rollout
 from learner.algorithms.sac.config import SacConfig
 from learner.config import AlgorithmConfig, LearnerConfig
-from learner.feed import to_device
-from learner.updates.optimiser import Optimiser
+from learner.feed import to_chunks, to_device
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into, pack
 from replay.client import SampledBatch
@@ -33,6 +30,7 @@ from replay.table.layout import array_name, layout
 from replay.table.table import Table
 from tests.chaos.rows import Row
 from tests.learner.acting import Acting, algorithm_of
+from tests.learner.examples import make_update
 from transport.experience import Chunk, ExperienceSpec, bounded
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("one_thread")]
@@ -56,17 +54,17 @@ class Learning:
     """What can be saved and taken up again."""
 
     def __init__(self, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> None:
-        self.algorithm = make_algorithm(spec, config, CPU)
-        self.optimiser = Optimiser(self.algorithm.parameters(), LearnerConfig(batch_size=batch_size), CPU, self.algorithm.rates())
+        self.algorithm = make_update(spec, config, LearnerConfig(batch_size=batch_size))
+        self.runtime = self.algorithm.optimiser._host
 
     def through_a_file(self, folder: Path, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> Learning:
         """Another one, as a restarted process would make it."""
-        Checkpoints(folder, 1).write(1, *resume.gather(self.algorithm, self.optimiser, {}, {"epoch": "1"}))
+        Checkpoints(folder, 1).write(1, *resume.gather(self.algorithm, self.runtime, {}, {"epoch": "1"}))
         torch.manual_seed(987)
         resumed = Learning(spec, config, batch_size)
         found = Checkpoints(folder, 1).newest(pytest.fail)
         assert found is not None
-        resume.restore(resumed.algorithm, resumed.optimiser, found[1], found[2])
+        resume.restore(resumed.algorithm, resumed.runtime, found[1], found[2])
         return resumed
 
 
@@ -88,7 +86,7 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
     agent.reset(observation)
     waiting: list[Chunk] = []
     for epoch in range(epochs):
-        load_into(network, {key: value.numpy().copy() for key, value in learning.algorithm.policy().state_dict().items()})
+        load_into(network, {key: value.numpy().copy() for key, value in learning.algorithm.policy.state_dict().items()})
         acting.refresh()
         for _ in range(24):
             action, columns = agent.act("explore")
@@ -101,7 +99,7 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
             learning = learning.through_a_file(resumed_in, spec, config, batch_size)
         waiting = _learn(learning, table, waiting, config)
     vector.close()
-    return hashlib.sha256(pack(learning.algorithm.policy().state_dict())).hexdigest()
+    return hashlib.sha256(pack(learning.algorithm.policy.state_dict())).hexdigest()
 
 
 def _spec(env_config: EnvConfig, config: AlgorithmConfig) -> ExperienceSpec:
@@ -118,12 +116,8 @@ def _learn(learning: Learning, table: Table, waiting: list[Chunk], config: Algor
     algorithm: Any = learning.algorithm
     if isinstance(config, PpoConfig):
         while len(waiting) >= 2:
-            items, _ = algorithm.prepare(to_rollout(_rollouts(table.spec, waiting[:2]), table.spec, CPU), vtrace=False)
+            algorithm.update(to_chunks(_rollouts(table.spec, waiting[:2]), table.spec, CPU))
             waiting = waiting[2:]
-            for _ in range(config.passes):
-                for minibatch in algorithm.minibatches(items):
-                    learning.optimiser.update(algorithm, minibatch)
-            algorithm.finish(items)
         return waiting
     for chunk in waiting:
         table.insert(chunk)
@@ -132,7 +126,7 @@ def _learn(learning: Learning, table: Table, waiting: list[Chunk], config: Algor
         arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
         table.sample(arrays)
         batch = to_device(SampledBatch(0, 0, arrays), table.spec, CPU)
-        _, priorities = learning.optimiser.update(algorithm, batch)
+        _, priorities = algorithm.update(batch)
         table.update_priorities(arrays["key"], priorities.numpy())
     return []
 

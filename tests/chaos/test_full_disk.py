@@ -100,26 +100,26 @@ def test_a_learner_goes_on_and_keeps_the_checkpoints_it_has(row: Row, disk: Path
     try:
         every = CONFIG.checkpoint_epochs * CONFIG.updates_per_epoch
         learner = bench.learner(updates=5 * every)
-        save, saved, room = learner._save, list[bool](), list[int]()
+        save, saved, room = learner.checkpoints.save, list[bool](), list[int]()
 
-        def saving() -> bool:
+        def saving(epoch: int, version: int) -> bool:
             if len(saved) == 2:
                 fill(disk)
             elif len(saved) == 4:
                 room.append((disk / "ballast").stat().st_size)
                 (disk / "ballast").unlink()
-            saved.append(save())
+            saved.append(save(epoch, version))
             assert not list(bench.run_dir.checkpoints.glob(".*.partial"))
             sound = Checkpoints(bench.run_dir.checkpoints, 3).newest(pytest.fail)
             assert sound is not None and read(bench.run_dir.latest)[1]["epoch"] == sound[2]["epoch"]
             return saved[-1]
 
-        monkeypatch.setattr(learner, "_save", saving)
+        monkeypatch.setattr(learner.checkpoints, "save", saving)
         learner.run()
         failed = learner._metrics.value("failed_checkpoints")
-        row.measured(saves=len(saved), failed=failed, updates=learner.algorithm.updates, full_at_bytes=room[0])
+        row.measured(saves=len(saved), failed=failed, updates=learner.update.counters["updates"], full_at_bytes=room[0])
         assert saved == [True, True, False, False, True, True] and failed == 2
-        assert learner.algorithm.updates == 5 * every
+        assert learner.update.counters["updates"] == 5 * every
     finally:
         bench.close()
         for number, handler in handlers.items():

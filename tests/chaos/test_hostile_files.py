@@ -18,15 +18,13 @@ import torch
 
 from actors.evaluation.evaluator import Best
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
-from learner.config import LearnerConfig
-from learner.updates.optimiser import Optimiser
 from learner.weights import checkpoint, export, resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack
 from learner.weights.manifest import MANIFEST, DamagedManifest, read_manifest
 from replay.log.segments import scan
 from replay.log.state import DamagedState, read_state
 from tests.chaos.rows import Row
+from tests.learner.examples import make_update
 from tests.replay.examples import make_spec
 
 pytestmark = pytest.mark.chaos
@@ -137,9 +135,9 @@ def test_no_loader_takes_a_hostile_file_or_runs_what_is_in_it(row: Row, tmp_path
 
 @pytest.mark.row("S15", "checkpoints with a sound checksum whose contents are another's", "refused; nothing of them is adopted")
 def test_a_checkpoint_that_is_sound_but_not_ours_is_refused(row: Row, tmp_path: Path) -> None:
-    algorithm = Dqn(SPEC, DqnConfig(hidden=8, n_step=2), CPU)
-    optimiser = Optimiser(algorithm.parameters(), LearnerConfig(), CPU)
-    tensors, about = resume.gather(algorithm, optimiser, {"updates": 1.0}, {"epoch": "1"})
+    algorithm = make_update(SPEC, DqnConfig(hidden=8, n_step=2))
+    runtime = algorithm.optimiser._host
+    tensors, about = resume.gather(algorithm, runtime, {"updates": 1.0}, {"epoch": "1"})
     arrays = {name: checkpoint.as_array(value) for name, value in tensors.items()}
     name = next(name for name in arrays if name.startswith("policy/") and arrays[name].ndim == 2)
     wrong: dict[str, tuple[dict[str, np.ndarray], dict[str, str]]] = {
@@ -147,8 +145,8 @@ def test_a_checkpoint_that_is_sound_but_not_ours_is_refused(row: Row, tmp_path: 
         "a type": (arrays | {name: arrays[name].astype(np.float64)}, about),
         "a tensor too many": (arrays | {"policy/__class__": arrays[name]}, about),
         "a tensor too few": ({key: value for key, value in arrays.items() if key != name}, about),
-        "moments of nobody": (arrays | {"optimiser/adam/999/exp_avg": arrays[name]}, about),
-        "moments by a strange name": (arrays | {"optimiser/adam/../exp_avg": arrays[name]}, about),
+        "moments of nobody": (arrays | {"optimiser/main/adam/999/exp_avg": arrays[name]}, about),
+        "moments by a strange name": (arrays | {"optimiser/main/adam/../exp_avg": arrays[name]}, about),
         "a random state that is none": (arrays | {"random/cpu": np.zeros(3, np.uint8)}, about),
         "counters that are code": (arrays, about | {"counters": "__import__('os').system('true')"}),
         "counters that are a list": (arrays, about | {"counters": "[1]"}),
@@ -160,13 +158,13 @@ def test_a_checkpoint_that_is_sound_but_not_ours_is_refused(row: Row, tmp_path: 
         checkpoint.write(tmp_path / "x.safetensors", contents, metadata)
         weights, read_about = read(tmp_path / "x.safetensors")
         with pytest.raises(CheckpointError) as refusal:
-            resume.restore(algorithm, optimiser, weights, read_about)
+            resume.restore(algorithm, runtime, weights, read_about)
         assert "\n" not in str(refusal.value), kind
-    before = {key: value.clone() for key, value in algorithm.network.state_dict().items()}
+    before = {key: value.clone() for key, value in algorithm.policy.state_dict().items()}
     with pytest.raises(CheckpointError):
-        load_into(algorithm.network, {key: np.zeros(1 << 10, np.float32) for key in before})
+        load_into(algorithm.policy, {key: np.zeros(1 << 10, np.float32) for key in before})
     row.measured(files=len(wrong), adopted=0)
-    assert all(torch.equal(value, algorithm.network.state_dict()[key]) for key, value in before.items())
+    assert all(torch.equal(value, algorithm.policy.state_dict()[key]) for key, value in before.items())
 
 
 @pytest.mark.row("S15", "a state of replay whose numbers are no state's", "refused; the log is restored without it")

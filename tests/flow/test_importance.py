@@ -16,13 +16,12 @@ from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
 from learner.algorithms.base import join, make_algorithm
 from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.ppo.rollouts import to_rollout
-from learner.algorithms.ppo.update import Ppo
-from learner.updates.optimiser import Optimiser
+from learner.feed import to_chunks
 from learner.weights.publish import WeightPublisher
 from replay.client import SampledBatch, Sampler
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
+from tests.learner.examples import make_update
 from transport.experience import ExperienceSpec, write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
@@ -51,7 +50,7 @@ class PpoFleet(Fleet):
         self.spec: ExperienceSpec = join(given, make_algorithm(self.config.algorithm).needs(given))
         self.run_dir.spec.write_bytes(write_spec(self.spec))
         torch.manual_seed(0)
-        self.ppo = Ppo(self.spec, algorithm, CPU)
+        self.ppo = make_update(self.spec, algorithm, self.config.learner)
         self.processes, self.samplers = {}, []
         bind = self.run_dir.bind_address
         self.publisher = WeightPublisher(bind("weights"), bind("payload"), new_incarnation())
@@ -64,24 +63,23 @@ class PpoFleet(Fleet):
     def publish(self) -> None:
         """The next version, of the network as it is."""
         self.version += 1
-        self.weights[self.version] = {name: value.clone() for name, value in self.ppo.network.state_dict().items()}
+        self.weights[self.version] = {name: value.clone() for name, value in self.ppo.policy.state_dict().items()}
         assert self.publisher is not None
-        self.publisher.publish(self.ppo.network, self.version)
+        self.publisher.publish(self.ppo.policy, self.version)
 
     def ratio(self, arrays: dict[str, np.ndarray], version: int) -> float:
         """Mean |ratio - 1| of a rollout to the policy of a version."""
-        judge = Ppo(self.spec, self.ppo.config, CPU)
-        judge.network.load_state_dict(self.weights[version])
-        return float(judge.prepare(to_rollout(arrays, self.spec, CPU), vtrace=False)[1]["ratio_first"])
+        judge = make_update(self.spec, self.ppo.config)
+        judge.policy.load_state_dict(self.weights[version])
+        return float(judge.prepare(to_chunks(arrays, self.spec, CPU), False)[2]["ratio_first"])
 
     def learn(self, arrays: dict[str, np.ndarray]) -> None:
         """Moves the policy, running statistics included."""
-        learner = msgspec.structs.replace(self.config.learner, learning_rate=0.05)
-        optimiser = Optimiser(self.ppo.parameters(), learner, CPU)
-        items, _ = self.ppo.prepare(to_rollout(arrays, self.spec, CPU), vtrace=False)
-        for minibatch in self.ppo.minibatches(items):
-            optimiser.update(self.ppo, minibatch)
-        self.ppo.finish(items)
+        config = msgspec.structs.replace(self.ppo.config, passes=1)
+        update = make_update(self.spec, config, msgspec.structs.replace(self.config.learner, learning_rate=0.05))
+        update.policy.load_state_dict(self.ppo.policy.state_dict())
+        update.update(to_chunks(arrays, self.spec, CPU))
+        self.ppo.policy.load_state_dict(update.policy.state_dict())
 
 
 @pytest.fixture(params=["CartPole-v1", "Pendulum-v1", "tests.actors.toy_envs:Camera"], ids=["choice", "reals", "image"])

@@ -17,13 +17,11 @@ from actors.chunker import Chunker
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
 from learner.algorithms.base import Algorithm, find_algorithm, join
-from learner.algorithms.make import make_algorithm as make_update
-from learner.algorithms.ppo.rollouts import to_rollout
-from learner.algorithms.ppo.update import Ppo
 from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
-from learner.feed import to_batch
+from learner.feed import to_chunks, to_transitions
 from learner.inference.module import infer_by
-from learner.updates.optimiser import Optimiser
+from learner.updates.base import Outcome
+from learner.updates.runtime import LearnerRuntime
 from replay.config import ReplayConfig
 from replay.server.arrivals import Pending, Writer
 from replay.server.rollout_queue import Rollouts
@@ -238,24 +236,23 @@ def assign_weights(case: Case, modules: dict[str, torch.nn.Module], weights: Cal
 
 
 class Learning:
-    """An algorithm and its optimiser on the CPU in float32, built after torch.manual_seed(seed)."""
+    """What an algorithm learns with on the CPU in float32, built after torch.manual_seed(seed)."""
 
     def __init__(self, case: Case, seed: int) -> None:
         self._case, self._spec = case, make_spec(case)
         settings: dict[str, Any] = {"learning_rate": 1e-3, "batch_size": case.items, "precision": "float32"} | case.learner
-        self._max_policy_lag = settings.pop("max_policy_lag", 1)
+        max_policy_lag = settings.pop("max_policy_lag", 1)
         torch.manual_seed(seed)
-        self._algorithm = make_update(self._spec, algorithm_config(case), CPU)
-        config = LearnerConfig(**settings)
-        self._optimiser = Optimiser(self._algorithm.parameters(), config, CPU, self._algorithm.rates())
+        runtime = LearnerRuntime(LearnerConfig(**settings), CPU, max_policy_lag=max_policy_lag)
+        self._update: Any = find_algorithm(case.algorithm)(algorithm_config(case)).update(self._spec, runtime)
 
     def assign(self, weights: Callable[[dict[str, Any]], Arrays]) -> None:
         """Other weights."""
-        assign_weights(self._case, self._algorithm.modules(), weights)
+        assign_weights(self._case, self._update.modules, weights)
 
     def weights(self) -> Arrays:
         """All tensors by "part/name": running statistics and target networks included."""
-        modules = self._algorithm.modules()
+        modules = self._update.modules
         names = old_names(self._case, modules)
         return {
             names[f"{part}/{name}"]: value.numpy()
@@ -265,25 +262,22 @@ class Learning:
 
     def learn(self, batch: Arrays) -> Arrays:
         """Learns from a batch; its priorities where there are any, and the loss."""
-        if isinstance(self._algorithm, Ppo):
-            return {"loss": self._learn_from_rollouts(self._algorithm, batch)}
+        if self._case.algorithm == "ppo":
+            return {"loss": self._learn_from_rollouts(batch)}
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-        items = to_batch(tensors, self._spec)
-        metrics, priorities = self._optimiser.update(self._algorithm, items)
+        metrics, priorities = self._update.update(to_transitions(tensors, self._spec))
         return {"loss": metrics["loss"].numpy().copy(), "priorities": priorities.numpy().copy()}
 
-    def _learn_from_rollouts(self, algorithm: Ppo, batch: Arrays) -> np.ndarray:
-        """As the learner's loop does. The mean loss of all updates."""
-        config, losses = algorithm.config, []
-        items, _ = algorithm.prepare(to_rollout(batch, self._spec, CPU), vtrace=self._max_policy_lag > 1)
-        self._optimiser.set_learning_rate_share(algorithm.learning_rate_share())
-        for _ in range(config.passes):
-            for minibatch in algorithm.minibatches(items):
-                metrics, _ = self._optimiser.update(algorithm, minibatch)
-                losses.append(float(metrics["loss"]))
-            if config.max_kl and algorithm.stop(float(metrics["kl"])):
-                break
-        if config.target_kl:
-            algorithm.adapt(float(metrics["kl"]))
-        algorithm.finish(items)
+    def _learn_from_rollouts(self, batch: Arrays) -> np.ndarray:
+        """The mean loss of all steps, and how many there were."""
+        losses, step = [], self._update.optimiser.step
+
+        def stepping(*arguments: Any) -> Outcome:
+            outcome: Outcome = step(*arguments)
+            losses.append(float(outcome.metrics["loss"]))
+            return outcome
+
+        self._update.optimiser.step = stepping
+        self._update.update(to_chunks(batch, self._spec, CPU))
+        self._update.optimiser.step = step
         return np.array([np.mean(losses), len(losses)], np.float32)

@@ -6,27 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from learner.algorithms.base import ActionBatch, Algorithm, Mode, make_algorithm
-from learner.algorithms.dqn.algorithm import Dqn
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.ppo.algorithm import Ppo
-from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.sac.algorithm import Sac
-from learner.algorithms.sac.config import SacConfig
+from learner.algorithms.base import ActionBatch, Mode
 from learner.inference.module import infer_by
+from tests.learner.examples import algorithm_of as algorithm_of
 from tests.learner.examples import weights_of
 from transport.experience import Columns, ExperienceSpec
-from transport.names import Named
-
-CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, SacConfig: Sac}
-
-
-def algorithm_of(config: Any) -> Algorithm:
-    """The built-in algorithm with these options; or what is named."""
-    if isinstance(config, Named):
-        return make_algorithm(config)
-    made: Algorithm = CLASSES[type(config)](config)
-    return made
 
 
 class Acting:

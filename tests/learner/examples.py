@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from learner.updates.base import Batch
-from learner.updates.dense import Known
+from learner.algorithms.base import Algorithm, make_algorithm
+from learner.algorithms.dqn.algorithm import Dqn
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.algorithm import Ppo
+from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.sac.algorithm import Sac
+from learner.algorithms.sac.config import SacConfig
+from learner.config import LearnerConfig
+from learner.parallel.group import ALONE, Group
+from learner.updates.base import Transitions
+from learner.updates.dense import KnownGradients
+from learner.updates.runtime import LearnerRuntime
 from transport.experience import Categorical, Column, ExperienceSpec, observed
+from transport.names import Named
 
 CPU = torch.device("cpu")
+LEARNER = LearnerConfig()
 
 
 def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Column:
@@ -37,12 +50,12 @@ def make_observation(fields: Sequence[Column], axes: tuple[int, ...]) -> dict[st
     }
 
 
-def make_batch(spec: ExperienceSpec, items: int) -> Batch:
+def make_batch(spec: ExperienceSpec, items: int) -> Transitions:
     """Random items with every m from 1 to n_step, some terminated."""
     assert isinstance(spec.action, Categorical)
     steps = torch.randint(1, spec.n_step + 1, (items,))
     stack = torch.arange(spec.stack)
-    return Batch(
+    return Transitions(
         observation=make_observation(spec.fields, (items, spec.stack + spec.n_step)),
         observation_index=stack.expand(items, -1),
         next_index=stack + steps[:, None],
@@ -51,10 +64,39 @@ def make_batch(spec: ExperienceSpec, items: int) -> Batch:
         steps=steps,
         terminated=torch.rand(items) < 0.3,
         probability=torch.rand(items, dtype=torch.float64) + 0.01,
+        extras={},
     )
 
 
-def gradients(loss: Tensor | Known, parameters: Sequence[Parameter]) -> list[Tensor]:
+CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, SacConfig: Sac}
+
+
+def algorithm_of(config: Any) -> Algorithm:
+    """The built-in algorithm with these options; or what is named."""
+    if isinstance(config, Named):
+        return make_algorithm(config)
+    made: Algorithm = CLASSES[type(config)](config)
+    return made
+
+
+def make_update(
+    spec: ExperienceSpec,
+    config: Any,
+    learner: LearnerConfig = LEARNER,
+    group: Group = ALONE,
+    device: torch.device = CPU,
+    max_policy_lag: int = 1,
+) -> Any:
+    """What the algorithm with these options learns with: `.optimiser` is its own, `.optimiser._host` the runtime."""
+    return algorithm_of(config).update(spec, LearnerRuntime(learner, device, group, max_policy_lag=max_policy_lag))
+
+
+def figures(update: Any) -> dict[str, float]:
+    """What the optimisers of an update have to tell beside its own metrics."""
+    return {name: float(value) for name, value in update.optimiser._host.figures().items()}
+
+
+def gradients(loss: Tensor | KnownGradients, parameters: Sequence[Parameter]) -> list[Tensor]:
     """What backward() gives the parameters, which forget it again."""
     loss.backward()  # type: ignore[no-untyped-call]
     found = []

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,19 +18,15 @@ from torch import Tensor, nn
 
 from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
-from learner.algorithms.make import make_algorithm
+from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.rollouts import to_rollout
-from learner.algorithms.ppo.update import Ppo
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.update import Sac
 from learner.config import AlgorithmConfig, LearnerConfig
+from learner.feed import to_chunks
 from learner.parallel.group import ALONE, Group, GroupBroken, join
-from learner.updates.base import Batch
-from learner.updates.dense import Known
-from learner.updates.optimiser import Optimiser
-from tests.learner.examples import CPU, make_batch, make_spec, vector
+from learner.updates.base import Chunks, Loss, Transitions
+from learner.updates.trees import part
+from tests.learner.examples import CPU, figures, make_batch, make_spec, make_update, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_sac import make_batch as make_goal_batch
 from tests.learner.test_sac import make_spec as make_goal_spec
@@ -53,34 +50,31 @@ def learn(case: str, group: Group = ALONE) -> dict[str, np.ndarray]:
     """All weights after some updates; the batches are always the same."""
     spec, config = CASES[case]
     torch.manual_seed(1)
-    algorithm = make_algorithm(spec, config, CPU)
-    learner = replace_accumulation(group)
-    optimiser = Optimiser(algorithm.parameters(), learner, CPU, algorithm.rates(), group)
+    algorithm = make_update(spec, config, replace_accumulation(group), group)
     torch.manual_seed(2)
-    if isinstance(algorithm, Ppo):
-        measured = learn_rollouts(algorithm, optimiser, group)
-    else:
-        make = make_batch if isinstance(algorithm, Dqn) else make_goal_batch
-        measured = {}
-        for batch in [make(spec, ITEMS) for _ in range(UPDATES)]:
-            measured, _ = optimiser.update(algorithm, share(batch, group))
-    weights = weights_of(algorithm)
-    numbers = {"gradient_norm": measured["gradient_norm"], "skipped": measured["skipped_updates"]}
-    numbers |= {name: torch.tensor(float(value)) for name, value in algorithm.counters().items()}
-    return weights | {name: value.numpy() for name, value in numbers.items()}
+    for batch in rollouts(spec, group) if case.startswith("ppo") else batches(case, spec, group):
+        measured, _ = algorithm.update(batch)
+    numbers = {"gradient_norm": float(measured["gradient_norm"]), "skipped": figures(algorithm)["skipped_updates"]}
+    return weights_of(algorithm) | {name: np.array(value) for name, value in (numbers | algorithm.counters).items()}
+
+
+def batches(case: str, spec: ExperienceSpec, group: Group) -> Iterator[Transitions]:
+    """A rank's shares of the same batches."""
+    make = make_batch if case == "dqn" else make_goal_batch
+    yield from [share(batch, group) for batch in [make(spec, ITEMS) for _ in range(UPDATES)]]
 
 
 def learn_nothing(case: str) -> dict[str, np.ndarray]:
     """The weights before."""
     torch.manual_seed(1)
-    return weights_of(make_algorithm(*CASES[case], CPU))
+    return weights_of(make_update(*CASES[case]))
 
 
-def weights_of(algorithm: Dqn | Ppo | Sac) -> dict[str, np.ndarray]:
+def weights_of(algorithm: Any) -> dict[str, np.ndarray]:
     """Of all modules, by name."""
     return {
         f"{kind}/{name}": value.detach().numpy().copy()
-        for kind, module in algorithm.modules().items()
+        for kind, module in algorithm.modules.items()
         for name, value in module.state_dict().items()
     }
 
@@ -90,32 +84,19 @@ def replace_accumulation(group: Group) -> LearnerConfig:
     return msgspec.structs.replace(LEARNER, batch_size=ITEMS // group.size, accumulation=4 if group.rank else 1)
 
 
-def share(batch: Batch, group: Group) -> Batch:
+def share(batch: Transitions, group: Group) -> Transitions:
     """A rank's part of what a single process has as a whole."""
     size = ITEMS // group.size
-    return batch.part(group.rank * size, (group.rank + 1) * size)
+    return part(batch, group.rank * size, (group.rank + 1) * size)
 
 
-def learn_rollouts(algorithm: Ppo, optimiser: Optimiser, group: Group) -> dict[str, Tensor]:
-    """As the learner's loop does; rollouts of the ranks differ in length."""
-    measured: dict[str, Tensor] = {}
-    for rollout in rollouts(algorithm.spec, group):
-        items, _ = algorithm.prepare(to_rollout(rollout, algorithm.spec, CPU), vtrace=False)
-        for _ in range(algorithm.config.passes):
-            for minibatch in algorithm.minibatches(items, group=group):
-                measured, _ = optimiser.update(algorithm, minibatch)
-            if algorithm.stop(float(group.mean(measured["kl"]))):
-                break
-        algorithm.finish(items, group)
-    return measured
-
-
-def rollouts(spec: ExperienceSpec, group: Group) -> Iterator[dict[str, np.ndarray]]:
-    """Chunks of a random policy; rank 0 of two gets those of the first streams, which are fewer."""
+def rollouts(spec: ExperienceSpec, group: Group) -> Iterator[Chunks]:
+    """Chunks of a random policy; rank 0 of two gets those of the first streams, which are fewer, so that ranks' rollouts differ
+    in length."""
     for seed in range(ROLLOUTS):
         chunks, _ = play(spec, partial(acted, np.random.default_rng(seed)), 6, 20, seed)
         mine = [chunk for chunk in chunks if group.size == 1 or (chunk.stream < 2) == (group.rank == 0)]
-        yield to_arrays(spec, mine)
+        yield to_chunks(to_arrays(spec, mine), spec, CPU)
 
 
 def acted(random: np.random.Generator, stacked: Columns) -> ActionBatch:
@@ -133,20 +114,19 @@ def fixed_noise(like: Tensor) -> Tensor:
 def one_breaks(group: Group) -> dict[str, np.ndarray]:
     """The gradient of rank 1 is not finite once: nobody may take that step."""
     torch.manual_seed(1)
-    algorithm = Dqn(DQN, DqnConfig(hidden=16, n_step=3), CPU)
-    optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, group=group)
+    algorithm = make_update(DQN, DqnConfig(hidden=16, n_step=3), LEARNER, group)
     loss = algorithm.loss
     for number in range(3):
         factor = np.nan if number == 1 and group.rank == 1 else 1.0
 
-        def breaking(batch: Batch, weight: Tensor, factor: float = factor) -> tuple[Tensor | Known, Tensor, dict[str, Tensor]]:
-            value, priority, metrics = loss(batch, weight)
-            return value * factor, priority, metrics
+        def breaking(items: Weighted, factor: float = factor) -> Loss:
+            found: Loss = loss(items)
+            return found._replace(value=found.value * factor)
 
-        algorithm.loss = breaking  # type: ignore[method-assign,assignment]
-        measured, _ = optimiser.update(algorithm, make_batch(DQN, 8))
-    weights = {name: value.detach().numpy().copy() for name, value in algorithm.modules()["policy"].state_dict().items()}
-    return weights | {"skipped": measured["skipped_updates"].numpy()}
+        algorithm.loss = breaking
+        algorithm.update(make_batch(DQN, 8))
+    weights = {name: value.detach().numpy().copy() for name, value in algorithm.policy.state_dict().items()}
+    return weights | {"skipped": np.array(figures(algorithm)["skipped_updates"])}
 
 
 def running_statistics(group: Group) -> dict[str, np.ndarray]:

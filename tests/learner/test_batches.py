@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from learner.algorithms.base import Needs, join
-from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.feed import to_device
+from learner.updates.trees import part
 from replay.client import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
@@ -50,7 +50,7 @@ def test_a_batch_is_what_the_slot_holds(action: Categorical | Continuous) -> Non
     assert np.array_equal(batch.steps.numpy(), before["steps"])
     assert batch.terminated.dtype == torch.bool and np.array_equal(batch.terminated.numpy(), before["terminated"])
     assert np.array_equal(batch.probability.numpy(), before["probability"].astype(np.float32))
-    assert batch.extras == {} and batch.part(0, 2).extras == {}
+    assert batch.extras == {}
 
 
 def test_goals_of_hindsight_come_along_and_are_parted_with_their_items() -> None:
@@ -58,11 +58,11 @@ def test_goals_of_hindsight_come_along_and_are_parted_with_their_items() -> None
     spec = join(ExperienceSpec(goals, Continuous((-1.0,), (1.0,)), 16), Needs(goals=3))
     sampled = fill(spec, 8)
     batch = to_device(sampled, spec, CPU)
-    part = batch.part(2, 5)
-    assert list(batch.extras) == [HINDSIGHT_GOAL, HINDSIGHT_REWARD]
-    for name, rows in batch.extras.items():
-        assert np.array_equal(rows.numpy(), sampled.arrays[name])
-        assert torch.equal(part.extras[name], rows[2:5])
+    assert batch.extras.keys() == {"hindsight_goal", "hindsight_reward"}
+    parted = part(batch, 2, 5).extras
+    for name, values in batch.extras.items():
+        assert np.array_equal(values.numpy(), sampled.arrays[name])
+        assert torch.equal(parted[name], values[2:5])
 
 
 def test_a_cpu_reads_observations_where_replay_wrote_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +12,46 @@ import pytest
 import torch
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.dqn.update import Weighted
 from learner.config import LearnerConfig
 from learner.updates import compile as compiling
-from learner.updates.base import Batch
+from learner.updates.base import Loss, LossFunction
 from learner.updates.compile import CompileError, cache_in, compile_loss
-from learner.updates.optimiser import Optimiser
-from tests.learner.examples import CPU, image, make_batch, make_spec
+from tests.learner.examples import image, make_batch, make_spec, make_update
 
 SPEC = make_spec(image(shape=(12, 12)), n=4, stack=2, n_step=3)
 
 
-def make_dqn() -> Dqn:
+def make_dqn(config: LearnerConfig = LearnerConfig(batch_size=16)) -> Any:  # noqa: B008
     torch.manual_seed(0)
-    return Dqn(SPEC, DqnConfig(hidden=16, network="nature_batchnorm", target_period=2), CPU)
+    return make_update(SPEC, DqnConfig(hidden=16, network="nature_batchnorm", target_period=2), config)
 
 
-def example(dqn: Dqn) -> tuple[Batch, torch.Tensor]:
+def compiled_loss(dqn: Any, waiting: Callable[[], bool] = lambda: True, **limits: float) -> LossFunction:
     torch.manual_seed(1)
-    batch = make_batch(SPEC, 16)
-    return batch.part(0, 8), dqn.importance(batch)[:8]
+    return compile_loss(dqn.optimiser, dqn.loss, (Weighted(make_batch(SPEC, 8), torch.ones(8)),), waiting, **limits)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")  # torch warns of itself
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for a CPU with a C++ compiler, and there is none")
-def test_updates_are_the_same_to_rounding_and_weights_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_are_the_same_to_rounding_and_weights_keep_their_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     found = []
+    monkeypatch.setattr("torch._dynamo.config.error_on_recompile", True)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     for compiled in (False, True):
-        dqn = make_dqn()
-        names = list(dqn.policy().state_dict())
-        optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=16, accumulation=2), CPU)
-        if compiled:
-            optimiser.compiled_loss = compile_loss(dqn, example(dqn), optimiser.autocast, lambda: True)
-            monkeypatch.setattr("torch._dynamo.config.error_on_recompile", True)
+        dqn = make_dqn(LearnerConfig(batch_size=16, accumulation=2, compile=compiled))
+        dqn.optimiser._host._compiled = tmp_path / "compiled"
+        names = list(dqn.policy.state_dict())
         for number in range(5):  # across copies into the target network
             torch.manual_seed(10 + number)
-            metrics, priorities = optimiser.update(dqn, make_batch(SPEC, 16))
-        assert list(dqn.policy().state_dict()) == names
-        found.append([*dqn.policy().state_dict().values(), priorities, *metrics.values()])
+            metrics, priorities = dqn.update(make_batch(SPEC, 16))
+        assert list(dqn.policy.state_dict()) == names
+        found.append([*dqn.policy.state_dict().values(), priorities, *metrics.values()])
+    assert "compiled the update in" in capsys.readouterr().out
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
@@ -62,32 +62,52 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, compiled: Any) -> None:
 
 def test_a_failure_is_one_line_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     dqn = make_dqn()
-    before = {name: value.clone() for name, value in dqn.policy().state_dict().items()}
+    before = {name: value.clone() for name, value in dqn.policy.state_dict().items()}
 
-    def broken(batch: Batch, weight: torch.Tensor) -> Any:
-        dqn.loss(batch, weight)  # moves the running statistics
+    def broken(items: Weighted) -> Any:
+        dqn.loss(items)  # moves the running statistics
         raise RuntimeError("backend='inductor' raised:\nInvalidCxxCompiler: no g++\n\nSet TORCHDYNAMO_VERBOSE=1")
 
     stand_in(monkeypatch, broken)
     with pytest.raises(CompileError, match="^backend='inductor' raised: InvalidCxxCompiler: no g\\+\\+$"):
-        compile_loss(dqn, example(dqn), nullcontext, lambda: True)
-    assert all(torch.equal(value, before[name]) for name, value in dqn.policy().state_dict().items())
-    assert all(parameter.grad is None for parameter in dqn.parameters())
+        compiled_loss(dqn)
+    assert all(torch.equal(value, before[name]) for name, value in dqn.policy.state_dict().items())
+    assert all(parameter.grad is None for parameter in dqn.policy.parameters())
 
 
 def test_what_works_is_given_back_with_no_gradient_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     dqn = make_dqn()
     stand_in(monkeypatch, dqn.loss)
-    before = {name: value.clone() for name, value in dqn.policy().state_dict().items()}
-    assert compile_loss(dqn, example(dqn), nullcontext, lambda: True) == dqn.loss
-    assert all(torch.equal(value, before[name]) for name, value in dqn.policy().state_dict().items())
-    assert all(parameter.grad is None for parameter in dqn.parameters())
+    before = {name: value.clone() for name, value in dqn.policy.state_dict().items()}
+    assert compiled_loss(dqn) == dqn.loss
+    assert all(torch.equal(value, before[name]) for name, value in dqn.policy.state_dict().items())
+    assert all(parameter.grad is None for parameter in dqn.policy.parameters())
+
+
+def test_a_compiled_loss_serves_micro_batches_of_its_own_size_and_others_run_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    dqn = make_dqn(LearnerConfig(batch_size=16, accumulation=2, compile=True))
+    dqn.optimiser._host._compiled = tmp_path / "compiled"
+    plain = dqn.loss
+
+    def compiled(items: Weighted) -> Loss:
+        sizes.append(len(items.weight))
+        found: Loss = plain(items)
+        return found
+
+    stand_in(monkeypatch, compiled)
+    for items in (16, 16, 16, 15):
+        dqn.update(make_batch(SPEC, items))
+    assert sizes == [8, 8, 8, 8, 8, 8], "once to compile it, then two updates of two and half of the last"
 
 
 def test_a_compiler_that_hangs_is_left_behind_when_the_run_stops_or_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     release, asked = threading.Event(), []
 
-    def hangs(batch: Batch, weight: torch.Tensor) -> Any:
+    def hangs(items: Weighted) -> Any:
         release.wait(60)
         raise RuntimeError("let go")
 
@@ -95,10 +115,10 @@ def test_a_compiler_that_hangs_is_left_behind_when_the_run_stops_or_time_is_over
     dqn = make_dqn()
     try:
         with pytest.raises(CompileError, match="the run is stopping"):
-            compile_loss(dqn, example(dqn), nullcontext, lambda: asked.append(1) or len(asked) < 3)  # type: ignore[func-returns-value]
+            compiled_loss(dqn, lambda: asked.append(1) or len(asked) < 3)  # type: ignore[func-returns-value]
         assert len(asked) == 3
         with pytest.raises(CompileError, match="more than 0.4 s"):
-            compile_loss(dqn, example(dqn), nullcontext, lambda: True, limit_seconds=0.4)
+            compiled_loss(dqn, limit_seconds=0.4)
     finally:
         release.set()
 

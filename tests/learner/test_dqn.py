@@ -5,13 +5,13 @@ from typing import Literal
 import pytest
 import torch
 
+from learner.algorithms.arithmetic.copies import copy_into
 from learner.algorithms.arithmetic.transitions import transition
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.dqn.update import Weighted
 from learner.config import LearnerConfig
-from learner.updates.base import Batch
-from learner.updates.optimiser import Optimiser
-from tests.learner.examples import CPU, gradients, image, make_batch, make_spec, vector
+from learner.updates.base import Transitions
+from tests.learner.examples import gradients, image, make_batch, make_spec, make_update, vector
 
 
 def huber(error: float) -> float:
@@ -22,16 +22,16 @@ def huber(error: float) -> float:
 def test_the_loss_equals_a_loop_over_the_items(double: bool, scale: float) -> None:
     torch.manual_seed(0)
     spec = make_spec(vector(), image(shape=(6, 6)), n=4, stack=2, n_step=3)
-    dqn = Dqn(spec, DqnConfig(hidden=16, double=double, gamma=0.9, reward_scale=scale), CPU)
+    dqn = make_update(spec, DqnConfig(hidden=16, double=double, gamma=0.9, reward_scale=scale))
     for parameter in dqn.target.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.1)
     batch = make_batch(spec, 12)
     weight = torch.rand(12)
-    loss, priorities, metrics = dqn.loss(batch, weight)
+    loss, metrics, priorities = dqn.loss(Weighted(batch, weight))
 
     step = transition(batch, 0.9)
     with torch.no_grad():
-        q, online, target = dqn.network(step.observation), dqn.network(step.next_observation), dqn.target(step.next_observation)
+        q, online, target = dqn.policy(step.observation), dqn.policy(step.next_observation), dqn.target(step.next_observation)
     total = 0.0
     for item in range(12):
         goal = sum(0.9**k * scale * float(batch.reward[item, k]) for k in range(int(batch.steps[item])))
@@ -55,48 +55,48 @@ def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
     torch.manual_seed(3)
     spec = make_spec(vector(size=5), n=4, stack=2, n_step=3)
     config = DqnConfig(hidden=16, network=network, dueling=dueling, double=double, reward_scale=0.7)
-    dqn, by_torch = (Dqn(spec, config, CPU) for _ in range(2))
-    for name, module in by_torch.modules().items():
-        module.load_state_dict(dqn.modules()[name].state_dict())
-    by_torch._layers = []
-    assert dqn._layers, "a network of one vector is differentiated by hand"
+    dqn, by_torch = (make_update(spec, config) for _ in range(2))
+    for name, module in by_torch.modules.items():
+        module.load_state_dict(dqn.modules[name].state_dict())
+    by_torch.by_hand = None
+    assert dqn.by_hand, "a network of one vector is differentiated by hand"
     batch, weight = make_batch(spec, 32), torch.rand(32)
     batch.reward[3, 0] = 100.0  # beyond the Huber loss's bend
     batch.reward[4, 0] = float("inf")
-    answers = [each.loss(batch, weight) for each in (dqn, by_torch)]
+    answers = [each.loss(Weighted(batch, weight)) for each in (dqn, by_torch)]
     found = [
-        gradients(loss * 2, each.parameters())  # as accumulation and loss scales do
+        gradients(loss * 2, list(each.policy.parameters()))  # as accumulation and loss scales do
         for each, (loss, _, _) in zip((dqn, by_torch), answers, strict=True)
     ]
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(answers[0][0].detach(), answers[1][0].detach())
-    torch.testing.assert_close(answers[0][1], answers[1][1], rtol=1e-5, atol=1e-5)
-    assert answers[0][2].keys() == answers[1][2].keys()
-    for name, value in answers[0][2].items():
-        torch.testing.assert_close(value, answers[1][2][name], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(answers[0].priority, answers[1].priority, rtol=1e-5, atol=1e-5)
+    assert answers[0].metrics.keys() == answers[1].metrics.keys()
+    for name, value in answers[0].metrics.items():
+        torch.testing.assert_close(value, answers[1].metrics[name], rtol=1e-5, atol=1e-6)
 
 
 def test_rewards_past_the_boundary_reach_neither_loss_nor_gradient() -> None:
     spec = make_spec(vector(), n_step=3)
-    dqn = Dqn(spec, DqnConfig(hidden=16), CPU)
+    dqn = make_update(spec, DqnConfig(hidden=16))
     batch = make_batch(spec, 6)._replace(steps=torch.ones(6, dtype=torch.int64))
     reward = batch.reward.clone()
     reward[:, 1:] = float("nan")
-    loss, priorities, _ = dqn.loss(batch._replace(reward=reward), torch.ones(6))
+    loss, _, priorities = dqn.loss(Weighted(batch._replace(reward=reward), torch.ones(6)))
     assert loss.detach().isfinite() and bool((priorities > 0).all())
-    assert all(bool(gradient.isfinite().all()) for gradient in gradients(loss, dqn.parameters()))
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients(loss, list(dqn.policy.parameters())))
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_an_item_with_a_reward_that_is_not_finite_teaches_nothing_and_is_reported(reward: float) -> None:
     spec = make_spec(vector())
-    dqn = Dqn(spec, DqnConfig(hidden=16), CPU)
+    dqn = make_update(spec, DqnConfig(hidden=16))
     batch = make_batch(spec, 4)
     broken = batch.reward.clone()
     broken[1] = reward
-    loss, priorities, metrics = dqn.loss(batch._replace(reward=broken), torch.ones(4))
-    without, expected, _ = dqn.loss(batch, torch.tensor([1.0, 0.0, 1.0, 1.0]))
-    torch.testing.assert_close(gradients(loss, dqn.parameters()), gradients(without, dqn.parameters()))
+    loss, metrics, priorities = dqn.loss(Weighted(batch._replace(reward=broken), torch.ones(4)))
+    without, _, expected = dqn.loss(Weighted(batch, torch.tensor([1.0, 0.0, 1.0, 1.0])))
+    torch.testing.assert_close(gradients(loss, list(dqn.policy.parameters())), gradients(without, list(dqn.policy.parameters())))
     expected[1] = 0.0
     torch.testing.assert_close(priorities, expected)
     assert float(metrics["ignored"]) == 0.25
@@ -104,16 +104,15 @@ def test_an_item_with_a_reward_that_is_not_finite_teaches_nothing_and_is_reporte
 
 def test_the_target_network_is_copied_every_period_and_gets_no_gradient() -> None:
     spec = make_spec(image(shape=(40, 40)))
-    dqn = Dqn(spec, DqnConfig(hidden=8, network="nature_batchnorm", target_period=3), CPU)
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=4), CPU)
+    dqn = make_update(spec, DqnConfig(hidden=8, network="nature_batchnorm", target_period=3), LearnerConfig(batch_size=4))
 
     def same() -> bool:
-        online = dqn.network.state_dict()
+        online = dqn.policy.state_dict()
         return all(torch.equal(value, online[name]) for name, value in dqn.target.state_dict().items())
 
     history = []
     for _ in range(6):
-        optimiser.update(dqn, make_batch(spec, 4))
+        dqn.update(make_batch(spec, 4))
         history.append(same())
     assert history == [False, False, True, False, False, True]
     assert not any(parameter.requires_grad for parameter in dqn.target.parameters())
@@ -121,21 +120,21 @@ def test_the_target_network_is_copied_every_period_and_gets_no_gradient() -> Non
 
 def test_learning_moves_batch_statistics_once_per_pass_and_valuing_does_not() -> None:
     spec = make_spec(image(shape=(40, 40)))
-    dqn = Dqn(spec, DqnConfig(hidden=8, network="nature_batchnorm"), CPU)
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8, accumulation=2), CPU)
-    optimiser.update(dqn, make_batch(spec, 8))
-    assert int(dqn.network.state_dict()["body.torso.0.branches.0.1.num_batches_tracked"]) == 2
+    learner = LearnerConfig(batch_size=8, accumulation=2)
+    dqn = make_update(spec, DqnConfig(hidden=8, network="nature_batchnorm"), learner)
+    dqn.update(make_batch(spec, 8))
+    assert int(dqn.policy.state_dict()["body.torso.0.branches.0.1.num_batches_tracked"]) == 2
     assert int(dqn.target.state_dict()["body.torso.0.branches.0.1.num_batches_tracked"]) == 0
-    assert dqn.network.training and not dqn.target.training
+    assert dqn.policy.training and not dqn.target.training
 
 
 def test_loaded_weights_reach_the_target_when_it_is_synchronised() -> None:
     spec = make_spec(vector())
-    first, second = (Dqn(spec, DqnConfig(hidden=8), CPU) for _ in range(2))
-    second.policy().load_state_dict(first.policy().state_dict())
-    second.synchronise_target()
-    batch = make_batch(spec, 4)
-    assert torch.equal(first.loss(batch, torch.ones(4))[0].detach(), second.loss(batch, torch.ones(4))[0].detach())
+    first, second = (make_update(spec, DqnConfig(hidden=8)) for _ in range(2))
+    second.policy.load_state_dict(first.policy.state_dict())
+    copy_into(second.target, second.policy)
+    items = Weighted(make_batch(spec, 4), torch.ones(4))
+    assert torch.equal(first.loss(items).value.detach(), second.loss(items).value.detach())
 
 
 @pytest.mark.parametrize("network", ["mlp", "nature_batchnorm"])
@@ -145,8 +144,8 @@ def test_a_bandit_whose_best_arm_is_shown_is_solved(network: Literal["mlp", "nat
     arms = 4
     field = image(shape=(6, 6)) if network == "nature_batchnorm" else vector(size=arms)
     spec = make_spec(field, n=arms)
-    dqn = Dqn(spec, DqnConfig(hidden=64, network=network, target_period=10), CPU)
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=64, learning_rate=1e-3), CPU)
+    learner = LearnerConfig(batch_size=64, learning_rate=1e-3)
+    dqn = make_update(spec, DqnConfig(hidden=64, network=network, target_period=10), learner)
 
     def show(paying: torch.Tensor) -> torch.Tensor:
         """[B] -> [B, rows 2, *shape]: both rows show it."""
@@ -158,9 +157,8 @@ def test_a_bandit_whose_best_arm_is_shown_is_solved(network: Literal["mlp", "nat
     for _ in range(150):
         paying, action = torch.randint(arms, (64,)), torch.randint(arms, (64,))
         index = torch.zeros(64, 1, dtype=torch.int64)
-        optimiser.update(
-            dqn,
-            Batch(
+        dqn.update(
+            Transitions(
                 observation={field.name: show(paying)},
                 observation_index=index,
                 next_index=index + 1,
@@ -169,9 +167,10 @@ def test_a_bandit_whose_best_arm_is_shown_is_solved(network: Literal["mlp", "nat
                 steps=torch.ones(64, dtype=torch.int64),
                 terminated=torch.ones(64, dtype=torch.bool),
                 probability=torch.full((64,), 1e-3),
-            ),
+                extras={},
+            )
         )
     paying = torch.arange(arms)
-    q = dqn.policy().eval()({field.name: show(paying)[:, :1]})
+    q = dqn.policy.eval()({field.name: show(paying)[:, :1]})
     assert torch.equal(q.argmax(1), paying)
     assert q.amax(1).tolist() == pytest.approx([1.0] * arms, abs=0.2)

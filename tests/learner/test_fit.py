@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.dqn.update import Weighted
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory
-from tests.learner.examples import CPU, make_batch, make_spec, vector
+from tests.learner.examples import make_batch, make_spec, make_update, vector
 
 
 def test_what_a_backward_pass_keeps_is_counted_per_item() -> None:
@@ -33,9 +33,9 @@ def test_it_grows_with_the_network_not_with_its_parameters() -> None:
 
 def test_what_is_differentiated_by_hand_is_counted_too() -> None:
     spec = make_spec(vector(size=5))
-    dqn = Dqn(spec, DqnConfig(hidden=32, network="mlp"), CPU)
-    batch = make_batch(spec, 8)
-    found = bytes_per_item(lambda: dqn.loss(batch, torch.ones(8))[0], dqn.parameters(), 8)
+    dqn = make_update(spec, DqnConfig(hidden=32, network="mlp"))
+    items = Weighted(make_batch(spec, 8), torch.ones(8))
+    found = bytes_per_item(lambda: dqn.loss(items).value, list(dqn.policy.parameters()), 8)
     assert found == 2 * 4 * (5 + 32 + 32 + 4)  # what each layer reads, and what the last one gives
 
 
@@ -76,21 +76,22 @@ def test_an_error_of_memory_is_told_from_others(error: RuntimeError, is_memory: 
 STARVED = """
 import json, resource, sys
 import psutil, torch
-from learner.algorithms.dqn.update import Dqn
-from learner.config import DqnConfig, LearnerConfig
-from learner.updates.optimiser import Optimiser
-from tests.learner.examples import CPU, image, make_batch, make_spec
+from learner.algorithms.dqn.config import DqnConfig
+from learner.config import LearnerConfig
+from learner.updates.trees import part
+from tests.learner.examples import image, make_batch, make_spec, make_update
 
 torch.set_num_threads(1)
 spec = make_spec(image(), stack=4, n_step=1)
-dqn, batch = Dqn(spec, DqnConfig(hidden=32, n_step=1), CPU), make_batch(spec, 1024)
-optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=1024, precision="float32"), CPU)
-optimiser.update(dqn, batch.part(0, 8))  # whatever the first update takes for good
+dqn = make_update(spec, DqnConfig(hidden=32, n_step=1), LearnerConfig(batch_size=1024, precision="float32"))
+batch, optimiser = make_batch(spec, 1024), dqn.optimiser
+dqn.update(part(batch, 0, 8))  # whatever the first update takes for good
 room = psutil.Process().memory_info().vms + 300_000_000  # far less than 1,024 take, far more than 128
 resource.setrlimit(resource.RLIMIT_AS, (room, room))
 for _ in range(2):
-    metrics, priorities = optimiser.update(dqn, batch)
-print(json.dumps([optimiser.parts, len(priorities), bool(torch.stack([p.isfinite().all() for p in dqn.parameters()]).all())]))
+    metrics, priorities = dqn.update(batch)
+finite = torch.stack([p.isfinite().all() for p in dqn.policy.parameters()]).all()
+print(json.dumps([optimiser.parts, len(priorities), bool(finite)]))
 """
 
 

@@ -2,54 +2,61 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.dqn.update import Weighted
 from learner.config import LearnerConfig
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import capabilities
 from learner.updates import optimiser as optim
-from learner.updates.base import Batch
-from learner.updates.dense import Known
-from learner.updates.optimiser import Optimiser
-from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+from learner.updates.base import Loss, Transitions
+from learner.updates.optimiser import AdamOptimiser
+from learner.updates.runtime import LearnerRuntime
+from tests.learner.examples import CPU, figures, image, make_batch, make_spec, make_update, vector
 
 SPEC = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)
 
 
-def make_dqn() -> Dqn:
+def make_dqn(config: LearnerConfig = LearnerConfig()) -> Any:  # noqa: B008
     torch.manual_seed(0)
-    return Dqn(SPEC, DqnConfig(hidden=32), CPU)
+    return make_update(SPEC, DqnConfig(hidden=32), config)
 
 
-def parameters_after(config: LearnerConfig, batch: Batch) -> tuple[list[torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
-    dqn = make_dqn()
-    metrics, priorities = Optimiser(dqn.parameters(), config, CPU).update(dqn, batch)
-    return [parameter.detach() for parameter in dqn.parameters()], metrics, priorities
+def make_optimiser(parameter: torch.nn.Parameter) -> AdamOptimiser:
+    module = torch.nn.Module()
+    module.register_parameter("only", parameter)
+    return LearnerRuntime(LearnerConfig(batch_size=1), CPU).optimiser("main", module)
+
+
+def parameters_after(
+    config: LearnerConfig, batch: Transitions
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
+    dqn = make_dqn(config)
+    metrics, priorities = dqn.update(batch)
+    return [parameter.detach() for parameter in dqn.policy.parameters()], metrics, priorities
 
 
 @pytest.mark.parametrize(("side", "expected"), [(84, "bfloat16"), (12, "float32")])
 def test_bfloat16_comes_by_itself_with_large_convolutions_only(monkeypatch: pytest.MonkeyPatch, side: int, expected: str) -> None:
     monkeypatch.setattr(devices, "_multiplies_bfloat16", lambda: True)
-    dqn = Dqn(make_spec(image(shape=(side, side))), DqnConfig(hidden=4), CPU)
-    assert Optimiser(dqn.parameters(), LearnerConfig(), CPU).precision == expected
+    dqn = make_update(make_spec(image(shape=(side, side))), DqnConfig(hidden=4))
+    assert dqn.optimiser.precision == expected
 
 
 def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
     batch = make_batch(SPEC, 24)
     gradients = []
     for parts in (1, 4):
-        dqn = make_dqn()
-        optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9), CPU)
+        dqn = make_dqn(LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9))
         seen: list[torch.Tensor] = []
-        optimiser._adam.register_step_pre_hook(
+        dqn.optimiser._adam.register_step_pre_hook(
             lambda adam, *_, seen=seen: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
         )
-        metrics, priorities = optimiser.update(dqn, batch)
+        metrics, priorities = dqn.update(batch)
         gradients.append((seen, metrics, priorities))
     (whole, whole_metrics, whole_priorities), (parts_, parts_metrics, parts_priorities) = gradients
     for one, other in zip(whole, parts_, strict=True):
@@ -61,7 +68,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
 
 def test_an_update_returns_detached_scalars_and_one_priority_per_item() -> None:
     _, metrics, priorities = parameters_after(LearnerConfig(batch_size=8, accumulation=2), make_batch(SPEC, 8))
-    assert set(metrics) == {"loss", "td", "q", "ignored", "gradient_norm", "skipped_updates", "skipped_in_a_row"}
+    assert set(metrics) == {"loss", "td", "q", "ignored", "gradient_norm", "epsilon_highest", "epsilon_lowest"}
     assert all(value.dim() == 0 and not value.requires_grad and value.isfinite() for value in metrics.values())
     assert priorities.shape == (8,) and not priorities.requires_grad and bool((priorities >= 0).all())
     assert float(metrics["td"]) == pytest.approx(float(priorities.mean()), rel=1e-5)
@@ -69,16 +76,15 @@ def test_an_update_returns_detached_scalars_and_one_priority_per_item() -> None:
 
 def test_gradients_are_clipped_to_the_norm_and_the_norm_before_is_reported() -> None:
     batch = make_batch(SPEC, 8)._replace(reward=torch.full((8, 3), 100.0))
-    dqn = make_dqn()
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8, max_gradient_norm=0.01), CPU)
+    dqn = make_dqn(LearnerConfig(batch_size=8, max_gradient_norm=0.01))
     norms: list[float] = []
-    optimiser._adam.register_step_pre_hook(
+    dqn.optimiser._adam.register_step_pre_hook(
         lambda adam, *_: norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in adam.param_groups[0]["params"])))
     )
-    metrics, _ = optimiser.update(dqn, batch)
+    metrics, _ = dqn.update(batch)
     assert norms == [pytest.approx(0.01, rel=1e-3)]
     assert float(metrics["gradient_norm"]) > 0.1
-    assert all(parameter.grad is None for parameter in dqn.parameters())
+    assert all(parameter.grad is None for parameter in dqn.policy.parameters())
 
 
 def test_a_step_that_is_not_finite_is_skipped_counted_and_forgotten() -> None:
@@ -86,20 +92,19 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_forgotten() -> None:
     healthy = make_batch(SPEC, 8)
     vectors = healthy.observation["vector"].clone()
     vectors[2] = math.nan
-    dqn = make_dqn()
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8), CPU)
-    before = [parameter.detach().clone() for parameter in dqn.parameters()]
+    dqn = make_dqn(LearnerConfig(batch_size=8))
+    before = [parameter.detach().clone() for parameter in dqn.policy.parameters()]
 
     broken = healthy._replace(observation={**healthy.observation, "vector": vectors})
-    metrics, priorities = optimiser.update(dqn, broken)
-    assert float(metrics["skipped_updates"]) == 1
-    assert all(torch.equal(one, other.detach()) for one, other in zip(before, dqn.parameters(), strict=True))
+    _, priorities = dqn.update(broken)
+    assert figures(dqn)["skipped_updates"] == 1
+    assert all(torch.equal(one, other.detach()) for one, other in zip(before, dqn.policy.parameters(), strict=True))
     assert float(priorities[2]) == 0.0 and bool(priorities.isfinite().all())
 
-    metrics, _ = optimiser.update(dqn, healthy)
+    dqn.update(healthy)
     fresh, _, _ = parameters_after(LearnerConfig(batch_size=8), healthy)
-    assert float(metrics["skipped_updates"]) == 1
-    for one, other in zip(fresh, dqn.parameters(), strict=True):  # as if the skipped one had never been
+    assert figures(dqn)["skipped_updates"] == 1
+    for one, other in zip(fresh, dqn.policy.parameters(), strict=True):  # as if the skipped one had never been
         torch.testing.assert_close(one, other.detach())
 
 
@@ -110,13 +115,13 @@ def test_skipping_works_with_every_kind_of_optimiser(
     able = replace(capabilities(CPU), adam=adam)
     monkeypatch.setattr(optim, "capabilities", lambda device: able)
     parameter = torch.nn.Parameter(torch.ones(3))
-    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    optimiser = make_optimiser(parameter)
     for gradient, moves in ((1.0, True), (math.nan, False), (math.inf, False), (1.0, True)):
         before = parameter.detach().clone()
         parameter.grad = torch.tensor([1.0, gradient, 1.0])
         optimiser._step()
         assert torch.equal(parameter.detach(), before) is not moves
-    assert float(optimiser._skipped) == 2
+    assert float(optimiser.skipped) == 2
 
 
 def test_bfloat16_learns_the_same_direction_in_float32_parameters() -> None:
@@ -124,19 +129,18 @@ def test_bfloat16_learns_the_same_direction_in_float32_parameters() -> None:
     batch = make_batch(SPEC, 16)
     changes = []
     for precision in ("float32", "bfloat16"):
-        dqn = make_dqn()
-        before = torch.cat([parameter.detach().flatten().clone() for parameter in dqn.parameters()])
-        optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=16, precision=precision), CPU)  # type: ignore[arg-type]
-        metrics, _ = optimiser.update(dqn, batch)
-        assert all(parameter.dtype == torch.float32 for parameter in dqn.parameters())
+        dqn = make_dqn(LearnerConfig(batch_size=16, precision=precision))  # type: ignore[arg-type]
+        before = torch.cat([parameter.detach().flatten().clone() for parameter in dqn.policy.parameters()])
+        metrics, _ = dqn.update(batch)
+        assert all(parameter.dtype == torch.float32 for parameter in dqn.policy.parameters())
         assert all(value.dtype == torch.float32 for value in metrics.values())
-        changes.append(torch.cat([parameter.detach().flatten() for parameter in dqn.parameters()]) - before)
+        changes.append(torch.cat([parameter.detach().flatten() for parameter in dqn.policy.parameters()]) - before)
     assert float(torch.cosine_similarity(changes[0], changes[1], dim=0)) > 0.9
 
 
 def test_a_batch_that_cannot_be_split_evenly_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"batch_size 10 must be a multiple of learner\.accumulation 4"):
-        Optimiser(make_dqn().parameters(), LearnerConfig(batch_size=10, accumulation=4), CPU)
+        make_dqn(LearnerConfig(batch_size=10, accumulation=4))
 
 
 def test_an_allocation_that_fails_halves_the_micro_batch_and_changes_nothing_that_is_learned(
@@ -144,80 +148,77 @@ def test_an_allocation_that_fails_halves_the_micro_batch_and_changes_nothing_tha
 ) -> None:
     batch, config = make_batch(SPEC, 24), LearnerConfig(batch_size=24)
     expected, _, whole = parameters_after(config, batch)
-    dqn = make_dqn()
+    dqn = make_dqn(config)
     loss_of, sizes = dqn.loss, []
 
-    def starved(part: Batch, weight: torch.Tensor) -> tuple[torch.Tensor | Known, torch.Tensor, dict[str, torch.Tensor]]:
-        sizes.append(len(weight))
-        if len(weight) > 8:
+    def starved(items: Weighted) -> Loss:
+        sizes.append(len(items.weight))
+        if len(items.weight) > 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-        return loss_of(part, weight)
+        return loss_of(items)
 
     monkeypatch.setattr(dqn, "loss", starved)
-    optimiser = Optimiser(dqn.parameters(), config, CPU)
-    _, priorities = optimiser.update(dqn, batch)
+    _, priorities = dqn.update(batch)
     assert sizes == [8, 24, 12, 6, 6, 6, 6]  # the first to foresee, then what failed, then what fits
-    assert optimiser.parts == 4
+    assert dqn.optimiser.parts == 4
     torch.testing.assert_close(priorities, whole, rtol=1e-4, atol=1e-5)
-    for one, other in zip(dqn.parameters(), expected, strict=True):
+    for one, other in zip(dqn.policy.parameters(), expected, strict=True):
         torch.testing.assert_close(one.detach(), other, rtol=1e-4, atol=1e-5)
     assert "out of memory: micro-batches are halved to 6, accumulated over 4" in capsys.readouterr().out
-    optimiser.update(dqn, batch)
+    dqn.update(batch)
     assert sizes[7:] == [6, 6, 6, 6], "it is remembered"
 
 
 def test_what_does_not_fit_even_item_by_item_is_said_and_other_errors_are_not_taken_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dqn, batch = make_dqn(), make_batch(SPEC, 8)
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8), CPU)
-    optimiser.update(dqn, batch)
+    dqn, batch = make_dqn(LearnerConfig(batch_size=8)), make_batch(SPEC, 8)
+    dqn.update(batch)
 
     def failing(message: str) -> None:
-        def loss(part: Batch, weight: torch.Tensor) -> None:
+        def loss(items: Weighted) -> None:
             raise RuntimeError(message)
 
         monkeypatch.setattr(dqn, "loss", loss)
 
     failing("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
     with pytest.raises(MemoryError, match="a single item"):
-        optimiser.update(dqn, batch)
+        dqn.update(batch)
     failing("shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match="shapes"):
-        optimiser.update(dqn, batch)
+        dqn.update(batch)
 
 
 def test_a_memory_limit_makes_micro_batches_small_from_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     batch = make_batch(SPEC, 64)
-    dqn = make_dqn()
-    before = {name: value.clone() for name, value in dqn.network.state_dict().items()}
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=64, memory_limit_bytes=500_000), CPU)
-    optimiser.update(dqn, batch)
-    assert 1 < optimiser.parts <= 64
+    dqn = make_dqn(LearnerConfig(batch_size=64, memory_limit_bytes=500_000))
+    before = {name: value.clone() for name, value in dqn.policy.state_dict().items()}
+    dqn.update(batch)
+    assert 1 < dqn.optimiser.parts <= 64
     assert "micro-batches of" in capsys.readouterr().out
-    assert any(not torch.equal(before[name], value) for name, value in dqn.network.state_dict().items())
+    assert any(not torch.equal(before[name], value) for name, value in dqn.policy.state_dict().items())
 
 
 def test_what_is_skipped_in_a_row_is_counted_and_forgotten_at_the_next_step() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
-    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    optimiser = make_optimiser(parameter)
     rows = []
     for gradient in (math.nan, math.inf, 1.0, math.nan):
         parameter.grad = torch.tensor([1.0, gradient, 1.0])
         optimiser._step()
-        rows.append(int(optimiser._in_a_row))
-    assert rows == [1, 2, 0, 1] and int(optimiser._skipped) == 3
+        rows.append(int(optimiser.skipped_in_a_row))
+    assert rows == [1, 2, 0, 1] and int(optimiser.skipped) == 3
 
 
 def test_float16_may_skip_until_it_has_found_its_scale() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
-    optimiser = Optimiser([parameter], LearnerConfig(batch_size=1), CPU)
+    optimiser = make_optimiser(parameter)
     optimiser._scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     optimiser._scaler.scale(torch.ones(()))  # as the first loss does
     for _ in range(5):  # at scales 4, 2, 1, 1/2, 1/4
         parameter.grad = torch.tensor([1.0, math.inf, 1.0])
         optimiser._step()
-    assert int(optimiser._skipped) == int(optimiser._in_a_row) == 3, "from scale 1 on it is not the scale"
+    assert int(optimiser.skipped) == int(optimiser.skipped_in_a_row) == 3, "from scale 1 on it is not the scale"
     parameter.grad = torch.ones(3)
     optimiser._step()
-    assert int(optimiser._in_a_row) == 0
+    assert int(optimiser.skipped_in_a_row) == 0

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.arithmetic.minibatches import shuffled, take
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import Items, Rollout, to_rollout
-from learner.algorithms.ppo.update import Ppo
+from learner.algorithms.ppo.rollouts import Items, stack_rows
 from learner.config import LearnerConfig
-from learner.updates.optimiser import Optimiser
+from learner.feed import to_chunks
+from learner.parallel.group import ALONE
+from learner.updates.base import Chunks
+from learner.updates.trees import part
 from tests.learner.acting import Acting
-from tests.learner.examples import CPU, image, vector
+from tests.learner.examples import CPU, LEARNER, image, make_update, vector
 from tests.learner.rollouts import observe, play, to_arrays
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, Column, Columns, Continuous, ExperienceSpec, observed
@@ -45,57 +48,60 @@ SPECS = {
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def made(spec: ExperienceSpec, seed: int = 1, **options: Any) -> Ppo:
+def made(spec: ExperienceSpec, seed: int = 1, learner: LearnerConfig = LEARNER, **options: Any) -> Any:
     """Away from its initial weights, and its statistics from none."""
     torch.manual_seed(seed)
-    algorithm = Ppo(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "trace": 0.8} | options), CPU)
+    algorithm = make_update(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "trace": 0.8} | options), learner)
     with torch.no_grad():
-        for parameter in algorithm.parameters():
+        for parameter in algorithm.policy.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
     rows = {name: torch.from_numpy(column) for name, column in observe(spec, 50, np.random.default_rng(5)).items()}
-    algorithm.network.body.inputs.observe(rows, torch.ones(50, dtype=torch.bool))
+    algorithm.policy.body.inputs.observe(rows, torch.ones(50, dtype=torch.bool))
     return algorithm
 
 
-def rolled(algorithm: Ppo, streams: int = 3, steps: int = 37) -> tuple[Rollout, list[Chunk], list[Columns]]:
+def rolled(algorithm: Any, streams: int = 3, steps: int = 37) -> tuple[Chunks, list[Chunk], list[Columns]]:
     """A rollout of the algorithm's own policy, acting in numpy where it can; its chunks, and what was acted on."""
-    policy = Acting(algorithm.spec, algorithm.config, algorithm.network)
+    policy = Acting(algorithm.spec, algorithm.config, algorithm.policy)
     policy.assign(3)
     chunks, seen = play(algorithm.spec, lambda stacked: policy.act(stacked, "explore"), streams, steps, seed=2)
-    algorithm.network.train()
-    return to_rollout(to_arrays(algorithm.spec, chunks), algorithm.spec, CPU), chunks, seen
+    algorithm.policy.train()
+    return to_chunks(to_arrays(algorithm.spec, chunks), algorithm.spec, CPU), chunks, seen
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_the_ratio_is_one_of_what_fresh_weights_chose(spec: ExperienceSpec) -> None:
     algorithm = made(spec)
     rollout, _, _ = rolled(algorithm, steps=12 if "large" in str(spec) else 37)
-    items, metrics = algorithm.prepare(rollout, vtrace=False)
-    _, ratio, measured = algorithm.loss(items, torch.ones(items.size))
+    items, rows, metrics = algorithm.prepare(rollout, False)
+    measured = algorithm.loss(items, rows, torch.zeros(())).metrics
+    with torch.no_grad():
+        parameters, _ = algorithm.policy(stack_rows(rows, items.observation_index))
+    ratio = (algorithm.policy.log_prob_entropy(parameters, items.action)[0].detach() - items.log_prob).exp()
     assert float((ratio - 1).abs().max()) < 1e-5 and float(metrics["ratio_first"]) < 1e-5
     assert float(measured["kl"]) == pytest.approx(0, abs=1e-6) and float(measured["clip_fraction"]) == 0
     other = made(spec, seed=2)
-    assert float(other.prepare(rollout, vtrace=False)[1]["ratio_first"]) > 1e-3
+    assert float(other.prepare(rollout, False)[2]["ratio_first"]) > 1e-3
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_items_are_what_was_acted_on_stack_for_stack(spec: ExperienceSpec) -> None:
     algorithm = made(spec)
     rollout, chunks, seen = rolled(algorithm)
-    items, _ = algorithm.prepare(rollout, vtrace=False)
-    stacked, next_step, item = items.stacked(), defaultdict[int, int](int), 0
+    items, rows, _ = algorithm.prepare(rollout, False)
+    stacked, next_step, item = stack_rows(rows, items.observation_index), defaultdict[int, int](int), 0
     for chunk in chunks:
         for row in range(spec.history, spec.history + chunk.length):
             if chunk.columns["valid"][row]:
-                for name, rows in stacked.items():
-                    assert np.array_equal(rows[item].numpy(), seen[next_step[chunk.stream]][name][chunk.stream])
+                for name, seen_by_it in stacked.items():
+                    assert np.array_equal(seen_by_it[item].numpy(), seen[next_step[chunk.stream]][name][chunk.stream])
                 assert np.array_equal(items.action[item].numpy(), chunk.columns["action"][row])
                 next_step[chunk.stream] += 1
                 item += 1
-    assert item == items.size == 3 * 37, "each step is an item once"
+    assert item == len(items.action) == 3 * 37, "each step is an item once"
 
 
-def value_of(algorithm: Ppo, chunk: Chunk, row: int) -> float:
+def value_of(algorithm: Any, chunk: Chunk, row: int) -> float:
     """Of the observation of a row, stacked by looking back until the episode begins."""
     columns, stack = chunk.columns, algorithm.spec.stack
     places = [row]
@@ -103,10 +109,10 @@ def value_of(algorithm: Ppo, chunk: Chunk, row: int) -> float:
         places.insert(0, places[0] - 1 if columns["episode_step"][places[0]] > 0 else places[0])
     stacked = {field.name: torch.from_numpy(columns[field.name][places][None]) for field in algorithm.spec.fields}
     with torch.no_grad():
-        return float(policy_and_value(algorithm.network, algorithm.value, stacked)[1])
+        return float(policy_and_value(algorithm.policy, algorithm.value, stacked)[1])
 
 
-def expected_advantages(algorithm: Ppo, chunk: Chunk) -> list[tuple[float, float]]:
+def expected_advantages(algorithm: Any, chunk: Chunk) -> list[tuple[float, float]]:
     """(value, advantage) of a chunk's items: TD errors of a step and those after it, until its episode or the chunk ends."""
     columns, history, config = chunk.columns, algorithm.spec.history, algorithm.config
     rows = range(history, history + chunk.length)
@@ -133,7 +139,7 @@ def test_values_and_advantages_equal_a_loop_over_the_chunks(name: str, corrected
     rollout, chunks, _ = rolled(algorithm)
     kinds = {(bool(c.columns["terminated"].any()), bool(c.columns["truncated"].any())) for c in chunks}
     assert {length for chunk in chunks if (length := chunk.length) < 8} and len(kinds) > 1, "the rollout has no such case"
-    items, metrics = algorithm.prepare(rollout, corrected)  # its own steps: V-trace has nothing to correct
+    items, _, metrics = algorithm.prepare(rollout, corrected)  # its own steps: V-trace has nothing to correct
     expected = np.array([pair for chunk in chunks for pair in expected_advantages(algorithm, chunk)])
     np.testing.assert_allclose(items.value, expected[:, 0], atol=1e-5)
     np.testing.assert_allclose(items.advantage, expected[:, 1], atol=2e-5)
@@ -160,9 +166,9 @@ def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_l
     spec = SPECS["categorical"]
     actor, algorithm = made(spec, seed=1), made(spec, seed=2)
     rollout, _, _ = rolled(actor)
-    plain, _ = algorithm.prepare(rollout, vtrace=False)
-    items, _ = algorithm.prepare(rollout, vtrace=True)
-    now = log_prob_entropy(algorithm.network(items.stacked()), items.action)[0].detach()
+    plain, _, _ = algorithm.prepare(rollout, False)
+    items, rows, _ = algorithm.prepare(rollout, True)
+    now = log_prob_entropy(algorithm.policy(stack_rows(rows, items.observation_index)), items.action)[0].detach()
     torch.testing.assert_close(items.log_prob, now)
     assert not torch.allclose(plain.log_prob, now)
     rho = (now - plain.log_prob).exp().clamp(max=1.0)
@@ -177,54 +183,55 @@ def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_l
 def test_a_large_rollout_is_valued_in_portions() -> None:
     algorithm = made(SPECS["image"])
     rollout, _, _ = rolled(algorithm)
-    whole, _ = algorithm.prepare(rollout, vtrace=False)
-    algorithm._portion = 7
+    whole, _, _ = algorithm.prepare(rollout, False)
+    algorithm.portion = 7
     sizes: list[int] = []
-    algorithm.network.body.inputs.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
-    parts, _ = algorithm.prepare(rollout, vtrace=False)
+    algorithm.policy.body.inputs.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
+    parts, _, _ = algorithm.prepare(rollout, False)
     assert max(sizes) == 7 and len(sizes) > 10
     torch.testing.assert_close(parts.advantage, whole.advantage)
 
 
 def test_a_pass_is_all_items_once_in_parts_of_nearly_one_size_in_another_order_each_time() -> None:
     algorithm = made(SPECS["categorical"], minibatches=4, normalise_advantage=False)
-    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
-    items = items._replace(return_=torch.arange(float(items.size)))
-    generator = torch.Generator().manual_seed(0)
+    items, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
+    items = items._replace(return_=torch.arange(float(len(items.action))))
+    torch.manual_seed(0)
     passes = []
     for _ in range(2):
-        parts = list(algorithm.minibatches(items, generator))
-        assert [part.size for part in parts] == [28, 28, 28, 27]
+        parts = [take(items, which) for which in shuffled(len(items.action), 4, ALONE, CPU)]
+        assert [len(part.action) for part in parts] == [28, 28, 28, 27]
         passes.append(torch.cat([part.return_ for part in parts]))
-        for part in parts:
-            which = part.return_.long()
-            assert torch.equal(part.advantage, items.advantage[which]) and torch.equal(part.action, items.action[which])
-            assert torch.equal(part.stacked()["vector"], items.stacked()["vector"][which])
+        for some in parts:
+            which = some.return_.long()
+            assert torch.equal(some.advantage, items.advantage[which]) and torch.equal(some.action, items.action[which])
+            assert torch.equal(some.observation_index, items.observation_index[which])
         assert torch.equal(passes[-1].sort().values, items.return_)
     assert not torch.equal(passes[0], passes[1])
-    few = items.part(0, 3)
-    assert [part.size for part in algorithm.minibatches(few)] == [1, 1, 1]
+    assert [len(which) for which in shuffled(3, 4, ALONE, CPU)] == [1, 1, 1]
 
 
 def test_advantages_are_normalised_over_a_minibatch_and_not_over_its_parts() -> None:
     algorithm = made(SPECS["categorical"], minibatches=2)
-    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
-    for part in algorithm.minibatches(items):
-        assert float(part.advantage.mean()) == pytest.approx(0, abs=1e-5)
-        assert float(part.advantage.std(correction=0)) == pytest.approx(1, abs=1e-4)
-        assert abs(float(part.part(0, 10).advantage.mean())) > 1e-4
-    single = next(iter(algorithm.minibatches(items.part(0, 1))))
-    assert single.advantage.tolist() == [0.0]
+    items, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
+    for which in shuffled(len(items.action), 2, ALONE, CPU):
+        some = algorithm.normalised(take(items, which))
+        assert float(some.advantage.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(some.advantage.std(correction=0)) == pytest.approx(1, abs=1e-4)
+        assert abs(float(part(some, 0, 10).advantage.mean())) > 1e-4
+    assert algorithm.normalised(part(items, 0, 1)).advantage.tolist() == [0.0]
+    as_it_is = made(SPECS["categorical"], normalise_advantage=False)
+    assert torch.equal(as_it_is.normalised(items).advantage, items.advantage)
 
 
-def naive_loss(algorithm: Ppo, items: Items, weight: list[float]) -> dict[str, float]:
+def naive_loss(algorithm: Any, items: Items, rows: dict[str, torch.Tensor]) -> dict[str, float]:
     """From what the network says, one item after the other."""
     config = algorithm.config
     with torch.no_grad():
-        said = policy_and_value(algorithm.network, algorithm.value, items.stacked())
+        said = policy_and_value(algorithm.policy, algorithm.value, stack_rows(rows, items.observation_index))
         answers, values = (output.double().numpy() for output in said)
     sums: dict[str, float] = defaultdict(float)
-    for i, w in enumerate(weight):
+    for i in range(len(items.action)):
         if isinstance(algorithm.spec.action, Categorical):
             p = np.exp(answers[i]) / np.exp(answers[i]).sum()
             log_prob, entropy = math.log(p[int(items.action[i])]), -sum(x * math.log(x) for x in p)
@@ -237,17 +244,16 @@ def naive_loss(algorithm: Ppo, items: Items, weight: list[float]) -> dict[str, f
                 entropy += 0.5 * math.log(2 * math.pi * math.e * deviation**2)
         r, a = math.exp(log_prob - float(items.log_prob[i])), float(items.advantage[i])
         v, old, goal = values[i], float(items.value[i]), float(items.return_[i])
-        sums["policy_loss"] -= w * min(r * a, min(max(r, 1 - config.clip), 1 + config.clip) * a)
+        sums["policy_loss"] -= min(r * a, min(max(r, 1 - config.clip), 1 + config.clip) * a)
         error = (v - goal) ** 2
         if config.value_clip:
             error = max(error, (old + min(max(v - old, -config.value_clip), config.value_clip) - goal) ** 2)
-        sums["value_loss"] += w * error
-        sums["weighted entropy"] += w * entropy
+        sums["value_loss"] += error
         sums["entropy"] += entropy
         sums["kl"] += r - 1 - math.log(r)
         sums["clip_fraction"] += abs(r - 1) > config.clip
-    means = {name: total / items.size for name, total in sums.items()}
-    bonus = config.entropy_coefficient * means.pop("weighted entropy")
+    means = {name: total / len(items.action) for name, total in sums.items()}
+    bonus = config.entropy_coefficient * means["entropy"]
     return means | {"loss": means["policy_loss"] + config.value_coefficient * means["value_loss"] - bonus}
 
 
@@ -255,42 +261,40 @@ def naive_loss(algorithm: Ppo, items: Items, weight: list[float]) -> dict[str, f
 @pytest.mark.parametrize("name", ["categorical", "goal"])
 def test_the_loss_equals_a_loop_over_the_items(name: str, value_clip: float) -> None:
     algorithm = made(SPECS[name], clip=0.1, value_clip=value_clip, entropy_coefficient=0.02, value_coefficient=0.7)
-    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+    items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
     moved = made(SPECS[name], seed=2, **{key: getattr(algorithm.config, key) for key in algorithm.config.__struct_fields__})
-    weight = torch.rand(items.size) + 0.5
-    loss, ratio, metrics = moved.loss(items, weight)
-    expected = naive_loss(moved, items, weight.tolist())
+    loss, metrics, priority = moved.loss(items, rows, torch.tensor(moved.ent_coef()))
+    expected = naive_loss(moved, items, rows)
     assert 0 < expected["clip_fraction"] < 1
     assert {key: float(value) for key, value in metrics.items()} == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert float(loss.detach()) == pytest.approx(expected["loss"], rel=1e-4, abs=1e-5) and loss.requires_grad
-    assert ratio.shape == (items.size,) and not ratio.requires_grad
+    assert priority is None
     assert not any(value.requires_grad for value in metrics.values())
 
 
 def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() -> None:
     algorithm = made(SPECS["categorical"], value_coefficient=0.0)
-    items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
+    items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
     for difference, advantage, moves in ((1.0, 1.0, False), (-1.0, -1.0, False), (1.0, -1.0, True), (0.0, 1.0, True)):
-        shifted = items._replace(log_prob=items.log_prob - difference, advantage=torch.full((items.size,), advantage))
-        loss, _, _ = algorithm.loss(shifted, torch.ones(items.size))
-        gradient = torch.autograd.grad(loss, [next(algorithm.network.parameters())])[0]
+        shifted = items._replace(log_prob=items.log_prob - difference, advantage=torch.full_like(items.advantage, advantage))
+        loss = algorithm.loss(shifted, rows, torch.zeros(())).value
+        gradient = torch.autograd.grad(loss, [next(algorithm.policy.parameters())])[0]
         assert bool(gradient.abs().max() > 1e-4) == moves
 
 
 def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_does_not_divide() -> None:
     found = []
     for parts in (1, 4):
-        algorithm = made(SPECS["image and vector"], minibatches=1, entropy_coefficient=0.01)
-        items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
-        (batch,) = algorithm.minibatches(items, torch.Generator().manual_seed(1))
-        assert batch.size % 4
-        optimiser = Optimiser(algorithm.parameters(), LearnerConfig(accumulation=parts, max_gradient_norm=1e9), CPU)
+        learner = LearnerConfig(accumulation=parts, max_gradient_norm=1e9)
+        algorithm = made(SPECS["image and vector"], learner=learner, entropy_coefficient=0.01)
+        items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
+        assert len(items.action) % 4
         gradients: list[torch.Tensor] = []
-        optimiser._adam.register_step_pre_hook(
+        algorithm.optimiser._adam.register_step_pre_hook(
             lambda adam, *_, seen=gradients: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
         )
-        metrics, ratio = optimiser.update(algorithm, batch)
-        assert ratio.shape == (batch.size,) and algorithm.updates == 1
+        metrics, priorities = algorithm.optimiser.step(algorithm.loss, items, rows, torch.tensor(0.01))
+        assert priorities is None
         found.append((gradients, metrics))
     (whole, whole_metrics), (parted, parted_metrics) = found
     for one, other in zip(whole, parted, strict=True):
@@ -301,14 +305,13 @@ def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_
 
 def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> None:
     spec = make(vector(), image(shape=(8, 8)), stack=3)
-    algorithm = Ppo(spec, PpoConfig(hidden=8), CPU)
+    algorithm = make_update(spec, PpoConfig(hidden=8, passes=2))
     rollout, chunks, _ = rolled(algorithm)
-    items, _ = algorithm.prepare(rollout, vtrace=False)
-    normaliser = algorithm.network.body.inputs.normaliser
-    assert normaliser is not None and float(normaliser.count) == 0 and algorithm.steps == 0
-    algorithm.finish(items)
+    normaliser = algorithm.policy.body.inputs.normaliser
+    assert normaliser is not None and float(normaliser.count) == 0 and algorithm.counters["steps"] == 0
+    algorithm.update(rollout)
     rows = np.concatenate([c.columns["vector"][2 : 2 + c.length][c.columns["valid"][2 : 2 + c.length] != 0] for c in chunks])
-    assert float(normaliser.count) == len(rows) == algorithm.steps == 3 * 37
+    assert float(normaliser.count) == len(rows) == algorithm.counters["steps"] == 3 * 37
     np.testing.assert_allclose(normaliser.mean, rows.mean(0), rtol=1e-4)
     np.testing.assert_allclose(normaliser.variance, rows.var(0), rtol=1e-4)
 
@@ -325,7 +328,7 @@ def test_the_learning_rate_follows_how_far_rollouts_move_the_policy_and_survives
     algorithm.adapt(0.03)
     assert algorithm.learning_rate_share() < 1.0
     other = made(SPECS["goal"], target_kl=0.01)
-    other.load_counters(algorithm.counters())
+    other.counters.update(algorithm.counters)
     assert other.learning_rate_share() == algorithm.learning_rate_share()
     for _ in range(100):
         other.adapt(0.0)
@@ -337,37 +340,28 @@ def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
     algorithm = made(SPECS["goal"], **options)
     shares = []
     for steps in (0, 500, 1_000, 5_000):
-        algorithm.load_counters({"updates": 3, "steps": steps, "rate": 1.0})
-        shares.append((algorithm.learning_rate_share(), algorithm.entropy_coefficient()))
+        algorithm.counters.update(steps=steps, rate=1.0)
+        shares.append((algorithm.learning_rate_share(), algorithm.ent_coef()))
     assert np.array(shares) == pytest.approx(np.array([(1, 0.04), (0.55, 0.03), (0.1, 0.02), (0.1, 0.02)]))
     other = made(SPECS["goal"], **options)
-    other.load_counters(algorithm.counters())
-    assert (other.updates, other.steps, other.learning_rate_share()) == (3, 5_000, shares[-1][0])
-    assert made(SPECS["goal"], entropy_coefficient=0.1).entropy_coefficient() == 0.1
+    other.counters.update(algorithm.counters)
+    assert (other.counters["steps"], other.learning_rate_share()) == (5_000, shares[-1][0])
+    assert made(SPECS["goal"], entropy_coefficient=0.1).ent_coef() == 0.1
 
 
 def test_the_learning_rate_follows_its_share() -> None:
     moved = []
     for share in (1.0, 0.25, 0.0):
-        algorithm = made(SPECS["categorical"])
-        items, _ = algorithm.prepare(rolled(algorithm)[0], vtrace=False)
-        before = next(algorithm.network.parameters()).detach().clone()
-        optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=1e-3, adam_epsilon=1e-8), CPU)
-        optimiser.set_learning_rate_share(share)
-        optimiser.update(algorithm, items)
-        moved.append(float((next(algorithm.network.parameters()).detach() - before).abs().max()))
+        algorithm = made(SPECS["categorical"], learner=LearnerConfig(learning_rate=1e-3, adam_epsilon=1e-8))
+        items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
+        before = next(algorithm.policy.parameters()).detach().clone()
+        algorithm.optimiser.scale_learning_rate(share)
+        algorithm.optimiser.step(algorithm.loss, items, rows, torch.zeros(()))
+        moved.append(float((next(algorithm.policy.parameters()).detach() - before).abs().max()))
     assert moved == pytest.approx([1e-3, 2.5e-4, 0.0], rel=1e-2)
 
 
-def learn(algorithm: Ppo, optimiser: Optimiser, rollout: Rollout) -> None:
-    items, _ = algorithm.prepare(rollout, vtrace=False)
-    for _ in range(algorithm.config.passes):
-        for batch in algorithm.minibatches(items):
-            optimiser.update(algorithm, batch)
-    algorithm.finish(items)
-
-
-def bandit(algorithm: Ppo, policy: Acting, random: np.random.Generator, payout: object) -> tuple[Rollout, float]:
+def bandit(algorithm: Any, policy: Acting, random: np.random.Generator, payout: object) -> tuple[Chunks, float]:
     """Chunks of one-step episodes, and the mean reward."""
     spec, rows = algorithm.spec, 9
     observation = observe(spec, 16 * rows, random)
@@ -379,7 +373,7 @@ def bandit(algorithm: Ppo, policy: Acting, random: np.random.Generator, payout: 
     columns |= dict.fromkeys(("episode_step", "policy_version"), np.zeros(len(reward), np.int32))
     arrays |= {name: column.reshape(16, rows, *column.shape[1:]) for name, column in columns.items()}
     arrays["length"] = np.full(16, 8)
-    return to_rollout(arrays, spec, CPU), float(reward.mean())
+    return to_chunks(arrays, spec, CPU), float(reward.mean())
 
 
 def right_sign(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
@@ -397,18 +391,17 @@ def near_the_input(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
 def test_it_learns_which_action_pays_where(action: Categorical | Continuous, payout: object, first: float, goal: float) -> None:
     torch.manual_seed(0)
     spec = make(vector(), action=action)
-    algorithm = Ppo(spec, PpoConfig(hidden=32, passes=4), CPU)
-    optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5), CPU)
-    policy, random, rewards = Acting(algorithm.spec, algorithm.config, algorithm.network), np.random.default_rng(0), []
+    algorithm = make_update(spec, PpoConfig(hidden=32, passes=4), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5))
+    policy, random, rewards = Acting(algorithm.spec, algorithm.config, algorithm.policy), np.random.default_rng(0), []
     policy.assign(0)
     for _ in range(20):
         rollout, reward = bandit(algorithm, policy, random, payout)
         rewards.append(reward)
-        learn(algorithm, optimiser, rollout)
+        algorithm.update(rollout)
     assert rewards[0] < first and np.mean(rewards[-5:]) > goal
 
 
-def corridor(algorithm: Ppo, policy: Acting, streams: int, steps: int) -> tuple[Rollout, float]:
+def corridor(algorithm: Any, policy: Acting, streams: int, steps: int) -> tuple[Chunks, float]:
     """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
     rows = steps + 1
     place, age, paid = np.zeros(streams, int), np.zeros(streams, np.int32), 0.0
@@ -431,19 +424,19 @@ def corridor(algorithm: Ppo, policy: Acting, streams: int, steps: int) -> tuple[
         arrays["terminated"][:, t], arrays[LOG_PROB][:, t] = out, acted.columns[LOG_PROB]
         place[out], age = 0, np.where(out, 0, age + 1).astype(np.int32)
         paid += float(out.sum())
-    return to_rollout(arrays, algorithm.spec, CPU), paid / (streams * rows)
+    return to_chunks(arrays, algorithm.spec, CPU), paid / (streams * rows)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_it_learns_to_walk_to_a_reward_that_comes_late(layers: int) -> None:
     torch.manual_seed(0)
     spec = make(vector("cell", 5), action=Categorical(2))
-    algorithm = Ppo(spec, PpoConfig(hidden=32, layers=layers, passes=4, gamma=0.9), CPU)
-    optimiser = Optimiser(algorithm.parameters(), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5), CPU)
-    policy, rates = Acting(algorithm.spec, algorithm.config, algorithm.network), []
+    config = PpoConfig(hidden=32, layers=layers, passes=4, gamma=0.9)
+    algorithm = make_update(spec, config, LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5))
+    policy, rates = Acting(algorithm.spec, algorithm.config, algorithm.policy), []
     policy.assign(0)
     for _ in range(20):
         rollout, rate = corridor(algorithm, policy, 16, 32)
         rates.append(rate)
-        learn(algorithm, optimiser, rollout)
+        algorithm.update(rollout)
     assert rates[0] < 0.08 and np.mean(rates[-5:]) > 0.17, "the best there is pays each fifth step"

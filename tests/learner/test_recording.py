@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
+from learner.updates import acceleration
 from learner.updates import graphs as recording
 from learner.updates import optimiser as optim
-from learner.updates.base import Batch
-from learner.updates.graphs import RecordError, record
-from learner.updates.optimiser import Answer, Optimiser
-from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+from learner.updates.base import Outcome, Transitions
+from learner.updates.graphs import RecordError
+from learner.updates.trees import leaves
+from tests.learner.examples import CPU, image, make_batch, make_spec, make_update, vector
 from transport.experience import Continuous, ExperienceSpec
 
 SPEC = make_spec(image(shape=(12, 12)), vector(), stack=2, n_step=2)
 CONFIG = LearnerConfig(batch_size=8, device="cpu")
+RECORDING = LearnerConfig(batch_size=8, device="cpu", graphs=True)
 
 
 class StandIn:
     """Does as CUDA's graphs do, on tensors that are named to it: recording changes none of them."""
 
-    def __init__(self, state: list[Tensor], spoil: Callable[[], None] = lambda: None) -> None:
-        self._state, self._spoil = state, spoil
+    def __init__(self, state: list[Tensor]) -> None:
+        self._state = state
         self.launches = 0
 
-    def record(self, work: Callable[[], Answer]) -> Answer:
+    def spoil(self) -> None:
+        """What a launch does besides."""
+
+    def record(self, work: Callable[[], Outcome]) -> Outcome:
         before = [tensor.detach().clone() for tensor in self._state]
         with torch.random.fork_rng([]):  # nothing is drawn, either
             self._work, self._answer = work, work()
@@ -45,11 +50,9 @@ class StandIn:
 
     def launch(self) -> None:
         self.launches += 1
-        metrics, priorities = self._work()
-        for name, value in metrics.items():
-            self._answer[0][name].copy_(value)
-        self._answer[1].copy_(priorities)
-        self._spoil()
+        for mine, theirs in zip(leaves(self._answer), leaves(self._work()), strict=True):
+            mine.copy_(theirs)
+        self.spoil()
 
 
 @pytest.fixture(autouse=True)
@@ -59,97 +62,174 @@ def device_with_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "capabilities", lambda device: able)
 
 
-def trained(updates: int = 3) -> tuple[Dqn, Optimiser]:
+WATCHED: list[Any] = []
+
+
+def watched(update: Any) -> Any:
+    WATCHED[:] = [update]
+    return update
+
+
+def trained(config: LearnerConfig = CONFIG, updates: int = 3) -> Any:
     torch.manual_seed(0)
-    dqn = Dqn(SPEC, DqnConfig(hidden=16, n_step=2, target_period=2), CPU)
-    optimiser = Optimiser(dqn.parameters(), CONFIG, CPU)
+    dqn = make_update(SPEC, DqnConfig(hidden=16, n_step=2, target_period=2), config)
+    if config.graphs:
+        watched(dqn)
     for seed in range(updates):
-        optimiser.update(dqn, batch_of(seed))
-    return dqn, optimiser
+        dqn.update(batch_of(seed))
+    return dqn
 
 
-def batch_of(seed: int) -> Batch:
+def batch_of(seed: int) -> Transitions:
     torch.manual_seed(100 + seed)
     return make_batch(SPEC, 8)
 
 
-def test_recorded_updates_are_those_that_would_have_been_done() -> None:
-    usual, plain = trained()
-    dqn, optimiser = trained()
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
+    """Every graph that is made, each of the update that is watched."""
     made: list[StandIn] = []
 
     def make_graph() -> StandIn:
-        made.append(StandIn(optimiser.changed_tensors(dqn)))
+        made.append(StandIn(WATCHED[0].optimiser.changed_tensors()))
         return made[-1]
 
-    record(optimiser, dqn, batch_of(3), make_graph)
-    dqn.after_update()
-    plain.update(usual, batch_of(3))
-    for seed in range(4, 8):
-        metrics, priorities = optimiser.update(dqn, batch_of(seed))
-        expected, theirs = plain.update(usual, batch_of(seed))
+    monkeypatch.setattr(recording, "CudaGraph", make_graph)
+    monkeypatch.setattr(acceleration, "WARM_STEPS", 2)
+    return made
+
+
+def same(one: Iterable[Tensor], other: Iterable[Tensor]) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+def test_recorded_updates_are_those_that_would_have_been_done(graphs: list[StandIn], capsys: pytest.CaptureFixture[str]) -> None:
+    usual, dqn = trained(), trained(RECORDING, 0)
+    for seed in range(3):
+        dqn.update(batch_of(seed))
+    assert len(graphs) == 1 and "launched as one from now on" in capsys.readouterr().out
+    for seed in range(3, 8):
+        metrics, priorities = dqn.update(batch_of(seed))
+        expected, theirs = usual.update(batch_of(seed))
         assert {name: float(value) for name, value in metrics.items()} == pytest.approx(
             {name: float(value) for name, value in expected.items()}, rel=1e-4
         )
         torch.testing.assert_close(priorities, theirs)
-    assert made[0].launches == 1 + 4, "one to try it"
-    assert dqn.updates == usual.updates == 8
-    for one, other in zip(dqn.network.parameters(), usual.network.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
-    for one, other in zip(dqn.target.parameters(), usual.target.parameters(), strict=True):
+    assert graphs[0].launches == 1 + 5, "one to try it"
+    assert dqn.counters == usual.counters == {"updates": 8}
+    for name, module in dqn.modules.items():
+        for one, other in zip(module.parameters(), usual.modules[name].parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_a_record_serves_updates_of_its_own_size_and_others_run_as_they_are(
+    graphs: list[StandIn], capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual, dqn = trained(updates=0), trained(RECORDING, 0)
+    for seed, items in enumerate((8, 8, 8, 8, 5, 8)):
+        torch.manual_seed(seed)
+        batch = make_batch(SPEC, items)
+        _, priorities = dqn.update(batch)
+        torch.testing.assert_close(priorities, usual.update(batch)[1])
+    assert graphs[0].launches == 1 + 2
+    assert capsys.readouterr().out.count("are for updates of one size") == 1
+
+
+def test_a_checkpoint_that_is_restored_is_followed_by_a_new_record(graphs: list[StandIn]) -> None:
+    usual, dqn = trained(), trained(RECORDING, 0)
+    for seed in range(3):
+        dqn.update(batch_of(seed))
+    for update in (usual, dqn):
+        update.optimiser.load_state({name: value.clone() for name, value in update.optimiser.state().items()})
+    for seed in range(3, 8):
+        dqn.update(batch_of(seed))
+        usual.update(batch_of(seed))
+    assert [graph.launches for graph in graphs] == [1, 1 + 2], "the first knows tensors that were"
+    for one, other in zip(dqn.policy.parameters(), usual.policy.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_a_record_of_random_updates_draws_what_the_update_would_draw() -> None:
+def test_a_learning_rate_that_changes_ends_recording(graphs: list[StandIn], capsys: pytest.CaptureFixture[str]) -> None:
+    usual, dqn = trained(updates=4), trained(RECORDING, 4)
+    assert len(graphs) == 1
+    for update in (usual, dqn):
+        update.optimiser.scale_learning_rate(1.0)
+        update.update(batch_of(4))
+        update.optimiser.scale_learning_rate(0.5)
+        update.update(batch_of(5))
+    assert graphs[0].launches == 1 + 2 and "the learning rate changes" in capsys.readouterr().out
+    for one, other in zip(dqn.policy.parameters(), usual.policy.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_record_of_random_updates_draws_what_the_update_would_draw(graphs: list[StandIn]) -> None:
     spec = ExperienceSpec((vector(),), Continuous((-1.0, -1.0), (1.0, 1.0)), 16)
     torch.manual_seed(1)
-    sac = Sac(spec, SacConfig(hidden=16), CPU)
-    optimiser = Optimiser(sac.parameters(), CONFIG, CPU, sac.rates())
+    sac = watched(make_update(spec, SacConfig(hidden=16), RECORDING))
     batch = make_batch(make_spec(vector()), 8)._replace(action=torch.randn(8, 2), probability=torch.rand(8))
-    optimiser.update(sac, batch)
-    record(optimiser, sac, batch, lambda: StandIn(optimiser.changed_tensors(sac)))
-    assert optimiser.recorded is not None
+    for _ in range(4):
+        sac.update(batch)
+    assert [graph.launches for graph in graphs] == [1 + 1]
 
 
 @pytest.mark.parametrize("spoiled", ["parameter", "priority", "metric"])
-def test_a_record_that_does_something_else_is_not_used_and_changes_nothing(spoiled: str) -> None:
-    dqn, optimiser = trained()
-    graph = StandIn(optimiser.changed_tensors(dqn), lambda: spoil())
+def test_a_record_that_does_something_else_is_not_used_and_changes_nothing(
+    spoiled: str, graphs: list[StandIn], capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual, dqn = trained(), trained(RECORDING, 2)
 
-    def spoil() -> None:
+    def spoil(graph: StandIn) -> None:
         with torch.no_grad():
             if spoiled == "parameter":
-                dqn.parameters()[0].add_(0.01)
+                next(dqn.policy.parameters()).add_(0.01)
             elif spoiled == "priority":
-                graph._answer[1][3] += 1.0
+                assert graph._answer.priorities is not None
+                graph._answer.priorities[3] += 1.0
             else:
-                graph._answer[0]["q"] += 1.0
+                graph._answer.metrics["q"] += 1.0
 
-    before = [tensor.detach().clone() for tensor in optimiser.changed_tensors(dqn)]
+    StandIn.spoil = spoil  # type: ignore[method-assign,assignment]
+    try:
+        for seed in range(2, 3):
+            dqn.update(batch_of(seed))
+    finally:
+        StandIn.spoil = lambda self: None  # type: ignore[method-assign]
     reason = {"parameter": "changes the weights otherwise", "priority": "other priorities", "metric": "finds another q"}[spoiled]
-    with pytest.raises(RecordError, match=reason):
-        record(optimiser, dqn, batch_of(3), lambda: graph)
-    assert optimiser.recorded is None
-    assert all(torch.equal(one, other) for one, other in zip(before, optimiser.changed_tensors(dqn), strict=True))
+    assert reason in capsys.readouterr().out
+    assert same(dqn.optimiser.changed_tensors(), usual.optimiser.changed_tensors()), "the step was taken once, as it stands"
+    dqn.update(batch_of(3))
+    assert graphs[0].launches == 1
 
 
-def test_a_graph_that_cannot_be_made_costs_a_line_and_nothing_else() -> None:
+def test_a_graph_that_cannot_be_made_costs_a_line_and_nothing_else(
+    graphs: list[StandIn], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Refusing(StandIn):
-        def record(self, work: Callable[[], Answer]) -> Answer:
+        def record(self, work: Callable[[], Outcome]) -> Outcome:
             super().record(work)
             raise RuntimeError("operation not permitted when stream is capturing\n\nlots of advice")
 
-    dqn, optimiser = trained()
-    before = [parameter.detach().clone() for parameter in dqn.parameters()]
-    with pytest.raises(RecordError, match=r"^operation not permitted when stream is capturing$"):
-        record(optimiser, dqn, batch_of(3), lambda: Refusing(optimiser.changed_tensors(dqn)))
-    assert all(torch.equal(one, other) for one, other in zip(before, dqn.parameters(), strict=True))
-    assert all(parameter.grad is None for parameter in dqn.parameters())
-    optimiser.update(dqn, batch_of(3))
+    usual, dqn = trained(updates=4), trained(RECORDING, 2)
+    monkeypatch.setattr(recording, "CudaGraph", lambda: Refusing(dqn.optimiser.changed_tensors()))
+    for seed in (2, 3):
+        dqn.update(batch_of(seed))
+    assert capsys.readouterr().out.count("not recorded (operation not permitted when stream is capturing); training goes on") == 1
+    assert same(dqn.policy.parameters(), usual.policy.parameters())
+    assert all(parameter.grad is None for parameter in dqn.policy.parameters())
+
+
+def test_a_record_that_fails_changes_nothing() -> None:
+    dqn = trained()
+    before = [tensor.detach().clone() for tensor in dqn.optimiser.changed_tensors()]
+    graph = StandIn(dqn.optimiser.changed_tensors())
+    graph.spoil = lambda: next(dqn.policy.parameters()).data.add_(0.01)  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(RecordError, match="changes the weights otherwise"):
+        recording.record(dqn.optimiser, dqn.loss, (Weighted(batch_of(3), torch.ones(8)),), lambda: graph)
+    assert same(before, dqn.optimiser.changed_tensors())
 
 
 def test_without_graphs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "capabilities", capabilities)
-    dqn, optimiser = trained()
+    dqn = trained()
     with pytest.raises(RecordError, match="kernels one by one"):
-        record(optimiser, dqn, batch_of(3))
+        recording.record(dqn.optimiser, dqn.loss, (Weighted(batch_of(3), torch.ones(8)),))

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
 from learner.config import LearnerConfig
-from learner.updates.optimiser import Optimiser
 from learner.weights import resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints, read
 from learner.weights.manifest import LOCK, MANIFEST, read_manifest
-from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+from tests.learner.examples import image, make_batch, make_spec, make_update, vector
 
 SPEC = make_spec(image(shape=(8, 8)), vector(), stack=2, n_step=2)
 ALGORITHM = DqnConfig(hidden=8, n_step=2, target_period=3, network="nature_batchnorm")
@@ -24,17 +22,18 @@ LEARNER = LearnerConfig(batch_size=8, accumulation=2)
 
 
 class Training:
-    """Algorithm and optimiser; the batches come from torch's generator, so that its state must be restored, too."""
+    """An update; the batches come from torch's generator, so that its state must be restored, too."""
 
     def __init__(self, learner: LearnerConfig = LEARNER, algorithm: DqnConfig = ALGORITHM) -> None:
-        self.algorithm = Dqn(SPEC, algorithm, CPU)
-        self.optimiser = Optimiser(self.algorithm.parameters(), learner, CPU)
+        self.algorithm = make_update(SPEC, algorithm, learner)
+        self.optimiser = self.algorithm.optimiser
+        self.runtime = self.optimiser._host
 
     def update(self, times: int) -> list[torch.Tensor]:
-        return [self.optimiser.update(self.algorithm, make_batch(SPEC, 8))[1] for _ in range(times)]
+        return [self.algorithm.update(make_batch(SPEC, 8))[1] for _ in range(times)]
 
     def gather(self) -> resume.Contents:
-        return resume.gather(self.algorithm, self.optimiser, {"updates": 5.0}, {"epoch": "1"})
+        return resume.gather(self.algorithm, self.runtime, {"updates": 5.0}, {"epoch": "1"})
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -51,10 +50,10 @@ def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_f
     resumed.update(2)  # whatever was there is replaced
     found = checkpoints.newest(pytest.fail)
     assert found is not None
-    assert resume.restore(resumed.algorithm, resumed.optimiser, found[1], found[2]) == {"updates": 5.0}
+    assert resume.restore(resumed.algorithm, resumed.runtime, found[1], found[2]) == {"updates": 5.0}
     for before, after in zip(expected, resumed.update(5), strict=True):
         assert torch.equal(before, after)
-    assert resumed.algorithm.updates == straight.algorithm.updates == 10
+    assert resumed.algorithm.counters == straight.algorithm.counters == {"updates": 10}
     first, second = straight.gather()[0], resumed.gather()[0]
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
@@ -64,9 +63,9 @@ def test_a_checkpoint_before_the_first_update_can_be_resumed_from(tmp_path: Path
     checkpoints = Checkpoints(tmp_path, keep=3)
     checkpoints.write(0, *first.gather())
     _, weights, metadata = checkpoints.newest(pytest.fail) or pytest.fail("nothing written")
-    resume.restore(second.algorithm, second.optimiser, weights, metadata)
+    resume.restore(second.algorithm, second.runtime, weights, metadata)
     second.update(1)
-    assert second.algorithm.updates == 1
+    assert second.algorithm.counters["updates"] == 1
 
 
 def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:
@@ -75,8 +74,22 @@ def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:
     Checkpoints(tmp_path, keep=1).write(1, *first.gather())
     second = Training(LearnerConfig(batch_size=8, learning_rate=0.5))
     _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
-    resume.restore(second.algorithm, second.optimiser, weights, metadata)
+    resume.restore(second.algorithm, second.runtime, weights, metadata)
     assert [group["lr"] for group in second.optimiser._adam.param_groups] == [0.5]
+
+
+def test_a_checkpoint_from_before_optimisers_had_names_is_resumed_from() -> None:
+    first, second, torn = Training(), Training(), Training()
+    first.update(3)
+    tensors, metadata = first.gather()
+    unnamed = {name.replace("optimiser/main/", "optimiser/"): value.numpy().copy() for name, value in tensors.items()}
+    assert "optimiser/adam/0/exp_avg" in unnamed and "optimiser/skipped" in unnamed
+    resume.restore(second.algorithm, second.runtime, unnamed, metadata)
+    assert all(torch.equal(tensors[name], value) for name, value in second.gather()[0].items())
+    assert second.algorithm.counters == {"updates": 3}
+    del unnamed["optimiser/skipped"]
+    with pytest.raises(CheckpointError, match="another algorithm"):
+        resume.restore(torn.algorithm, torn.runtime, unnamed, metadata)
 
 
 def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
@@ -120,9 +133,9 @@ def test_a_checkpoint_of_another_network_or_algorithm_is_refused(tmp_path: Path)
     weights, metadata = read(Checkpoints(tmp_path, keep=1).paths()[0])
     other = Training(algorithm=DqnConfig(hidden=9, n_step=2, network="nature_batchnorm"))
     with pytest.raises(CheckpointError, match="another network"):
-        resume.restore(other.algorithm, other.optimiser, weights, metadata)
+        resume.restore(other.algorithm, other.runtime, weights, metadata)
     with pytest.raises(CheckpointError, match="another algorithm"):
-        resume.restore(first.algorithm, first.optimiser, weights, {"epoch": "1"})
+        resume.restore(first.algorithm, first.runtime, weights, {"epoch": "1"})
 
 
 def test_the_loss_scale_of_float16_is_kept() -> None:

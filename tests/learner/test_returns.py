@@ -9,6 +9,7 @@ import torch
 
 from learner.algorithms.arithmetic.returns import double_q_target, gae, importance_weights, n_step_return, vtrace
 from learner.algorithms.arithmetic.transitions import take_rows, transition
+from learner.updates.trees import count, part
 from tests.learner.examples import image, make_batch, make_spec, vector
 
 
@@ -82,17 +83,17 @@ def test_a_transition_stacks_the_rows_that_the_indices_name() -> None:
         for item in range(9):
             for place in range(3):
                 now, later = int(batch.observation_index[item, place]), int(batch.next_index[item, place])
-                assert torch.equal(stacked.observation[name][item, place], rows[item, now])  # type: ignore[index]
-                assert torch.equal(stacked.next_observation[name][item, place], rows[item, later])  # type: ignore[index]
+                assert torch.equal(stacked.observation[name][item, place], rows[item, now])
+                assert torch.equal(stacked.next_observation[name][item, place], rows[item, later])
 
 
 def test_rows_are_taken_from_a_part_of_a_batch_as_from_the_whole() -> None:
     spec = make_spec(vector(), stack=2, n_step=3)
     batch = make_batch(spec, 8)
-    part = batch.part(3, 6)
+    some = part(batch, 3, 6)
     whole = take_rows(batch.observation["vector"], batch.next_index)
-    assert torch.equal(take_rows(part.observation["vector"], part.next_index), whole[3:6])
-    assert len(part.probability) == len(part.action) == len(part.reward) == 3
+    assert torch.equal(take_rows(some.observation["vector"], some.next_index), whole[3:6])
+    assert len(some.probability) == len(some.action) == len(some.reward) == count(some) == 3
 
 
 GAMMA, TRACE = 0.9, 0.7

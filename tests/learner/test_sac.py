@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,21 +12,21 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from learner.algorithms.arithmetic import gaussian
+from learner.algorithms.arithmetic.minibatches import take
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import transition
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.config import SacConfig
+from learner.algorithms.sac.losses import soft_target
 from learner.algorithms.sac.networks import Critics
-from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
 from learner.networks.parts import Concat
-from learner.updates.base import Batch
-from learner.updates.optimiser import Optimiser
+from learner.updates.base import Transitions
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into
 from tests.learner.acting import Acting, algorithm_of
-from tests.learner.examples import CPU, gradients, image, make_observation, vector
+from tests.learner.examples import gradients, image, make_observation, make_update, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
 ACTIONS = Continuous((-1.0, -2.0), (1.0, 3.0))
@@ -37,12 +38,12 @@ def make_spec(stack: int = 1, hindsight: int = 0) -> ExperienceSpec:
     return join(ExperienceSpec(GOALS, ACTIONS, 16, stack), Needs(goals=hindsight))
 
 
-def make_batch(spec: ExperienceSpec, items: int = 32) -> Batch:
+def make_batch(spec: ExperienceSpec, items: int = 32) -> Transitions:
     """Random items, some terminated."""
     terminated = torch.rand(items) < 0.3
     here = torch.arange(spec.stack).expand(items, -1)
     goals = torch.randn(items, spec.goals, 3) if spec.goals else None
-    return Batch(
+    return Transitions(
         observation=make_observation(spec.fields, (items, spec.stack + 1)),
         observation_index=here,
         next_index=here + (~terminated).long()[:, None],
@@ -68,16 +69,16 @@ def naive_values(critics: Critics, features: Tensor, action: Tensor) -> Tensor:
     return torch.stack(values)
 
 
-def naive_gradients(algorithm: Sac, batch: Batch, weight: Tensor, noise: Tensor) -> tuple[list[Tensor], Tensor]:
+def naive_gradients(algorithm: Any, batch: Transitions, noise: Tensor) -> tuple[list[Tensor], Tensor]:
     """Of each parameter by its own loss alone, and |td| [B]; noise: [2B, A], for now and for what comes next."""
-    config, items = algorithm.config, len(weight)
+    config, items = algorithm.config, len(batch.reward)
     step = transition(batch, config.gamma)
-    body = algorithm.network.body
-    now, following = (Concat()(body.read(rows)) for rows in (step.observation, step.next_observation))  # type: ignore[arg-type]
+    body = algorithm.policy.body
+    now, following = (Concat()(body.read(rows)) for rows in (step.observation, step.next_observation))
     temperature = algorithm.temperature.log.exp()
 
     def draw(observation: object, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = algorithm.network(observation).chunk(2, 1)
+        mean, log_std = algorithm.policy(observation).chunk(2, 1)
         log_std = log_std.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
         action = mean + log_std.exp() * noise
         return action, gaussian.log_prob(action, mean, log_std)
@@ -85,17 +86,17 @@ def naive_gradients(algorithm: Sac, batch: Batch, weight: Tensor, noise: Tensor)
     with torch.no_grad():
         action, log_prob = draw(step.next_observation, noise[items:])
         next_value = naive_values(algorithm.target, following, action).amin(0) - temperature * log_prob
-        goal = step.reward * config.reward_scale + step.discount * next_value  # type: ignore[operator]
+        goal = step.return_ * config.reward_scale + step.discount * next_value
         if config.clip_targets:
             goal = goal.clamp(-config.reward_scale / (1 - config.gamma), 0)
     td = goal - naive_values(algorithm.critics, now, batch.action)
-    critic_loss = sum(0.5 * (weight * error.square()).mean() for error in td)
+    critic_loss = sum(0.5 * error.square().mean() for error in td)
     action, log_prob = draw(step.observation, noise[:items])
     policy_loss = (temperature.detach() * log_prob - naive_values(algorithm.critics, now, action).amin(0)).mean()
     entropy_above = -log_prob.detach() - algorithm.target_entropy
     temperature_loss = (algorithm.temperature.log * entropy_above).mean()
     found = [
-        *torch.autograd.grad(policy_loss, list(algorithm.network.parameters())),
+        *torch.autograd.grad(policy_loss, list(algorithm.policy.parameters())),
         *torch.autograd.grad(critic_loss, list(algorithm.critics.parameters())),  # type: ignore[arg-type]
         *torch.autograd.grad(temperature_loss, [algorithm.temperature.log]),
     ]
@@ -108,19 +109,19 @@ def naive_gradients(algorithm: Sac, batch: Batch, weight: Tensor, noise: Tensor)
 def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(layers: int, stack: int, clip_targets: bool) -> None:
     torch.manual_seed(stack)
     config = SacConfig(gamma=0.6, hidden=16, layers=layers, clip_targets=clip_targets, reward_scale=2.0, temperature=0.7)
-    algorithm = Sac(make_spec(stack), config, CPU)
+    algorithm = make_update(make_spec(stack), config)
     for parameter in algorithm.target.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))  # not the same as the critics
     with torch.no_grad():
-        list(algorithm.network.parameters())[-2].mul_(8.0)  # some deviations are out of bounds
-    batch, weight = make_batch(make_spec(stack)), torch.rand(32)
+        list(algorithm.policy.parameters())[-2].mul_(8.0)  # some deviations are out of bounds
+    batch = make_batch(make_spec(stack))
     torch.manual_seed(7)
     noise = torch.randn(64, 2)
-    expected, errors = naive_gradients(algorithm, batch, weight, noise)
+    expected, errors = naive_gradients(algorithm, batch, noise)
     torch.manual_seed(7)
-    loss, priority, metrics = algorithm.loss(batch, weight)
+    loss, metrics, priority = algorithm.loss(batch)
     loss.backward()
-    for parameter, gradient in zip(algorithm.parameters(), expected, strict=True):
+    for parameter, gradient in zip(algorithm.optimiser.parameters, expected, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(priority, errors, rtol=1e-4, atol=1e-5)
@@ -128,13 +129,35 @@ def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(layers: 
     assert all(parameter.grad is None for parameter in algorithm.target.parameters())
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("stack", [1, 2])
+@pytest.mark.parametrize("clip_targets", [False, True])
+def test_the_loss_by_hand_is_the_plain_one_and_so_are_its_gradients(layers: int, stack: int, clip_targets: bool) -> None:
+    torch.manual_seed(stack)
+    spec = make_spec(stack, hindsight=2)
+    config = SacConfig(gamma=0.6, hidden=16, layers=layers, clip_targets=clip_targets, reward_scale=2.0, temperature=0.7)
+    algorithm, batch = make_update(spec, config), make_batch(spec)
+    for parameter in algorithm.target.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))  # not the same as the critics
+    with torch.no_grad():
+        list(algorithm.policy.parameters())[-2].mul_(8.0)  # some deviations are out of bounds
+    batch.reward[3] = torch.inf
+    found = []
+    for by_hand in (algorithm.by_hand, None):
+        algorithm.by_hand = by_hand
+        torch.manual_seed(7)
+        loss, metrics, priority = algorithm.loss(batch)
+        assert isinstance(loss, Tensor) is (by_hand is None)
+        found.append((loss.detach(), priority, metrics, gradients(loss * 2, algorithm.optimiser.parameters)))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+
+
 def test_a_scaled_loss_has_scaled_gradients() -> None:
-    algorithm, batch = Sac(make_spec(), SacConfig(hidden=8), CPU), make_batch(make_spec())
+    algorithm, batch = make_update(make_spec(), SacConfig(hidden=8)), make_batch(make_spec())
     found = []
     for scale in (1.0, 4.0):
         torch.manual_seed(0)
-        loss, _, _ = algorithm.loss(batch, torch.ones(32))
-        found.append(gradients(loss * scale, algorithm.parameters()))
+        found.append(gradients(algorithm.loss(batch).value * scale, algorithm.optimiser.parameters))
     for once, scaled in zip(*found, strict=True):
         torch.testing.assert_close(4 * once, scaled)
 
@@ -142,65 +165,69 @@ def test_a_scaled_loss_has_scaled_gradients() -> None:
 def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> None:
     batch = make_batch(make_spec(), 4)._replace(reward=-torch.ones(4, 1), terminated=torch.tensor([False, False, False, True]))
     next_value = torch.tensor([-100.0, 50.0, -2.0, torch.nan])
-    clipped = Sac(make_spec(), SacConfig(gamma=0.9, clip_targets=True, reward_scale=2.0), CPU)
-    assert torch.allclose(clipped._goal(batch, next_value), torch.tensor([-20.0, 0.0, -3.8, -2.0]))
-    free = Sac(make_spec(), SacConfig(gamma=0.9, reward_scale=2.0), CPU)
-    assert torch.allclose(free._goal(batch, next_value), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
+    clipped = SacConfig(gamma=0.9, clip_targets=True, reward_scale=2.0)
+    assert torch.allclose(soft_target(batch, next_value, clipped), torch.tensor([-20.0, 0.0, -3.8, -2.0]))
+    free = SacConfig(gamma=0.9, reward_scale=2.0)
+    assert torch.allclose(soft_target(batch, next_value, free), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
 
 
 def test_an_item_that_is_not_finite_teaches_the_critics_nothing() -> None:
-    algorithm, batch = Sac(make_spec(), SacConfig(hidden=8), CPU), make_batch(make_spec())
+    algorithm, ended = make_update(make_spec(), SacConfig(hidden=8)), torch.ones(32, dtype=torch.bool)
+    batch = make_batch(make_spec())._replace(terminated=ended)  # so that what critics learn hangs on no draw
+    parameters, critics = algorithm.optimiser.parameters, len(list(algorithm.policy.parameters()))
+
+    def found(batch: Transitions) -> list[Tensor]:
+        torch.manual_seed(0)
+        return gradients(algorithm.loss(batch).value, parameters)
+
+    others = take(batch, torch.tensor([item for item in range(32) if item != 3]))
+    finite = found(batch)
     batch.reward[3] = torch.inf
     torch.manual_seed(0)
-    loss, priority, metrics = algorithm.loss(batch, torch.ones(32))
-    found = gradients(loss, algorithm.parameters())
+    _, metrics, priority = algorithm.loss(batch)
     assert priority[3] == 0 and metrics["ignored"].item() == pytest.approx(1 / 32)
-    weight = torch.ones(32)
-    weight[3] = 0
-    batch.reward[3] = 0
-    torch.manual_seed(0)
-    without, _, _ = algorithm.loss(batch, weight)
-    torch.testing.assert_close(found, gradients(without, algorithm.parameters()))
+    broken = found(batch)
+    torch.testing.assert_close([*broken[:critics], broken[-1]], [*finite[:critics], finite[-1]])
+    torch.testing.assert_close(broken[critics:-1], [31 / 32 * gradient for gradient in found(others)[critics:-1]])
 
 
 def test_the_target_follows_the_critics_by_tau() -> None:
-    algorithm = Sac(make_spec(), SacConfig(hidden=8, tau=0.25), CPU)
+    algorithm = make_update(make_spec(), SacConfig(hidden=8, tau=0.25))
     before = [parameter.clone() for parameter in algorithm.target.parameters()]
     with torch.no_grad():
         for parameter in algorithm.critics.parameters():
             parameter.add_(1.0)
-    algorithm.after_update()
-    assert algorithm.updates == 1
+    algorithm.follow()
     for old, new in zip(before, algorithm.target.parameters(), strict=True):
         torch.testing.assert_close(new, old + 0.25)
 
 
 @pytest.mark.parametrize(("target_entropy", "sign"), [(-30.0, -1), (30.0, 1)])
 def test_the_temperature_goes_where_the_entropy_is_to_go_at_a_rate_of_its_own(target_entropy: float, sign: int) -> None:
-    algorithm = Sac(make_spec(), SacConfig(hidden=8, target_entropy=target_entropy, temperature=0.5, temperature_rate=0.03), CPU)
-    optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
-    before, weight = algorithm.temperature.log.item(), next(algorithm.network.parameters()).clone()
-    optimiser.update(algorithm, make_batch(make_spec()))
+    config = SacConfig(hidden=8, target_entropy=target_entropy, temperature=0.5, temperature_rate=0.03)
+    algorithm = make_update(make_spec(), config, LEARNER)
+    before, weight = algorithm.temperature.log.item(), next(algorithm.policy.parameters()).clone()
+    algorithm.update(make_batch(make_spec()))
+    assert algorithm.counters == {"updates": 1}
     assert algorithm.temperature.log.item() - before == pytest.approx(sign * 0.03, rel=1e-3), "Adam's first step is the rate"
-    assert (next(algorithm.network.parameters()) - weight).abs().max().item() == pytest.approx(0.01, rel=1e-2)
-    optimiser.set_learning_rate_share(0.5)
+    assert (next(algorithm.policy.parameters()) - weight).abs().max().item() == pytest.approx(0.01, rel=1e-2)
+    algorithm.optimiser.scale_learning_rate(0.5)
     before = algorithm.temperature.log.item()
-    optimiser.update(algorithm, make_batch(make_spec()))
+    algorithm.update(make_batch(make_spec()))
     assert algorithm.temperature.log.item() - before == pytest.approx(sign * 0.015, rel=1e-2)
 
 
 def test_a_temperature_without_a_rate_stays() -> None:
-    algorithm = Sac(make_spec(), SacConfig(hidden=8, temperature_rate=0.0), CPU)
-    optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
+    algorithm = make_update(make_spec(), SacConfig(hidden=8, temperature_rate=0.0), LEARNER)
     for _ in range(3):
-        metrics, _ = optimiser.update(algorithm, make_batch(make_spec()))
+        metrics, _ = algorithm.update(make_batch(make_spec()))
     assert metrics["temperature"].item() == pytest.approx(0.2)
 
 
 def test_items_are_after_their_own_goal_or_one_of_k_others_each_as_likely() -> None:
     items, k = 20_000, 3
     spec = make_spec(stack=2, hindsight=k)
-    algorithm, batch = Sac(spec, SacConfig(hidden=8), CPU), make_batch(spec, items)
+    algorithm, batch = make_update(spec, SacConfig(hidden=8)), make_batch(spec, items)
     told = algorithm.relabelled(batch)
     choices = torch.cat([batch.reward, batch.extras[HINDSIGHT_REWARD]], 1)  # [B, 1 + k]; all differ
     drawn = (told.reward == choices).long().argmax(1)
@@ -217,42 +244,40 @@ def test_items_are_after_their_own_goal_or_one_of_k_others_each_as_likely() -> N
 
 def test_the_loss_is_that_of_the_goals_that_were_drawn() -> None:
     spec = make_spec(hindsight=4)
-    algorithm, batch = Sac(spec, SacConfig(hidden=8), CPU), make_batch(spec)
+    algorithm, batch = make_update(spec, SacConfig(hidden=8)), make_batch(spec)
     torch.manual_seed(5)
-    _, priority, _ = algorithm.loss(batch, torch.ones(32))
+    priority = algorithm.loss(batch).priority
     torch.manual_seed(5)
     told = algorithm.relabelled(batch)._replace(extras={})
-    _, expected, _ = algorithm.loss(told, torch.ones(32))
-    assert torch.equal(priority, expected)
+    assert torch.equal(priority, algorithm.loss(told).priority)
 
 
 def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path) -> None:
     spec = make_spec(hindsight=4)
 
-    def make(seed: int) -> tuple[Sac, Optimiser]:
+    def make(seed: int) -> Any:
         torch.manual_seed(seed)
-        algorithm = Sac(spec, SacConfig(hidden=8), CPU)
-        return algorithm, Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
+        return make_update(spec, SacConfig(hidden=8), LEARNER)
 
-    algorithm, optimiser = make(1)
+    algorithm = make(1)
     for _ in range(4):
-        optimiser.update(algorithm, make_batch(spec))
-    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(algorithm, optimiser, {}, {}))
-    expected = [optimiser.update(algorithm, make_batch(spec))[1] for _ in range(4)]
-    again, theirs = make(2)
+        algorithm.update(make_batch(spec))
+    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(algorithm, algorithm.optimiser._host, {}, {}))
+    expected = [algorithm.update(make_batch(spec))[1] for _ in range(4)]
+    again = make(2)
     _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
-    resume.restore(again, theirs, weights, metadata)
+    resume.restore(again, again.optimiser._host, weights, metadata)
     for before in expected:
-        assert torch.equal(before, theirs.update(again, make_batch(spec))[1])
-    assert again.updates == 8
-    for name, module in algorithm.modules().items():
+        assert torch.equal(before, again.update(make_batch(spec))[1])
+    assert again.counters == {"updates": 8}
+    for name, module in algorithm.modules.items():
         for key, value in module.state_dict().items():
-            assert torch.equal(value, again.modules()[name].state_dict()[key]), (name, key)
+            assert torch.equal(value, again.modules[name].state_dict()[key]), (name, key)
 
 
 def test_what_cannot_be_learned_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"one of 4: choose dqn or ppo") as refusal:
-        Sac(ExperienceSpec(GOALS, Categorical(4), 16), SacConfig(), CPU)
+        make_update(ExperienceSpec(GOALS, Categorical(4), 16), SacConfig())
     assert "\n" not in str(refusal.value)
     with pytest.raises(ValueError, match=r"has an image \(screen\): choose ppo"):
         algorithm_of(SacConfig()).policy(ExperienceSpec((image("screen"), *GOALS), ACTIONS, 16))

@@ -14,16 +14,14 @@ from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
 from learner.algorithms.base import Mode, Needs
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
 from learner.feed import to_device
-from learner.updates.optimiser import Optimiser
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.layout import layout
 from replay.table.table import Table
 from tests.learner.acting import Acting
-from tests.learner.examples import CPU
+from tests.learner.examples import CPU, make_update
 from transport.experience import ExperienceSpec
 
 ENV = EnvConfig(id="tests.actors.toy_envs:Plane", chunk_length=16)
@@ -60,9 +58,8 @@ def test_a_point_finds_its_goals_within_1200_steps() -> None:
     torch.set_num_threads(1)  # more would only wait for one another
     torch.manual_seed(0)
     spec = experience_spec(make_env(ENV), ENV, "none", Needs(goals=ALGORITHM.hindsight))
-    algorithm = Sac(spec, ALGORITHM, CPU)
-    optimiser = Optimiser(algorithm.parameters(), LEARNER, CPU, algorithm.rates())
-    world = World(spec, Acting(spec, ALGORITHM, algorithm.policy()))
+    algorithm = make_update(spec, ALGORITHM, LEARNER)
+    world = World(spec, Acting(spec, ALGORITHM, algorithm.policy))
     world.policy.assign(0, 4)
     for _ in range(75):
         world.step("random")
@@ -70,7 +67,7 @@ def test_a_point_finds_its_goals_within_1200_steps() -> None:
         world.step("explore")
         for _ in range(2):
             world.table.sample(world.slot)
-            optimiser.update(algorithm, to_device(SampledBatch(1, 0, world.slot), spec, CPU))
+            algorithm.update(to_device(SampledBatch(1, 0, world.slot), spec, CPU))
     episodes: list[Episode] = []
     while len(episodes) < 104:  # the first four began by exploring
         episodes += world.step("greedy")

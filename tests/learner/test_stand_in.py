@@ -14,19 +14,17 @@ from torch import Tensor
 from learner import __main__ as command
 from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.rollouts import to_rollout
-from learner.algorithms.ppo.update import Ppo
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
 from learner.devices.capabilities import DeviceError
+from learner.feed import to_chunks
 from learner.updates.adam import PlainAdam
-from learner.updates.optimiser import Optimiser
+from learner.updates.optimiser import AdamOptimiser
+from learner.updates.runtime import LearnerRuntime
 from learner.weights import checkpoint
 from tests.learner import test_sac
-from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+from tests.learner.examples import CPU, image, make_batch, make_spec, make_update, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.stand_in import Lacking, like_directml
 from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
@@ -68,12 +66,12 @@ def test_the_stand_in_refuses_what_directml_lacks(bare: Lacking, use: str) -> No
 def dqn_changes(network: str, batch: Any) -> tuple[list[Tensor], Tensor]:
     """What three updates on a batch make of the parameters, and the last priorities."""
     torch.manual_seed(0)
-    dqn = Dqn(PIXELS, DqnConfig(hidden=16, network=network, target_period=2), CPU)  # type: ignore[arg-type]
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=16, accumulation=2, learning_rate=1e-3), CPU)
+    config = DqnConfig(hidden=16, network=network, target_period=2)  # type: ignore[arg-type]
+    dqn = make_update(PIXELS, config, LearnerConfig(batch_size=16, accumulation=2, learning_rate=1e-3))
     for _ in range(3):
-        metrics, priorities = optimiser.update(dqn, batch)
+        metrics, priorities = dqn.update(batch)
     assert all(bool(value.isfinite()) for value in metrics.values())
-    return [parameter.detach().clone() for parameter in dqn.parameters()], priorities
+    return [parameter.detach().clone() for parameter in dqn.policy.parameters()], priorities
 
 
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
@@ -90,15 +88,10 @@ def test_dqn_learns_there_what_it_learns_on_a_cpu(network: str) -> None:
 
 def ppo_change(spec: ExperienceSpec, chunks: list[Chunk]) -> list[Tensor]:
     torch.manual_seed(0)
-    ppo = Ppo(spec, PpoConfig(hidden=16, passes=2, minibatches=2), CPU)
-    optimiser = Optimiser(ppo.parameters(), LearnerConfig(batch_size=16, learning_rate=1e-3), CPU)
-    with optimiser.autocast():
-        items, _ = ppo.prepare(to_rollout(to_arrays(spec, chunks), spec, CPU), vtrace=True)
-    for _ in range(2):
-        for minibatch in ppo.minibatches(items):
-            optimiser.update(ppo, minibatch)
-    ppo.finish(items)
-    return [value.detach().clone().float() for value in ppo.network.state_dict().values()]
+    config = PpoConfig(hidden=16, passes=2, minibatches=2)
+    ppo = make_update(spec, config, LearnerConfig(batch_size=16, learning_rate=1e-3), max_policy_lag=2)
+    ppo.update(to_chunks(to_arrays(spec, chunks), spec, CPU))
+    return [value.detach().clone().float() for value in ppo.policy.state_dict().values()]
 
 
 @pytest.mark.parametrize("action", [Categorical(3), Continuous((-1.0, 0.0), (1.0, 3.0))])
@@ -120,12 +113,11 @@ def test_ppo_learns_there_what_it_learns_on_a_cpu(action: Categorical | Continuo
 
 def sac_change(batch: Any) -> list[Tensor]:
     torch.manual_seed(0)
-    sac = Sac(test_sac.make_spec(hindsight=2), SacConfig(hidden=16, tau=0.1), CPU)
-    optimiser = Optimiser(sac.parameters(), test_sac.LEARNER, CPU, sac.rates())
+    sac = make_update(test_sac.make_spec(hindsight=2), SacConfig(hidden=16, tau=0.1), test_sac.LEARNER)
     for number in range(3):
         torch.manual_seed(10 + number)
-        optimiser.update(sac, batch)
-    return [value.detach().clone() for module in sac.modules().values() for value in module.state_dict().values()]
+        sac.update(batch)
+    return [value.detach().clone() for module in sac.modules.values() for value in module.state_dict().values()]
 
 
 def test_sac_learns_there_what_it_learns_on_a_cpu_target_included() -> None:
@@ -144,18 +136,19 @@ def test_a_run_learns_there_and_a_checkpoint_goes_there_and_back(request: pytest
     first.run()
     with like_directml():
         second = bench.learner(updates=6)
-        assert isinstance(second.optimiser._adam, PlainAdam)
-        assert (second.epoch, second.algorithm.updates) == (3, 6)
-        for one, other in zip(first.algorithm.parameters(), second.algorithm.parameters(), strict=True):
+        assert isinstance(second.runtime.first._adam, PlainAdam)
+        assert (second.epoch, second.update.counters) == (3, {"updates": 6})
+        for one, other in zip(first.runtime.first.parameters, second.runtime.first.parameters, strict=True):
             assert torch.equal(one, other)
         second.run()
     third = bench.learner(updates=4)
-    assert isinstance(third.optimiser._adam, torch.optim.Adam)
-    assert (third.epoch, third.algorithm.updates) == (6, 12)
-    for name, value in second.optimiser.state().items():
-        torch.testing.assert_close(third.optimiser.state()[name].float(), value.float())
+    assert isinstance(third.runtime.first._adam, torch.optim.Adam)
+    assert (third.epoch, third.update.counters) == (6, {"updates": 12})
+    for name, value in second.runtime.state().items():
+        torch.testing.assert_close(third.runtime.state()[name].float(), value.float())
     third.run()
-    assert third.algorithm.updates == 16 and all(bool(value.isfinite().all()) for value in third.algorithm.parameters())
+    assert third.update.counters["updates"] == 16
+    assert all(bool(value.isfinite().all()) for value in third.runtime.first.parameters)
     assert checkpoint.read(bench.run_dir.latest)[1]["epoch"] == "8"
 
 
@@ -168,7 +161,11 @@ def test_compiling_is_left_out_and_said(
         learner = bench.learner(updates=2)
         learner.run()
     assert "--learner.compile is left out: torch.compile does not know DirectML" in capsys.readouterr().out
-    assert learner.algorithm.updates == 2
+    assert learner.update.counters["updates"] == 2
+
+
+def optimiser_of(config: LearnerConfig) -> AdamOptimiser:
+    return LearnerRuntime(config, CPU).optimiser("main", torch.nn.Linear(1, 1))
 
 
 def test_another_precision_than_float32_is_refused_in_one_line(
@@ -181,19 +178,18 @@ def test_another_precision_than_float32_is_refused_in_one_line(
     monkeypatch.setattr(command, "Lifetime", bench.life)
     with like_directml():
         assert command.main() == 2
-        assert Optimiser([torch.nn.Parameter(torch.ones(1))], LearnerConfig(), CPU).precision == "float32"
+        assert optimiser_of(LearnerConfig()).precision == "float32"
         with pytest.raises(DeviceError):
-            Optimiser([torch.nn.Parameter(torch.ones(1))], LearnerConfig(precision="float16"), CPU)
+            optimiser_of(LearnerConfig(precision="float16"))
     out = capsys.readouterr().out
     assert out == "learner: precision bfloat16 is not to be had on cpu: use auto, or float32\n"
 
 
 def test_the_host_reads_the_norm_there_and_nothing_else_of_the_device(bare: Lacking) -> None:
-    dqn = Dqn(PIXELS, DqnConfig(hidden=16), CPU)
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=8), CPU)
+    dqn = make_update(PIXELS, DqnConfig(hidden=16), LearnerConfig(batch_size=8))
     batch = make_batch(PIXELS, 8)
-    optimiser.update(dqn, batch)
+    dqn.update(batch)
     before = bare.reads
-    optimiser.update(dqn, batch)
-    steps = len(dqn.parameters())  # Adam's counts, which are the host's
+    dqn.update(batch)
+    steps = len(dqn.optimiser.parameters)  # Adam's counts, which are the host's
     assert bare.reads - before == 1 + steps

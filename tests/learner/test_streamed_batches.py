@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.feed import AHEAD, StreamedBatches, device_views, make_batches, to_device
+from learner.config import LearnerConfig
+from learner.feed import AHEAD, StreamedFeed, device_views, make_feed, to_device
+from learner.updates.runtime import LearnerRuntime
 from replay.client import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, make_spec, vector
@@ -115,25 +117,25 @@ class Device:
 
 
 @pytest.fixture
-def world() -> tuple[Replay, Device, StreamedBatches]:
+def world() -> tuple[Replay, Device, StreamedFeed]:
     replay, device = Replay(), Device()
-    return replay, device, StreamedBatches(replay, SPEC, CPU, Metrics(), device)  # type: ignore[arg-type]
+    return replay, device, StreamedFeed(replay, SPEC, CPU, Metrics(), 1, device)  # type: ignore[arg-type]
 
 
-def test_batches_come_in_order_and_hold_what_the_slots_held(world: tuple[Replay, Device, StreamedBatches]) -> None:
+def test_batches_come_in_order_and_hold_what_the_slots_held(world: tuple[Replay, Device, StreamedFeed]) -> None:
     replay, device, batches = world
     for number in range(1, 12):
         device.sides[0].done = device.sides[0].count  # every copy is over at once
         drawn = batches.next(1.0)
         assert drawn is not None
-        assert drawn.key.tolist() == [number] * ITEMS and drawn.mean_version == number
+        assert drawn.key is not None and drawn.key.tolist() == [number] * ITEMS and drawn.mean_version == number
         assert float(drawn.batch.reward[0, 0]) == number and int(drawn.batch.observation["image"].max()) == number
         batches.done(drawn, torch.full((ITEMS,), float(number)))
     batches.finish()
     assert replay.answers == [(number, float(number)) for number in range(1, 12)], "each batch's priorities, with its keys"
 
 
-def test_a_slot_goes_back_when_it_has_been_copied_and_not_before(world: tuple[Replay, Device, StreamedBatches]) -> None:
+def test_a_slot_goes_back_when_it_has_been_copied_and_not_before(world: tuple[Replay, Device, StreamedFeed]) -> None:
     replay, device, batches = world
     for _ in range(3):
         drawn = batches.next(1.0)
@@ -146,7 +148,7 @@ def test_a_slot_goes_back_when_it_has_been_copied_and_not_before(world: tuple[Re
 
 
 def test_memory_of_the_device_is_written_only_when_the_update_that_read_it_is_over(
-    world: tuple[Replay, Device, StreamedBatches],
+    world: tuple[Replay, Device, StreamedFeed],
 ) -> None:
     _, device, batches = world
     for _ in range(6):
@@ -160,7 +162,7 @@ def test_memory_of_the_device_is_written_only_when_the_update_that_read_it_is_ov
     assert [at for stream, at in side.waited if stream is main][:4] == [2, 4, 6, 8]
 
 
-def test_the_host_is_ahead_of_the_device_by_no_more_than_it_should_be(world: tuple[Replay, Device, StreamedBatches]) -> None:
+def test_the_host_is_ahead_of_the_device_by_no_more_than_it_should_be(world: tuple[Replay, Device, StreamedFeed]) -> None:
     replay, device, batches = world
     for number in range(1, 6):
         device.sides[0].done = device.sides[0].count
@@ -170,7 +172,7 @@ def test_the_host_is_ahead_of_the_device_by_no_more_than_it_should_be(world: tup
         assert device.waits == len(replay.answers) == max(number - AHEAD, 0)
 
 
-def test_without_data_there_is_no_batch_and_what_is_done_can_be_finished(world: tuple[Replay, Device, StreamedBatches]) -> None:
+def test_without_data_there_is_no_batch_and_what_is_done_can_be_finished(world: tuple[Replay, Device, StreamedFeed]) -> None:
     replay, _, batches = world
     drawn = batches.next(1.0)
     replay.dry = True
@@ -194,7 +196,7 @@ def test_a_slot_copied_as_one_piece_holds_the_same_tensors() -> None:
 
 def test_a_device_without_streams_copies_each_batch_when_it_is_its_turn() -> None:
     replay = Replay()
-    batches = make_batches(replay, SPEC, CPU, Metrics())  # type: ignore[arg-type]
+    batches = make_feed(replay, SPEC, LearnerRuntime(LearnerConfig(), CPU), Metrics())  # type: ignore[arg-type]
     drawn = batches.next(1.0)
     assert drawn is not None and replay.drawn == 1
     same = to_device(SampledBatch(0, 1, LAYOUT.view(replay.memory, 0)), SPEC, CPU)

@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from learner.algorithms.arithmetic.copies import copy_into
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Dqn
+from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.update import Sac
 from learner.config import LearnerConfig
-from learner.updates.base import Batch
-from learner.updates.optimiser import Optimiser
+from learner.updates.base import Transitions
 from tests.learner import test_sac
-from tests.learner.examples import CPU, image, make_batch, make_spec, vector
+from tests.learner.examples import image, make_batch, make_spec, make_update, vector
 
 SPEC = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)
 META = torch.device("meta")  # shapes without numbers: whatever needs a number fails
@@ -57,8 +56,8 @@ def moved(value: Any, device: torch.device) -> Any:
     return {name: moved(part, device) for name, part in value.items()} if isinstance(value, dict) else value
 
 
-def to(batch: Batch, device: torch.device) -> Batch:
-    return Batch(*(moved(value, device) for value in batch))
+def to(batch: Transitions, device: torch.device) -> Transitions:
+    return Transitions(*(moved(value, device) for value in batch))
 
 
 @pytest.mark.parametrize("read", [lambda x: x.item(), lambda x: bool(x > 0), lambda x: int(x), lambda x: x[x > 0]])
@@ -70,32 +69,31 @@ def test_the_mode_sees_what_it_is_for(read: Any) -> None:
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_updates_of_dqn_are_not_read(monkeypatch: pytest.MonkeyPatch, network: str, accumulation: int) -> None:
-    dqn = Dqn(SPEC, DqnConfig(hidden=16, network=network, target_period=2), CPU)  # type: ignore[arg-type]
-    optimiser = Optimiser(dqn.parameters(), LearnerConfig(batch_size=16, accumulation=accumulation), CPU)
+    config = DqnConfig(hidden=16, network=network, target_period=2)  # type: ignore[arg-type]
+    dqn = make_update(SPEC, config, LearnerConfig(batch_size=16, accumulation=accumulation))
     batch = make_batch(SPEC, 16)
-    optimiser.update(dqn, batch)  # the first one looks at memory
+    dqn.update(batch)  # the first one looks at memory
     for name in ("cpu", "numpy", "tolist"):
         monkeypatch.setattr(torch.Tensor, name, refused)
     with Unread():
         for _ in range(3):  # across a copy into the target
-            optimiser.update(dqn, batch)
+            dqn.update(batch)
 
 
 def test_updates_of_sac_are_not_read() -> None:
     spec = test_sac.make_spec(hindsight=2)
-    sac = Sac(spec, SacConfig(hidden=16), CPU)
-    optimiser = Optimiser(sac.parameters(), test_sac.LEARNER, CPU, sac.rates())
+    sac = make_update(spec, SacConfig(hidden=16), test_sac.LEARNER)
     batch = test_sac.make_batch(spec)
-    optimiser.update(sac, batch)
+    sac.update(batch)
     with Unread():
-        optimiser.update(sac, batch)
+        sac.update(batch)
 
 
 def test_the_loss_of_dqn_and_its_gradient_need_no_number_at_all() -> None:
-    dqn = Dqn(SPEC, DqnConfig(hidden=16, network="nature_batchnorm"), META)
+    dqn = make_update(SPEC, DqnConfig(hidden=16, network="nature_batchnorm"), device=META)
     batch = to(make_batch(SPEC, 8), META)
-    loss, priorities, metrics = dqn.loss(batch, dqn.importance(batch))
+    loss, metrics, priorities = dqn.loss(Weighted(batch, batch.probability.float()))
     loss.backward()
-    dqn.after_update()
+    copy_into(dqn.target, dqn.policy)
     assert priorities.shape == (8,) and all(value.device == META for value in metrics.values())
-    assert all(parameter.grad is not None for parameter in dqn.parameters())
+    assert all(parameter.grad is not None for parameter in dqn.policy.parameters())

@@ -6,6 +6,7 @@ import errno
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ import torch
 from learner import __main__ as command
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
-from learner.algorithms.dqn.update import Dqn
-from learner.config import LearnerConfig
+from learner.config import LearnerConfig, LearnerSettings
 from learner.inference.module import Module
-from learner.loop import Learner, LearnerSettings
+from learner.loop import Learner
 from learner.parallel.group import Group
 from learner.throughput_line import describe
-from learner.updates.base import Algorithm, Batch
+from learner.updates.base import Outcome, Transitions
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
@@ -36,11 +36,13 @@ from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import write_spec
 from transport.lifetime import Lifetime, new_incarnation
 from transport.metrics import Metrics
+from transport.names import Named
 from transport.run_dir import RunDir
 
 SPEC = make_spec(length=8, stack=2, n_step=2)
 CHUNKS = stream_chunks(SPEC, {9: "terminated", 20: "truncated"}, 60)
 CONFIG = LearnerConfig(batch_size=8, updates_per_epoch=2, publish_epochs=1, checkpoint_epochs=3, device="cpu")
+ALGORITHM = Named("dqn", DqnConfig(hidden=8, n_step=2))
 FREE = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
 
 
@@ -81,13 +83,13 @@ class Bench:
         return self.server._metrics.value("sampled_items")
 
     def life(self, *_arguments: object, **_options: object) -> Life:
-        self._lives.append(Life("learner", self.run_dir, describe))
+        self._lives.append(Life("learner", self.run_dir, partial(describe, figures={})))
         return self._lives[-1]
 
     def learner(self, updates: int) -> Learner:
         life = self.life()
         life.last_update = updates
-        learner = Learner(LearnerSettings(1, "toy", DqnConfig(hidden=8, n_step=2), CONFIG, SPEC, 1), self.run_dir, life)
+        learner = Learner(LearnerSettings(1, "toy", ALGORITHM, CONFIG, SPEC, 1), self.run_dir, life)
         life.first_update = life.metrics.value("updates")
         return learner
 
@@ -118,16 +120,16 @@ def metadata(run_dir: RunDir) -> dict[str, str]:
 
 def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: Bench) -> None:
     learner = bench.learner(updates=14)
-    before = [parameter.clone() for parameter in learner.algorithm.parameters()]
+    before = [parameter.clone() for parameter in learner.runtime.first.parameters]
     assert learner.version == 0, "the untrained weights are the first to be published"
     learner.run()
     assert (learner.epoch, learner.version) == (7, 7)
-    assert any(not torch.equal(old, new) for old, new in zip(before, learner.algorithm.parameters(), strict=True))
+    assert any(not torch.equal(old, new) for old, new in zip(before, learner.runtime.first.parameters, strict=True))
     found = metadata(bench.run_dir)
     about = {"spec_digest": SPEC.digest, "env": "toy", "algorithm": "dqn"}
     assert found == {"policy_version": "7", "epoch": "7"} | about
     weights = checkpoint.read(bench.run_dir.latest)[0]
-    for name, value in learner.algorithm.policy().state_dict().items():
+    for name, value in learner.update.modules["policy"].state_dict().items():
         assert np.array_equal(weights[name], value.numpy()), "the last weights are on disk"
     table = bench.server.table
     wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, 10, "the batches")
@@ -139,9 +141,9 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, done = bench.learner(updates=12), 0
-    update = learner.optimiser.update
+    update = learner.update.update
 
-    def updating(algorithm: Algorithm, batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    def updating(batch: Transitions) -> Outcome:
         nonlocal done
         before = {name: rows.clone() for name, rows in batch.observation.items()}
         given_back = done - done % 2  # of four slots two at a time
@@ -150,9 +152,9 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
         assert bench.drawn <= CONFIG.batch_size * (done + 1 + CONFIG.prefetch), "the slot in use is nobody else's"
         assert all(torch.equal(rows, before[name]) for name, rows in batch.observation.items())
         done += 1
-        return update(algorithm, batch)
+        return update(batch)
 
-    monkeypatch.setattr(learner.optimiser, "update", updating)
+    monkeypatch.setattr(learner.update, "update", updating)
     learner.run()
     assert done == 12
 
@@ -168,7 +170,7 @@ def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -
         return follower.version == 0
 
     wait_until(arrived, 30, "version 0")
-    for name, value in learner.algorithm.policy().state_dict().items():
+    for name, value in learner.update.modules["policy"].state_dict().items():
         assert torch.equal(network.state_dict()[name], value)
     follower.close()
     learner.run()  # ends at once, and in order
@@ -178,14 +180,14 @@ def test_a_resumed_learner_continues_above_every_version_that_was_announced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = bench.learner(updates=10)  # file at epoch 3 (version 3); then two more versions, and kill -9
-    monkeypatch.setattr(first, "_save", _until(first, epoch=3))
+    monkeypatch.setattr(first.checkpoints, "save", _until(first, 3))
     first.run()
     assert first.version == 5 and metadata(bench.run_dir)["policy_version"] == "3"
     second = bench.learner(updates=2)
     assert second.version == first.version + 1 and second.epoch == 3
     weights = checkpoint.read(bench.run_dir.checkpoints / "epoch-0000000003.safetensors")[0]
-    assert isinstance(second.algorithm, Dqn)
-    for kind, network in (("policy", second.algorithm.network), ("target", second.algorithm.target)):
+    assert second.update.modules.keys() == {"policy", "target"}
+    for kind, network in second.update.modules.items():
         for name, value in network.state_dict().items():
             assert np.array_equal(weights[f"{kind}/{name}"], value.numpy()), "both networks take up what was learned"
     where = f"continues from epoch-0000000003.safetensors: epoch 3, 6 updates, policy v{second.version}"
@@ -199,7 +201,7 @@ def test_a_learner_that_was_stopped_in_order_goes_on_with_the_next_version_and_c
     first = bench.learner(updates=10)
     first.run()
     second = bench.learner(updates=4)
-    assert (second.epoch, second.version, second.algorithm.updates) == (5, first.version + 1, 10)
+    assert (second.epoch, second.version, second.update.counters) == (5, first.version + 1, {"updates": 10})
     second.run()
     assert second._metrics.value("updates") == 14 and second._metrics.value("items") == 14 * 8
 
@@ -214,24 +216,23 @@ def test_weights_without_a_full_checkpoint_are_no_reason_to_start_over(bench: Be
 
 def test_versions_go_on_rising_even_if_nothing_was_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first = bench.learner(updates=6)
-    monkeypatch.setattr(first, "_save", lambda: None)
+    monkeypatch.setattr(first.checkpoints, "save", lambda epoch, version: False)
     first.run()
     assert bench.learner(updates=2).version == first.version + 1
 
 
-def _until(learner: Learner, epoch: int) -> Callable[[], None]:
-    """A _save that stops saving."""
-    save = learner._save
+def _until(learner: Learner, last: int) -> Callable[[int, int], bool]:
+    """A save that stops saving."""
+    save = learner.checkpoints.save
 
-    def saving() -> None:
-        if learner.epoch <= epoch:
-            save()
+    def saving(epoch: int, version: int) -> bool:
+        return epoch <= last and save(epoch, version)
 
     return saving
 
 
 def write_run(run_dir: RunDir, spec: Any) -> None:
-    sections = {"algorithm": msgspec.to_builtins(DqnConfig(hidden=8, n_step=2)), "learner": msgspec.to_builtins(CONFIG)}
+    sections = {"algorithm": ALGORITHM.flat(), "learner": msgspec.to_builtins(CONFIG)}
     run_dir.config.write_text(tomli_w.dumps({"seed": 1, "env": {"id": "toy"}} | sections))
     run_dir.spec.write_bytes(write_spec(spec))
 
@@ -296,15 +297,18 @@ def test_a_learner_stops_with_another_process_of_its_group_and_saves(bench: Benc
             self.asked += 1
             return flag or self.asked > 8  # once for replay's address, then for each batch and each epoch of two
 
-    learner.group = Others()
+    learner.group = learner.runtime.group = learner.rollback._group = Others()
     learner.run()
-    assert learner.algorithm.updates == 5 and learner.group.asked == 9 and not learner._life.stopping
+    assert learner.update.counters["updates"] == 5 and learner.group.asked == 9 and not learner._life.stopping
     assert metadata(bench.run_dir)["epoch"] == "2"
 
 
 def test_the_throughput_line_before_and_after_the_first_update() -> None:
-    assert describe({"policy_version": 0.0}) == "waiting for experience · policy v0"
+    assert describe({"policy_version": 0.0}, {}) == "waiting for experience · policy v0"
     figures = {"updates": 20.0, "epoch": 1.0, "updates_per_second": 10.04, "policy_version": 3.0, "data_wait_fraction": 0.5}
-    line = describe(figures)
+    line = describe(figures, {})
     assert line.startswith("epoch 1 · 10.0 updates/s") and "policy v3" in line and "data wait 50.0%" in line
-    assert "skipped" not in line and "skipped updates 2" in describe({"updates": 1.0, "skipped_updates": 2.0})
+    shown = describe(figures | {"td": 0.25, "low": 0.1}, {"td": "td {:.4g} to {low:.1f}", "kl": "kl {:.4f}"})
+    assert "td 0.25 to 0.1" in shown and "kl" not in shown, "what the algorithm shows, where it is known"
+    assert describe({"updates": 1.0, "compiling": 1.0}, {}) == "compiling the update · policy v0"
+    assert "skipped" not in line and "skipped updates 2" in describe({"updates": 1.0, "skipped_updates": 2.0}, {})

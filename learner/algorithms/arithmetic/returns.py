@@ -36,6 +36,13 @@ def double_q_target(return_: Tensor, discount: Tensor, selecting: Tensor, valuin
     return return_ + torch.where(discount == 0, 0.0, discount * bootstrap)
 
 
+def td_error(target: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """target - value [B], 0 where that is not finite; and whether it is finite [B]."""
+    td = target - value
+    finite = td.isfinite()
+    return torch.where(finite, td, 0.0), finite
+
+
 def importance_weights(probability: Tensor, beta: float) -> Tensor:
     """Corrects for unequal sampling: P^-beta. [B] in, [B] float32 out, to be divided by the largest of all that is learned from.
 

@@ -1,4 +1,4 @@
-"""From a batch's row windows to transitions."""
+"""From a batch's row windows to n-step transitions."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ import torch
 from torch import Tensor
 
 from learner.algorithms.arithmetic.returns import n_step_return
-from learner.updates.base import Batch
+from learner.updates.base import Tensors, Transitions
 
 
 class Transition(NamedTuple):
-    """An n-step transition. B is the batch axis; an observation is a dict by field name.
+    """Observations {name: [B, stack, *shape]} as stored; a network dequantises."""
 
-    observation[name], next_observation[name]: [B, stack, *shape] as stored; a network dequantises. action: [B] int64 or [B, A].
-    reward: [B] sum of gamma^k r_{t+k}. discount: [B] gamma^m, 0 where the episode terminated (not where truncated).
-    """
-
-    observation: dict[str, Tensor]
-    action: Tensor
-    reward: Tensor
-    discount: Tensor
-    next_observation: dict[str, Tensor]
+    observation: Tensors
+    action: Tensor  # [B] int64, or [B, A]
+    return_: Tensor  # [B] sum over k < m of gamma^k r_{t+k}
+    discount: Tensor  # [B] gamma^m, 0 where the episode terminated (not where truncated)
+    next_observation: Tensors
 
 
 def take_rows(window: Tensor, index: Tensor) -> Tensor:
@@ -33,8 +29,8 @@ def take_rows(window: Tensor, index: Tensor) -> Tensor:
     return window.reshape(items * width, *window.shape[2:]).index_select(0, flat).reshape(*index.shape, *window.shape[2:])
 
 
-def transition(batch: Batch, gamma: float) -> Transition:
-    """Stacks a batch's windows by index and folds its rewards; observations stay as stored."""
+def transition(batch: Transitions, gamma: float) -> Transition:
+    """Stacks a batch's windows by index and folds its rewards."""
     return_, discount = n_step_return(batch.reward, batch.steps, batch.terminated, gamma)
     return Transition(
         {name: take_rows(rows, batch.observation_index) for name, rows in batch.observation.items()},

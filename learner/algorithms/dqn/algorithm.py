@@ -15,7 +15,7 @@ from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
 
 if TYPE_CHECKING:
-    from learner.algorithms.dqn import update
+    from learner.algorithms.dqn.update import DqnUpdate
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
@@ -51,7 +51,7 @@ class Dqn:
     def acting(self, spec: ExperienceSpec, inference: Inference) -> QActing:
         return QActing(spec, self.config, inference)
 
-    def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Dqn:
-        from learner.algorithms.dqn.update import Dqn as DqnUpdate
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> DqnUpdate:
+        from learner.algorithms.dqn.update import DqnUpdate
 
-        return DqnUpdate(spec, self.config, runtime.device)
+        return DqnUpdate(self, spec, runtime)

@@ -14,7 +14,7 @@ from learner.inference.base import Inference
 from transport.experience import Column, ExperienceSpec
 
 if TYPE_CHECKING:
-    from learner.algorithms.ppo import update
+    from learner.algorithms.ppo.update import PpoUpdate
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
@@ -63,7 +63,7 @@ class Ppo:
     def acting(self, spec: ExperienceSpec, inference: Inference) -> StochasticActing:
         return StochasticActing(spec, inference)
 
-    def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Ppo:
-        from learner.algorithms.ppo.update import Ppo as PpoUpdate
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> PpoUpdate:
+        from learner.algorithms.ppo.update import PpoUpdate
 
-        return PpoUpdate(spec, self.config, runtime.device)
+        return PpoUpdate(self, spec, runtime)

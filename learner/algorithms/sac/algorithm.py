@@ -14,7 +14,7 @@ from learner.inference.base import Inference
 from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
-    from learner.algorithms.sac import update
+    from learner.algorithms.sac.update import SacUpdate
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
@@ -67,7 +67,7 @@ class Sac:
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
         return GaussianActing(spec, inference)
 
-    def update(self, spec: ExperienceSpec, runtime: Runtime) -> update.Sac:
-        from learner.algorithms.sac.update import Sac as SacUpdate
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> SacUpdate:
+        from learner.algorithms.sac.update import SacUpdate
 
-        return SacUpdate(spec, self.config, runtime.device)
+        return SacUpdate(self, spec, runtime)

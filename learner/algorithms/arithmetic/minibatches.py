@@ -1,0 +1,45 @@
+"""Items in minibatches, shuffled, and means over what was learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from learner.parallel.group import Group
+from learner.updates.base import Tensors
+from learner.updates.trees import mapped
+
+TreeT = TypeVar("TreeT")
+
+
+def shuffled(items: int, minibatches: int, group: Group, device: torch.device) -> Iterator[Tensor]:
+    """Indices of one pass: all items once, in `minibatches` parts as equal as can be; as many parts in every process.
+
+    Drawn from torch's global generator of the CPU.
+    """
+    order = torch.randperm(items).to(device)
+    yield from order.tensor_split(min(minibatches, group.least(items)))
+
+
+def take(tree: TreeT, which: Tensor) -> TreeT:
+    """The items that `which` [M] int64 names, of a NamedTuple or dict of tensors [N, …]."""
+    return mapped(lambda column: column.index_select(0, which), tree)
+
+
+class Mean:
+    """Of the metrics of several steps."""
+
+    def __init__(self) -> None:
+        self._total: Tensors = {}
+        self._steps = 0
+
+    def add(self, metrics: Tensors) -> None:
+        """Copies: a step's metrics last until the next step."""
+        self._total = {name: self._total[name] + value if self._steps else value.clone() for name, value in metrics.items()}
+        self._steps += 1
+
+    def mean(self) -> Tensors:
+        return {name: value / self._steps for name, value in self._total.items()}

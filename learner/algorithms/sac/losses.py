@@ -1,0 +1,34 @@
+"""What SAC's two ways to compute its losses have in common: `SacUpdate.plain` and by_hand.py."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from learner.algorithms.arithmetic.returns import n_step_return
+from learner.algorithms.sac.config import SacConfig
+from learner.updates.base import Transitions
+from learner.updates.dense import KnownGradients
+
+
+class Losses(NamedTuple):
+    """Of b items."""
+
+    value: Tensor | KnownGradients  # 0-d, the sum of the three losses
+    critic: Tensor  # 0-d
+    policy: Tensor  # 0-d
+    td: Tensor  # [2, b] of each critic, 0 where one of them is not finite
+    finite: Tensor  # [b]
+    q: Tensor  # [2, b] of the actions taken
+    log_prob: Tensor  # 0-d, the mean over actions of the policy of now
+
+
+def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig) -> Tensor:
+    """Eq. 2 and 3 of the paper: what critics are to say, [b]. Next values are ignored where the episode terminated."""
+    return_, discount = n_step_return(batch.reward * config.reward_scale, batch.steps, batch.terminated, config.gamma)
+    target = return_ + torch.where(discount == 0, 0.0, discount * next_value)
+    if config.clip_targets:
+        target = target.clamp(-config.reward_scale / (1 - config.gamma), 0.0)
+    return target

@@ -1,0 +1,137 @@
+"""The learner process as an update sees it: its device, its group, its optimisers, and whether it is to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from learner.config import LearnerConfig
+from learner.devices.capabilities import capabilities
+from learner.parallel.group import ALONE, Group
+from learner.updates.base import ModuleT, Tensors
+from learner.updates.optimiser import AdamOptimiser
+from transport.metrics import Metrics
+
+
+class Process(Protocol):
+    """What is asked of a process's Lifetime here."""
+
+    metrics: Metrics
+
+    @property
+    def stopping(self) -> bool: ...
+
+    def beat(self) -> None: ...
+
+
+class Unattended:
+    """Instead of a process, for an update outside of a run: nothing stops it."""
+
+    stopping = False
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+
+    def beat(self) -> None:
+        pass
+
+
+class LearnerRuntime:
+    """What stands behind the Runtime of learner/updates/base.py."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        device: torch.device,
+        group: Group = ALONE,
+        process: Process | None = None,
+        max_policy_lag: int = 1,
+        compiled: Path = Path(),
+    ) -> None:
+        """`compiled` is the folder of what --learner.compile makes; each process of the group has one beside it."""
+        self.config, self.device, self.group, self.max_policy_lag = config, device, group, max_policy_lag
+        self.optimisers: dict[str, AdamOptimiser] = {}
+        self.ending = False  # once a process of the group is to stop: all do after the same step
+        self._process: Process = process or Unattended()
+        self._compiled = compiled
+
+    @property
+    def compiled(self) -> Path:
+        rank = self.group.rank
+        return self._compiled.with_name(f"{self._compiled.name}-{rank}") if rank else self._compiled
+
+    def to_device(self, module: ModuleT) -> ModuleT:
+        memory_format = torch.channels_last if capabilities(self.device).channels_last else torch.contiguous_format
+        moved: ModuleT = module.to(self.device, memory_format=memory_format)  # type: ignore[call-overload]
+        return moved
+
+    def optimiser(
+        self,
+        name: str,
+        *modules: nn.Module,
+        learning_rate: float | None = None,
+        rates: Mapping[nn.Module, float] = MappingProxyType({}),
+    ) -> AdamOptimiser:
+        """See Runtime. Raises ValueError, DeviceError too."""
+        if name in self.optimisers or "/" in name:
+            raise ValueError(f"optimiser {name!r}: each needs a name of its own, without a slash")
+        rate = self.config.learning_rate if learning_rate is None else learning_rate
+        self.optimisers[name] = AdamOptimiser(self, modules, rate, rates)
+        return self.optimisers[name]
+
+    def interrupted(self) -> bool:
+        self.ending = self.group.any(self._process.stopping)
+        return self.ending
+
+    @property
+    def first(self) -> AdamOptimiser:
+        """The one whose steps are the updates that are counted."""
+        return next(iter(self.optimisers.values()))
+
+    def stepped(self, optimiser: AdamOptimiser, items: int) -> None:
+        """After every step of every optimiser."""
+        if optimiser is self.first:
+            self._process.metrics.count("updates")
+            self._process.metrics.count("items", items * self.group.size)  # the others have about as many
+        self._process.beat()
+
+    def waiting(self) -> bool:
+        """Says that the process is not stuck; False when it is to stop."""
+        self._process.beat()
+        return not self._process.stopping
+
+    def gauge(self, name: str, value: float) -> None:
+        self._process.metrics.gauge(name, value)
+
+    def figures(self) -> Tensors:
+        """Of all optimisers: what was skipped so far and in a row, the worst of them; and the first one's learning rate."""
+        learning_rate = torch.tensor(self.first.learning_rate)
+        return {
+            "learning_rate": learning_rate,
+            "skipped_updates": _greatest([each.skipped for each in self.optimisers.values()]),
+            "skipped_in_a_row": _greatest([each.skipped_in_a_row for each in self.optimisers.values()]),
+        }
+
+    def state(self) -> Tensors:
+        """Of all optimisers: `NAME/…`."""
+        return {f"{name}/{key}": value for name, each in self.optimisers.items() for key, value in each.state().items()}
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Takes up what state() gave. Raises ValueError, KeyError for that of another update."""
+        for name, each in self.optimisers.items():
+            prefix = f"{name}/"
+            each.load_state({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
+
+    def forget_trouble(self) -> None:
+        """What was skipped in a row no longer counts."""
+        for each in self.optimisers.values():
+            each.forget_trouble()
+
+
+def _greatest(values: list[Tensor]) -> Tensor:
+    return values[0] if len(values) == 1 else torch.stack(values).amax()
