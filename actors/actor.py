@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
-from learner.inference.open import open_run
+from learner.inference.open import open_inference, run_description
 from learner.weights.follow import WeightFollower
 from replay.client import ExperienceWriter
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
@@ -80,8 +81,12 @@ class Actor:
         spec, streams = settings.spec, settings.actors.envs_per_actor
         self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=life.beat)
         algorithm = make_algorithm(settings.algorithm)
-        actors = settings.actors
-        self._inference = open_run(run_dir, algorithm, spec, actors.precision, actors.threads)
+        description, actors = run_description(run_dir, algorithm, spec), settings.actors
+        self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads)
+        if "torch" in sys.modules:
+            unknown = description.unknown
+            why = f"numpy does not know {unknown}" if unknown else f"a module of --algo {settings.algorithm.name} does"
+            say(f"imports torch, which takes seconds and 200 MB: {why}")
         self._policy = algorithm.acting(spec, self._inference)
         self._agent = Agent(spec, self._policy, streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1

@@ -53,6 +53,12 @@ TORCHLESS = (
     "deploy.supervision.service",
     "deploy.supervision.supervisor",
     "replay.__main__",
+    "actors.__main__",
+    "actors.evaluation.evaluator",
+    "actors.evaluation.evaluate",
+    "actors.evaluation.demo",
+    "learner.weights.export",
+    "headrace.policy",
 )  # torch costs a process 200 MB and seconds
 UNSAFE_MODULES = {
     "pickle", "_pickle", "pickletools", "copyreg", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle",

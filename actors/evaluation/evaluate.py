@@ -30,7 +30,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.errors import DeviceError
-from learner.inference.open import open_run
+from learner.inference.open import open_inference, run_description
 from learner.weights.checkpoint import CheckpointError, Weights, policy_weights, read
 from transport.experience import ExperienceSpec, SpecError, bounded
 from transport.names import UnknownName
@@ -91,7 +91,8 @@ def load_policy(
 def acting_by(run_dir: RunDir, settings: ActorSettings, weights: Weights | None, precision: str = "float32") -> ActingPolicy:
     """The run's policy with these weights, or with untrained ones. Raises CheckpointError, DeviceError."""
     algorithm = make_algorithm(settings.algorithm)
-    inference = open_run(run_dir, algorithm, settings.spec, precision, threads=1)
+    description = run_description(run_dir, algorithm, settings.spec)
+    inference = open_inference(algorithm, settings.spec, description, precision, threads=1)
     if weights is not None:
         inference.load(weights)
     return algorithm.acting(settings.spec, inference)

@@ -23,7 +23,7 @@ from actors.envs.errors import EnvError
 from actors.envs.vector import Episode
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play, read_evaluator, summarise
 from learner.algorithms.base import make_algorithm
-from learner.inference.open import open_run
+from learner.inference.open import open_inference, run_description
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
@@ -99,7 +99,8 @@ class Evaluator:
         self._settings, self._config, self._run_dir, self._life = settings, config, run_dir, life
         self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config.max_episode_steps, OWN_SEEDS)
         algorithm = make_algorithm(settings.algorithm)
-        self._inference = open_run(run_dir, algorithm, settings.spec, threads=1)
+        description = run_description(run_dir, algorithm, settings.spec)
+        self._inference = open_inference(algorithm, settings.spec, description, threads=1)
         self._policy = algorithm.acting(settings.spec, self._inference)
         self._throttle = Throttle(config.core_share)
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}

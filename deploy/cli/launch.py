@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,24 +23,25 @@ from actors.envs.preflight import Facts, preflight
 from deploy import runs
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli import access
+from deploy.cli.probe import Probe
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import changes_refused_on_resume, validate
 from deploy.config.errors import ConfigError
 from deploy.config.files import Layer, Tree, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
-from deploy.reporting.status import Document, algorithm_name
+from deploy.reporting.status import algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores
 from learner.algorithms.base import ActionKind, join, make_algorithm
-from learner.config import LearnerConfig
+from learner.inference.base import PolicyDescription, read_description
+from learner.weights.errors import CheckpointError
 from replay.table import capacity
 from replay.table.layout import layout
 from transport.experience import Categorical, ExperienceSpec, SpecError, read_spec, write_spec
 from transport.names import nearest
 from transport.run_dir import RunDir, write_atomically
 
-PROBE_SECONDS = 120.0
 LEAST_DISK_BYTES = 200_000_000
 MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 COMPRESSION = 4  # of image columns on disk, at the least that is usual: emulators and simple scenes give 10 and more
@@ -76,6 +75,7 @@ class Launch:
     config: RunConfig
     spec: ExperienceSpec
     spaces: dict[str, Any]
+    policy: PolicyDescription
     resumed: bool
     fresh: bool
 
@@ -85,6 +85,7 @@ class Launch:
         write_atomically(self.run.config, write_config(self.config))
         write_atomically(self.run.spec, write_spec(self.spec))
         write_atomically(self.run.spaces, msgspec.json.encode(self.spaces))
+        write_atomically(self.run.policy, msgspec.json.encode(self.policy))
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
@@ -141,20 +142,21 @@ def prepare(request: Request) -> Launch:
     if config.learner.weights and not Path(config.learner.weights).is_file():
         raise ConfigError(f"--learner.weights: there is no file {config.learner.weights}")
     os.environ.update(child_environment())  # for the device probe
-    with _device_probe(config.learner) as probe:
+    with Probe(config.learner) as probe:
         facts = _check_environment(config)
-        device = _probed(probe)
-    on_gpu = device["device"] != "cpu"
-    spec = _with_algorithm(facts, config)
-    config = _with_options(stack, facts.options, on_gpu, spec)
-    config = fit_rollouts(settle_threads(settle_patience(config, facts.slowest_seconds), spec, on_gpu), spec)
-    _check_spec(run, config, spec, stopped)
+        on_gpu = probe.device()["device"] != "cpu"
+        spec = _with_algorithm(facts, config)
+        config = _with_options(stack, facts.options, on_gpu, spec)
+        config = fit_rollouts(settle_threads(settle_patience(config, facts.slowest_seconds), spec, on_gpu), spec)
+        _check_spec(run, config, spec, stopped)
+        policy = probe.policy(config, spec)
+    _check_policy(run, policy, stopped)
     shortages = find_shortages(config, spec, run)
     if shortages:
         raise NoSpace("; ".join(shortages))
     if little := find_little_disk(config, spec, run):
         print(little, flush=True)
-    return Launch(run, config, spec, facts.spaces, stopped, request.fresh)
+    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh)
 
 
 def _with_options(stack: list[Layer], options: Tree, on_gpu: bool = False, spec: ExperienceSpec | None = None) -> RunConfig:
@@ -262,41 +264,6 @@ def _check_environment(config: RunConfig) -> Facts:
     return facts
 
 
-@contextmanager
-def _device_probe(learner: LearnerConfig) -> Iterator[subprocess.Popen[str]]:
-    """Importing torch takes seconds and 200 MB: in a child, and while the environment is being tried."""
-    probe = subprocess.Popen(
-        python_command("learner.devices.probe", learner.device, learner.precision, str(learner.processes)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with probe:
-        try:
-            yield probe
-        finally:
-            probe.kill()
-
-
-def _probed(probe: subprocess.Popen[str]) -> Document:
-    try:
-        out, err = probe.communicate(timeout=PROBE_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"looking for the device took more than {PROBE_SECONDS:.0f} s; name one with --device cpu") from None
-    try:
-        found = json.loads(out.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        last = (err.strip().splitlines() or [f"exit {probe.returncode}"])[-1]
-        raise ConfigError(f"the device could not be looked for: {last}") from None
-    if "error" in found:
-        raise ConfigError(found["error"])
-    together = f", {found['processes']} processes" if found["processes"] > 1 else ""
-    note = f"; {found['note']}" if found["note"] else ""
-    print(f"learner on {found['device']} ({found['name']}){together}{note}", flush=True)
-    return dict(found)
-
-
 def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: bool) -> None:
     algorithm = make_algorithm(config.algorithm)
     kind: ActionKind = "categorical" if isinstance(spec.action, Categorical) else "continuous"
@@ -319,6 +286,18 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
             f"run {run.name} recorded other experience than {config.env.id} gives now "
             f"(observation, action, stack, n_step or chunk); {ANEW}"
         )
+
+
+def _check_policy(run: RunDir, policy: PolicyDescription, stopped: bool) -> None:
+    """Raises ConfigError where a stopped run's weights are those of another network."""
+    if not (stopped and run.policy.is_file()):
+        return
+    try:
+        before = read_description(run.policy.read_bytes())
+    except CheckpointError as error:
+        raise ConfigError(f"{run.policy}: {error}; {ANEW}") from error
+    if before.tensors != policy.tensors:
+        raise ConfigError(f"run {run.name} was made with another network than its code builds now; {ANEW}")
 
 
 def describe_spec(spec: ExperienceSpec) -> str:

@@ -91,7 +91,7 @@ def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None
             raise ConfigError(f"{origin}: unknown key {prefix}{key} in {where}; {nearest(key, known)}")
         if isinstance(known[key], dict) != isinstance(value, dict):
             raise ConfigError(f"{origin}: {prefix}{key} must {'' if isinstance(known[key], dict) else 'not '}be a table")
-        if isinstance(value, dict):
+        if isinstance(value, dict) and known[key]:  # what begins empty holds another package's keys
             _refuse_unknown(value, known[key], origin, f"{prefix}{key}.")
 
 

@@ -233,6 +233,9 @@ def _about(entry: FieldInfo) -> str:
 def _add(group: argparse._ArgumentGroup, path: str, entry: FieldInfo, default: str = "", choices: tuple[str, ...] = ()) -> None:
     kind = _plain(entry.type)
     text = f"{_about(entry)} (default: {default or _shown(entry.default)})".replace("%", "%%")
+    if typing.get_origin(kind) is dict:  # _split() takes its entries, --section.field.NAME VALUE, out
+        group.add_argument(f"--{path.replace('_', '-')}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=text)
+        return
     read, metavar = reader(path, kind, choices)
     options: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}
     names = [SHORT[path]] if path in SHORT else []
@@ -300,13 +303,13 @@ def given(options: argparse.Namespace) -> Tree:
     tree: Tree = {}
     names = {entry.name for entry in msgspec.structs.fields(RunConfig)}
     for path, value in vars(options).items():
-        section, _, name = path.partition(".")
-        if value is None or section not in names:
+        *sections, name = path.split(".")
+        if value is None or (sections or [name])[0] not in names:
             continue
-        if name:
-            tree.setdefault(section, {})[name] = value
-        else:
-            tree[path] = value
+        table = tree
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = value
     return tree
 
 
@@ -357,18 +360,21 @@ def typed_algorithm(arguments: Sequence[str], settings_of_run: Callable[[str], P
     return next((str(name) for layer in layers if (name := lookup(layer.values, "algorithm.name"))), "")
 
 
-def _split(arguments: Sequence[str], flags_of: Callable[[str], set[str]]) -> tuple[list[str], dict[str, Text]]:
-    """Takes `--env.X VALUE` out where X is no flag of the command: the rest, and {"env.X": VALUE}."""
+def _split(arguments: Sequence[str], flags_of: Callable[[str], set[str]]) -> tuple[list[str], dict[str, Any]]:
+    """Takes `--env.X VALUE` out where X is no flag of the command, and `--section.table.NAME VALUE` where a flag of the command
+    ends in .NAME: the rest, and {"env.X": VALUE}."""
     known = flags_of(arguments[0]) if arguments and arguments[0][:1] not in ("", "-") else set[str]()
-    rest, others = list[str](), dict[str, Text]()
+    tables = tuple(flag.removesuffix("NAME") for flag in known if flag.endswith(".NAME"))
+    rest, others = list[str](), dict[str, Any]()
     words = list(arguments)
     while words:
         flag, equals, value = words[0].partition("=")
-        if "--env" not in known or not flag.startswith("--env.") or flag in known:
+        entry = flag.startswith(tables) and not flag.endswith(".")
+        if not entry and ("--env" not in known or not flag.startswith("--env.") or flag in known):
             rest.append(words.pop(0))
             continue
         words.pop(0)
         if not equals:
             value = words.pop(0) if words and not words[0].startswith("--") else "true"
-        others[flag.removeprefix("--").replace("-", "_")] = Text(value)
+        others[flag.removeprefix("--").replace("-", "_")] = _any_value(value) if entry else Text(value)
     return rest, others

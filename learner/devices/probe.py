@@ -1,14 +1,38 @@
-"""`python -m learner.devices.probe NAME PRECISION PROCESSES`: whether a learner can be as it is asked to be here, in
-a line of JSON."""
+"""`python -m learner.devices.probe NAME PRECISION PROCESSES`: what `headrace up` asks of a process that has torch.
+
+It imports torch, and answers with a line of JSON, while the environment is being tried. Then it is told, in a line of JSON on its
+standard input, which algorithm is to learn from which experience, and answers with the policy's description, or an error.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
+import msgspec
+
+from learner.algorithms.base import make_algorithm, read_algorithm
 from learner.devices import detection as finding
 from learner.devices.capabilities import DeviceError, capabilities, precision
+from learner.inference.base import PolicyDescription
+from learner.networks.describe import describe
 from learner.parallel.ranks import resolve_each
+from transport.experience import read_spec
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The [algorithm] section of a run, and its experience as it is written to spec.json."""
+
+    algorithm: dict[str, Any]
+    spec: str
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The policy's description, or why there is none, in a line."""
+
+    policy: PolicyDescription | None = None
+    error: str = ""
 
 
 def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
@@ -27,5 +51,23 @@ def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
     return {"device": str(device), "name": capabilities(device).name, "note": note, "processes": processes}
 
 
+def answer(question: Question) -> Answer:
+    """Builds the policy once, so that no actor has to."""
+    try:
+        algorithm = make_algorithm(read_algorithm(question.algorithm))
+        return Answer(describe(algorithm.policy(read_spec(question.spec.encode()))))
+    except ValueError as error:  # SpecError, UnknownName and NetworkError, too
+        return Answer(error=" ".join(str(error).split()))
+    except Exception as error:
+        name = question.algorithm.get("name")
+        return Answer(error=f"--algo {name} fails: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def main() -> None:
+    print(json.dumps(probe(sys.argv[1], sys.argv[2], int(sys.argv[3]))), flush=True)
+    if line := sys.stdin.readline():
+        print(msgspec.json.encode(answer(msgspec.json.decode(line, type=Question))).decode(), flush=True)
+
+
 if __name__ == "__main__":
-    print(json.dumps(probe(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    main()

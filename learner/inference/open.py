@@ -32,15 +32,13 @@ def open_inference(
     return open_module(algorithm.policy(spec), wanted)
 
 
-def open_run(
-    run_dir: RunDir, algorithm: Algorithm, spec: ExperienceSpec, precision: str = "float32", threads: int = 0
-) -> Inference:
-    """As open_inference(), by the description in a run's folder. A run of an older version has none: its policy is built once.
+def run_description(run_dir: RunDir, algorithm: Algorithm, spec: ExperienceSpec) -> PolicyDescription:
+    """What a run's folder says of its policy. A run of an older version says nothing: its policy is built once.
 
-    Raises CheckpointError, DeviceError and ValueError.
+    Raises CheckpointError and ValueError.
     """
     if run_dir.policy.is_file():
-        return open_inference(algorithm, spec, read_description(run_dir.policy.read_bytes()), precision, threads)
+        return read_description(run_dir.policy.read_bytes())
     from learner.networks.describe import describe
 
-    return open_inference(algorithm, spec, describe(algorithm.policy(spec)), precision, threads)
+    return describe(algorithm.policy(spec))

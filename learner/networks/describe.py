@@ -7,12 +7,27 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from learner.inference.base import Op, PolicyDescription
+from learner.inference.base import Op, PolicyDescription, read_description
 from learner.networks import parts
 from learner.networks.base import Body, PolicyModule
 from learner.networks.inputs import Inputs
 from learner.networks.recurrent import Gru, Lstm
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL
+from transport.run_dir import RunDir
+
+
+def check_description(run_dir: RunDir, policy: nn.Module) -> None:
+    """Raises ValueError where a run's actors expect other weights than those of this policy: its code has been edited since the
+    run was started, and they would reject the weights for ever."""
+    if not run_dir.policy.is_file():  # a run of an older version
+        return
+    expected, found = read_description(run_dir.policy.read_bytes()).tensors, describe(policy).tensors
+    if expected != found:
+        names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+        raise ValueError(
+            f"the network is not the one that this run was started with ({names[0]} differs): its code has been edited since; "
+            "undo that, or start another run"
+        )
 
 
 class UnknownPart(Exception):

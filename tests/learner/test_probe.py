@@ -4,10 +4,14 @@ import json
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from learner.devices import detection as finding
-from learner.devices.probe import probe
+from learner.devices.probe import Question, answer, probe
+from learner.inference.base import PolicyDescription
+from tests.learner.examples import make_spec, vector
+from transport.experience import write_spec
 
 
 @pytest.mark.parametrize("maker", ["NVIDIA", "AMD"])
@@ -29,5 +33,34 @@ def test_what_cannot_be_is_an_error_that_names_the_flag() -> None:
 
 def test_the_module_prints_one_json_line() -> None:
     command = [sys.executable, "-m", "learner.devices.probe", "cpu", "auto", "4"]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert json.loads(child.stdout) == {"device": "cpu", "name": "CPU", "note": "", "processes": 4}
+
+
+def question(**algorithm: object) -> Question:
+    return Question(algorithm, write_spec(make_spec(vector())).decode())
+
+
+def test_a_policy_is_described_or_refused_in_one_line() -> None:
+    described = answer(question(name="dqn", hidden=8))
+    assert not described.error and described.policy is not None and described.policy.program is not None
+    assert described.policy.tensors["body.torso.1.weight"] == ((8, 4), "float32")
+    own = "tests.learner.networks.own"
+    for asked, reason in (
+        (question(name="dqn", network=f"{own}:Wrong"), f"network {own}:Wrong fails on vector [1, 4]: KeyError"),
+        (question(name="dqn", network="nature"), "network nature cannot be built: it needs an image"),
+        (question(name="dqn", network="no.such:Torso"), "network no.such:Torso: there is no module no"),
+        (question(name="sac"), "sac chooses vectors of reals"),
+        (question(name="no.such:Algorithm"), "there is no module no"),
+    ):
+        refused = answer(asked)
+        assert reason in refused.error and refused.policy is None and "\n" not in refused.error
+
+
+def test_the_module_answers_a_question_after_it_has_said_what_there_is() -> None:
+    command = [sys.executable, "-m", "learner.devices.probe", "cpu", "auto", "1"]
+    line = msgspec.json.encode(question(name="ppo", hidden=8))
+    child = subprocess.run(command, input=line, capture_output=True, timeout=120)
+    first, second = child.stdout.splitlines()
+    assert json.loads(first)["device"] == "cpu"
+    assert msgspec.convert(json.loads(second)["policy"], PolicyDescription) == answer(question(name="ppo", hidden=8)).policy

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from deploy.config.files import Tree
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.supervision.topology import topology
+from learner.config import LearnerConfig
+from learner.inference.base import PolicyDescription
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 from transport.run_dir import RunDir
 
@@ -43,6 +46,22 @@ class Service:
         return Service.exit_status
 
 
+class StandInProbe(AbstractContextManager["StandInProbe"]):
+    """Knows a CPU and a network of no tensors."""
+
+    def __init__(self, learner: LearnerConfig) -> None:
+        self.learner = learner
+
+    def __exit__(self, *raised: object) -> None:
+        return None
+
+    def device(self) -> dict[str, str]:
+        return {"device": "cpu", "name": "CPU"}
+
+    def policy(self, config: RunConfig, spec: ExperienceSpec) -> PolicyDescription:
+        return PolicyDescription({})
+
+
 @pytest.fixture(autouse=True)
 def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty working directory; no pre-flight, no device probe, no processes."""
@@ -50,8 +69,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setattr(launch, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle(config).options)))
-    monkeypatch.setattr(launch, "_device_probe", lambda *asked: open(os.devnull))
-    monkeypatch.setattr(launch, "_probed", lambda probe: {"device": "cpu", "name": "CPU"})
+    monkeypatch.setattr(launch, "Probe", StandInProbe)
     monkeypatch.setattr(cli.service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])
     monkeypatch.setattr(Service, "exit_status", 0)
@@ -439,3 +457,32 @@ def test_the_command_line_imports_neither_torch_nor_a_simulator() -> None:
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_options_of_a_network_are_typed_one_by_one_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = [
+        "--algorithm.network-options.width",
+        "64",
+        "--algorithm.network_options.act=tanh",
+        "--algorithm.network-options.on",
+        "true",
+    ]
+    assert cli.main(["up", "--env", "toy", "--algorithm.network", "my.nets:Torso", *typed, "--run", "r"]) == 0
+    run, config, _ = Service.made[0]
+    expected = {"width": 64, "act": "tanh", "on": True}
+    assert config.algorithm.options.network == "my.nets:Torso" and config.algorithm.options.network_options == expected
+    assert load_run_config(run.config).algorithm.options.network_options == expected
+    status, error = refused(capsys, "up", "--env", "toy", "--algorithm.network-optionz.width", "3")
+    assert status == 2 and "unknown option --algorithm.network-optionz.width" in error
+    status, error = refused(capsys, "up", "--run", "r", "--resume", "--algorithm.network-options.width", "65")
+    assert status == 2 and "was made with another algorithm.network_options" in error
+
+
+def test_a_stopped_run_whose_network_is_another_now_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["up", "--env", "toy", "--run", "r"]) == 0
+    assert cli.main(["up", "--run", "r"]) == 0
+    monkeypatch.setattr(StandInProbe, "policy", lambda self, config, spec: PolicyDescription({"head.0.bias": ((2,), "float32")}))
+    status, error = refused(capsys, "up", "--run", "r")
+    assert status == 2 and "run r was made with another network than its code builds now" in error

@@ -1,0 +1,84 @@
+"""Acting by the description in a run's folder, in a process that has no torch unless it must."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from deploy.children import child_environment
+from learner.algorithms.base import find_algorithm
+from learner.networks.describe import check_description, describe
+from tests.learner.examples import image, make_spec, vector
+from transport.experience import Column, Continuous, ExperienceSpec, write_spec
+from transport.run_dir import RunDir
+
+OWN = "tests.learner.networks.own"
+CODE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import actors.__main__, actors.evaluation.evaluator
+from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.inference.open import open_inference, run_description
+from transport.experience import read_spec
+from transport.run_dir import RunDir
+run_dir = RunDir(Path(sys.argv[1]))
+spec, algorithm = read_spec(run_dir.spec.read_bytes()), make_algorithm(read_algorithm(json.loads(sys.argv[2])))
+inference = open_inference(algorithm, spec, run_description(run_dir, algorithm, spec), "auto", 1)
+policy = algorithm.acting(spec, inference)
+observation = {field.name: np.zeros((3, spec.stack, *field.shape), field.dtype) for field in spec.fields}
+action = policy.act(observation, {}, "explore").action
+print(json.dumps([len(action), "torch" in sys.modules]))
+"""
+
+
+def run_of(tmp_path: Path, algorithm: dict[str, Any], *fields: Column) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    name = algorithm["name"]
+    spec = make_spec(*fields) if name != "sac" else ExperienceSpec(fields, Continuous((-1.0,), (1.0,)), 16)
+    kind = find_algorithm(name)
+    policy = kind(msgspec.convert({key: value for key, value in algorithm.items() if key != "name"}, kind.Config)).policy(spec)
+    made.spec.write_bytes(write_spec(spec))
+    made.policy.write_bytes(msgspec.json.encode(describe(policy)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "field", "torch"),
+    [
+        ({"name": "dqn"}, vector(), False),
+        ({"name": "ppo"}, vector(), False),
+        ({"name": "sac"}, vector(), False),
+        ({"name": "dqn", "network": "mlp"}, image(shape=(9, 9)), False),
+        ({"name": "dqn", "network": f"{OWN}:known"}, vector(), False),
+        ({"name": "dqn"}, image(), True),
+        ({"name": "ppo", "network": f"{OWN}:Torso"}, vector(), True),
+    ],
+    ids=str,
+)
+def test_an_actor_imports_torch_only_where_its_network_needs_it(
+    tmp_path: Path, algorithm: dict[str, Any], field: Column, torch: bool
+) -> None:
+    run = run_of(tmp_path, algorithm, field)
+    command = [sys.executable, "-c", CODE, str(run.path), json.dumps(algorithm)]
+    done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [3, torch]
+
+
+def test_a_learner_whose_code_was_edited_is_refused(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"name": "dqn"}, vector())
+    kind = find_algorithm("dqn")
+    spec = make_spec(vector())
+    check_description(run, kind(kind.Config()).policy(spec))
+    with pytest.raises(ValueError, match=r"not the one that this run was started with \(body.torso.1.weight differs\)"):
+        check_description(run, kind(kind.Config(hidden=9)).policy(spec))
+    run.policy.unlink()
+    check_description(run, kind(kind.Config(hidden=9)).policy(spec))
