@@ -70,4 +70,5 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 def test_files(root: Path, names: tuple[str, ...]) -> list[str]:
     """Paths from the root of the test files of these names."""
-    return [str(file.relative_to(root)) for name in names for file in sorted((root / "tests").rglob(name))]
+    found = (str(file.relative_to(root)) for name in names for file in sorted((root / "tests").rglob(name)))
+    return list(dict.fromkeys(found))
