@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from replay.client import ExperienceWriter, Sampler
 from replay.config import ReplayConfig
 from replay.server.server import ReplayServer
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import TURN_SECONDS, Clock, wait_until
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
@@ -22,6 +24,14 @@ class Link:
         self.address = f"ipc://{folder}/replay"
         self.opened: list[ExperienceWriter | Sampler] = []
         self.server: ReplayServer | None = None
+        self.clock: Clock | None = None
+
+    def tell_time(self, patch: pytest.MonkeyPatch) -> Clock:
+        """From now on server and clients go by a clock that each turn moves by TURN_SECONDS."""
+        self.clock = Clock()
+        for module in ("replay.client", "replay.server.server", "replay.server.writers", "replay.server.arrivals"):
+            patch.setattr(f"{module}.time", self.clock)
+        return self.clock
 
     def __enter__(self) -> Link:
         return self
@@ -53,6 +63,8 @@ class Link:
 
     def until(self, true: Callable[[], object], *writers: ExperienceWriter, seconds: float = 10) -> None:
         def turned() -> bool:
+            if self.clock:
+                self.clock.now += TURN_SECONDS
             if self.server:
                 self.server.turn(0.001)
             for writer in writers:

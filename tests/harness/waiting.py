@@ -26,6 +26,16 @@ def wait_until(true: Callable[[], T], seconds: float = 20.0, what: str = "it hap
     return found
 
 
+class Clock:
+    """Stands in for the module `time` of a module under test: time passes when the test says so, however slow the machine is."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def gone(pid: int) -> bool:
     """Whether a process has ended, waited for or not."""
     try:

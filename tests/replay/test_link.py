@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from replay.__main__ import describe
 from replay.client import SILENCE_SECONDS, ReplayRefused, Sampler
 from replay.config import ReplayConfig
+from replay.server import writers
 from tests.harness.link import Link
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
@@ -100,8 +100,9 @@ def test_what_a_dead_server_never_acknowledged_reaches_the_next_one(link: Link) 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
-    link: Link, tmp_path: Path, restarted: bool
+    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
+    link.tell_time(monkeypatch)
     server, writer = link.serve(folder=tmp_path / "log"), link.writer()
     link.until(lambda: writer.has_credit, writer)
     send = server._server.send
@@ -152,7 +153,10 @@ def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -
     assert lost and server.table.inserted_items == 24 and link.metrics.value("gaps") == 1
 
 
-def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that_would_show_the_gap(link: Link) -> None:
+def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that_would_show_the_gap(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.tell_time(monkeypatch)
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     send = writer._client.send
@@ -185,7 +189,8 @@ def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:
     assert server.table.inserted_items == 4
 
 
-def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link) -> None:
+def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = link.tell_time(monkeypatch)
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
     server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
     link.until(lambda: writer.has_credit, writer)
@@ -200,8 +205,8 @@ def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link) -> None:
 
     link.until(lambda: push() and len(server.source.pending) > 0, writer)
     held = server.table.inserted_items
-    begun = time.monotonic()
-    link.until(lambda: time.monotonic() - begun > 1.2 * SILENCE_SECONDS, writer)  # longer than the silence that means trouble
+    begun = clock.now
+    link.until(lambda: clock.now - begun > 1.2 * SILENCE_SECONDS, writer)  # longer than the silence that means trouble
     assert server.table.inserted_items == held and link.metrics.value("duplicates") == 0
 
     def learn() -> bool:
@@ -343,7 +348,8 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     link.until(lambda: writer.outstanding == 0, writer)
 
 
-def test_a_learner_finds_its_batches_again_after_replay_restarts(link: Link) -> None:
+def test_a_learner_finds_its_batches_again_after_replay_restarts(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    link.tell_time(monkeypatch)
     link.serve()
     writer, sampler = link.writer(), link.sampler()
     link.until(lambda: writer.has_credit, writer)
@@ -386,23 +392,21 @@ def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
 def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
     link: Link, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("replay.server.writers.SILENCE_SECONDS", 0.6)
-    monkeypatch.setattr("replay.client.ABSENCE_SECONDS", 0.6)
-    monkeypatch.setattr("replay.client.PRESENT_SECONDS", 0.1)
+    clock = link.tell_time(monkeypatch)
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
-    begun = time.monotonic()
-    link.until(lambda: time.monotonic() - begun > 1.2, writer)
+    begun = clock.now
+    link.until(lambda: clock.now - begun > 2 * writers.SILENCE_SECONDS, writer)
     assert capsys.readouterr().out == "" and not writer.absences
     link.until(lambda: link.metrics._gauges["silent_writers"] == 1)  # the server turns, the writer does not
-    assert re.fullmatch(r"nothing has come from actor-0 for [01] s\n", capsys.readouterr().out)
+    assert re.fullmatch(r"nothing has come from actor-0 for [45] s\n", capsys.readouterr().out)
     link.until(lambda: not link.metrics._gauges["silent_writers"], writer)
     link.server = None
     link.until(lambda: writer.absences == 1, writer)
     link.server = server
     link.until(lambda: not writer._absent, writer)
     said = capsys.readouterr().out
-    assert "no word from replay for 0.6 s: 0 chunks are held" in said and "replay answers again" in said
+    assert "no word from replay for 3 s: 0 chunks are held" in said and "replay answers again" in said
 
 
 def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,7 +278,8 @@ def test_actors_that_are_killed_return_or_join_never_leave_both_sides_waiting(li
     assert all_same(lost, killed.chunks[: len(lost)])
 
 
-def test_a_new_replay_server_gets_again_what_was_not_drawn(link: Link) -> None:
+def test_a_new_replay_server_gets_again_what_was_not_drawn(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    link.tell_time(monkeypatch)
     server = link.serve()
     sampler = link.sampler(slots=1, batch_size=2)
     feeder = Feeder(link.writer(streams=2), CHUNKS)
