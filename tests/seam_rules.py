@@ -148,9 +148,9 @@ class _Finder(ast.NodeVisitor):
         sides = [node.left, *node.comparators]
         if any(map(self.is_name, sides)):
             self.report("name", node)
-        if any(isinstance(side, ast.Call) and ast.unparse(side.func) == "type" for side in sides) or any(
-            isinstance(side, ast.Attribute) and side.attr == "__class__" for side in sides
-        ):
+        if any(
+            isinstance(side, ast.Call) and isinstance(side.func, ast.Name) and side.func.id == "type" for side in sides
+        ) or any(isinstance(side, ast.Attribute) and side.attr == "__class__" for side in sides):
             if any(map(self.of_a_seam, sides)):
                 self.report("type", node)
         elif any(isinstance(side, ast.Attribute) and side.attr in ("__name__", "__qualname__") for side in sides):

@@ -21,7 +21,7 @@ OWNERS = {
     "zmq": ("transport/sockets/",),
     "cramjam": ("transport/compression.py",),
     "zstandard": ("transport/compression.py",),
-    "torch": ("learner/", "actors/__main__.py", "actors/evaluation/"),
+    "torch": ("learner/",),
     "gymnasium": ("actors/", "headrace/"),
     "cv2": ("actors/",),
     "nes_py": ("actors/envs/mario/console.py",),
@@ -112,6 +112,15 @@ def imports(tree: ast.AST, in_function: bool = False, only_for_types: bool = Fal
         yield from imports(node, deeper, typing)
 
 
+parse = cache(ast.parse)  # every rule looks at every file
+
+
+@cache
+def imports_of(source: str) -> tuple[Import, ...]:
+    """Every import of a file."""
+    return tuple(imports(parse(source)))
+
+
 def called(call: ast.Call) -> str:
     """The last name of what is called: `load` for np.load(…)."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
@@ -122,7 +131,7 @@ def layer_faults(path: str, source: str) -> list[str]:
     faults = []
     layer = path.partition("/")[0]
     forbidden = {*LAYERS[LAYERS.index(layer) + 1 :], *BESIDE} if layer in LAYERS else set()
-    for found in imports(ast.parse(source)):
+    for found in imports_of(source):
         if found.module.startswith("."):
             faults.append(f"{path}:{found.line} a relative import; write it from the top")
         elif found.top in forbidden:
@@ -133,7 +142,7 @@ def layer_faults(path: str, source: str) -> list[str]:
 def owner_faults(path: str, source: str) -> list[str]:
     """Libraries imported outside the file or folder that owns them, and simulators imported before they are needed."""
     faults = []
-    for found in imports(ast.parse(source)):
+    for found in imports_of(source):
         owners = OWNERS.get(found.top)
         if owners is None or path.partition("/")[0] not in LAYERS:
             continue
@@ -149,7 +158,7 @@ def unsafe_faults(path: str, source: str) -> list[str]:
     if path in HOSTILE:
         return []
     faults = []
-    for node in ast.walk(tree := ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Assert) and path in DECODERS:
             faults.append(f"{path}:{node.lineno} a decoder raises an error of its own instead of asserting")
         if isinstance(node, ast.Attribute) and node.attr in UNSAFE_ATTRIBUTES:
@@ -170,15 +179,15 @@ def unsafe_faults(path: str, source: str) -> list[str]:
         faults += [f"{path}:{node.lineno} {name} makes what the sender likes" for name in UNSAFE_OPTIONS & options.keys()]
         if ast.unparse(node.func) == "torch.load" and options.get("weights_only") != "True":
             faults.append(f"{path}:{node.lineno} torch.load unpickles without weights_only=True")
-    faults += [f"{path}:{found.line} {found.top} is never used" for found in imports(tree) if found.top in UNSAFE_MODULES]
+    faults += [f"{path}:{found.line} {found.top} is never used" for found in imports_of(source) if found.top in UNSAFE_MODULES]
     return faults
 
 
 def package_faults(path: str, source: str) -> list[str]:
     """An __init__.py that holds anything but a docstring; that of headrace/ exports names, lazily."""
-    tree = ast.parse(source)
     if not path.endswith("__init__.py") or not path.startswith(LAYERS) or path == "headrace/__init__.py":
         return []
+    tree = parse(source)
     return [] if len(tree.body) == 1 and ast.get_docstring(tree) else [f"{path}: a docstring, and nothing else"]
 
 
@@ -187,7 +196,7 @@ def import_graph(sources: dict[str, str], at_run_time: bool = False) -> dict[str
     names = {module_name(path): path for path in sources}
     graph: dict[str, set[str]] = {}
     for name, path in names.items():
-        found = imports(ast.parse(sources[path]))
+        found = imports_of(sources[path])
         kept = [one for one in found if not at_run_time or not (one.in_function or one.only_for_types)]
         targets = {f"{one.module}.{one.name}" if f"{one.module}.{one.name}" in names else one.module for one in kept}
         graph[name] = {target if target in names else target.partition(".")[0] for target in targets} - {name}
@@ -238,6 +247,14 @@ def test_no_module_leads_back_to_itself() -> None:
 def test_the_small_processes_start_without_torch() -> None:
     graph = import_graph(tree_sources(), at_run_time=True)
     assert [start for start in TORCHLESS if "torch" in reached(graph, start)] == []
+
+
+def test_what_every_process_asks_of_an_algorithm_is_to_be_had_without_torch() -> None:
+    graph = import_graph(tree_sources(), at_run_time=True)
+    parts = ("base", "config", "algorithm", "acting")
+    asked = [name for name in graph if name.startswith("learner.algorithms.") and name.rpartition(".")[2] in parts]
+    assert len(asked) >= 1 + 3 * 3, asked
+    assert [name for name in asked if "torch" in reached(graph, name)] == []
 
 
 def test_the_root_is_no_package() -> None:
