@@ -8,6 +8,7 @@ from learner.algorithms.base import make_algorithm
 from learner.config import LearnerSettings
 from learner.devices import capabilities as devices
 from learner.feed import DeviceBatch, Feed, open_feed
+from learner.networks.describe import check_description
 from learner.parallel.group import ALONE, Group
 from learner.parallel.ranks import resolve_each
 from learner.updates.base import Tensors
@@ -36,6 +37,7 @@ class Learner:
         self.runtime = LearnerRuntime(config, self.device, group, life, settings.max_policy_lag, run_dir.compiled)
         self.algorithm = make_algorithm(settings.algorithm)
         self.update = self.algorithm.update(settings.spec, self.runtime)
+        check_description(run_dir, self.update.modules["policy"])
         self.checkpoints = TrainingCheckpoints(settings, run_dir, self.update, self.runtime, self._metrics)
         self.epoch, version = self._resume()
         self._checkpoint_due = False

@@ -65,10 +65,13 @@ def _check(module: nn.Module, *kinds: type[nn.Module]) -> None:
 
 def _inputs(inputs: Inputs) -> Op:
     _check(inputs, Inputs)
-    if inputs.images:
-        raise UnknownPart(f"the image {inputs.images[0].name}")
-    fields = [
-        {"name": field.name, "shape": list(field.shape), "scale": field.scale, "offset": field.offset} for field in inputs.vectors
+    if inputs.images and inputs.normaliser is not None:
+        raise UnknownPart(f"the image {inputs.images[0].name} beside vectors that are normalised")
+    known = {field.name: field for field in (*inputs.images, *inputs.vectors)}
+    fields = [  # to numpy an image is a vector: a torso that looks at it as an image has parts that numpy does not know
+        {"name": name, "shape": list(known[name].shape), "scale": known[name].scale, "offset": known[name].offset}
+        for name in inputs.shapes
+        if name in known
     ]
     names = ("count", "mean", "variance") if inputs.normaliser is not None else ()
     goal = [ACHIEVED_GOAL, DESIRED_GOAL] if inputs.goal else []

@@ -21,6 +21,7 @@ from learner.networks.base import Body, PolicyModule
 from learner.networks.describe import describe
 from learner.networks.inputs import Inputs
 from learner.networks.mlp import linear, mlp
+from learner.networks.nature import nature
 from learner.networks.recurrent import Gru, Lstm
 from learner.weights.checkpoint import CheckpointError
 from tests.learner.examples import image, make_observation, make_spec, vector, weights_of
@@ -98,6 +99,15 @@ def test_it_reads_what_the_module_reads(fields: tuple[Column, ...], normalise: b
     agrees(module, spec)
 
 
+@pytest.mark.parametrize("stack", [1, 2])
+def test_an_image_that_is_read_as_a_vector_is_one(stack: int) -> None:
+    spec = make_spec(vector(), image(shape=(3, 4, 5)), vector("more", 2), stack=stack)
+    inputs = Inputs(spec)
+    assert [len(shape) for shape in inputs.shapes.values()] == [1, 3, 1]
+    body = Body(inputs, mlp(inputs.shapes, 8))
+    agrees(PolicyModule(body, nn.Linear(8, 3)).eval(), spec)
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.SiLU])
 def test_what_is_observed_stays_as_it_is_where_no_layer_comes_first(activation: type[nn.Module]) -> None:
     spec = make_spec(vector())
@@ -152,7 +162,10 @@ def test_what_a_part_may_do_otherwise_is_unknown() -> None:
     for head in (hooked, replaced, normed, nn.Sequential(last, nn.Flatten(0)), nn.Sequential(nn.Softplus(), last)):
         assert unknown(plain, head) != ""
     assert describe(nn.Linear(4, 3)).unknown == "torch.nn.modules.linear:Linear"
-    assert "image" in describe(PolicyModule(Body(Inputs(make_spec(image())), Torso({"image": (1, 84, 84)})), last)).unknown
+    convolutions = Body(Inputs(make_spec(image())), nature({"image": (1, 84, 84)}))
+    assert describe(PolicyModule(convolutions, last)).unknown == "torch.nn.modules.conv:Conv2d"
+    beside = Inputs(make_spec(image(shape=(2, 2)), vector()), normalise=True)
+    assert "image beside vectors" in describe(PolicyModule(Body(beside, linear(beside.shapes)), nn.Linear(8, 3))).unknown
 
 
 @pytest.mark.parametrize("torso", ["Torso", "known"])
