@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from actors.envs import options
-from actors.envs.base import FAMILIES, EnvironmentFamily, Setup, builtin_name
+from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, builtin_name
 from actors.envs.errors import EnvError
 from transport.names import UnknownName, find
 
@@ -79,8 +79,11 @@ class Factory(EnvironmentFamily):
     def make(self, setup: Setup) -> gymnasium.Env:
         import gymnasium
 
-        factory = find_factory(self.env_id)
-        env = factory(self.options) if struct_parameter(factory) else factory(**options.given(self.options))
+        factory, kind = find_factory(self.env_id), self.options_type(self.env_id)
+        if complaint := options.missing(self.env_id, kind, self.options.__struct_fields__):
+            raise EnvError(complaint)
+        own = kind() if isinstance(self.options, NoOptions) else self.options
+        env = factory(own) if struct_parameter(factory) else factory(**options.given(own))
         if not isinstance(env, gymnasium.Env):
             raise EnvError(f"{self.env_id}: gave a {type(env).__name__}, not a gymnasium.Env")
         if setup.max_episode_steps:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from actors.config import EnvConfig
 from actors.envs.base import EnvironmentFamily, Setup, builtin_name, families_with, find_family
 from actors.envs.errors import EnvError
-from actors.envs.options import given
+from actors.envs.options import given, missing
 from transport.names import UnknownName, find, nearest
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def _checked(env_id: str, options: dict[str, Any], kind: type[Struct]) -> Struct
     for option in options:
         if option not in kind.__struct_fields__:
             raise EnvError(f"env.{option}: {lacks(env_id, option, kind.__struct_fields__)}")
+    if complaint := missing(env_id, kind, options):
+        raise EnvError(complaint)
     try:
         return msgspec.convert(options, kind)
     except msgspec.ValidationError as error:

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal
@@ -102,6 +102,12 @@ def signature_options(call: Callable[..., Any], defaults: Mapping[str, Any]) -> 
     return struct_of(getattr(call, "__name__", "Options"), options)
 
 
+def missing(env_id: str, options: type[Struct], given: Collection[str]) -> str:
+    """What to say about an option that has to be given and is not; nothing if there is none."""
+    needed = [field.name for field in msgspec.structs.fields(options) if field.required and field.name not in given]
+    return f"{env_id} needs --env.{needed[0].replace('_', '-')}" if needed else ""
+
+
 def given(options: Struct) -> dict[str, Any]:
     """What differs from the defaults, by name."""
     fields = msgspec.structs.fields(options)
@@ -139,14 +145,15 @@ def _option(name: str, annotation: Any, default: Any, required: bool) -> Option:
 
 def _field(option: Option) -> Any:
     """(name, type, default) for msgspec.defstruct."""
-    kind = Literal[option.choices] if option.choices else PLAIN[option.kind]
-    if option.bounds:
-        bounds = {name: PLAIN[option.kind](bound) for name, bound in option.bounds.items()}
-        kind = Annotated[kind, Meta(**bounds)]
-    kind = tuple[kind, ...] if option.many else kind  # type: ignore[valid-type]
+    kind: Any = Literal[option.choices] if option.choices else PLAIN[option.kind]
+    limits: dict[str, Any] = {name: PLAIN[option.kind](bound) for name, bound in option.bounds.items()}
+    about: dict[str, Any] = {"description": option.description, "extra": FIXED if option.fixed else {}}
+    if option.many:
+        one = Annotated[kind, Meta(**limits)] if limits else kind
+        kind, limits = tuple[one, ...], {}  # type: ignore[valid-type]
     if not option.required and option.default is None:
         kind = typing.Union[kind, None]  # noqa: UP007  # a Literal made of values has no |
-    kind = Annotated[kind, Meta(description=option.description, extra=FIXED if option.fixed else {})]
+    kind = Annotated[kind, Meta(**limits, **about)]
     if option.required:
         return option.name, kind
     default = tuple(option.default) if option.many and option.default is not None else option.default

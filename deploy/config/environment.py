@@ -13,7 +13,7 @@ from actors.config import EnvConfig
 from actors.envs.base import NoOptions, builtin_name, families_with
 from actors.envs.errors import EnvError
 from actors.envs.make import COMMON, lacks
-from actors.envs.options import Option, options_type, struct_of
+from actors.envs.options import Option, missing, options_type, struct_of
 from deploy.children import child_environment, python_command
 from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Tree
@@ -62,10 +62,10 @@ def joined(table: Tree, options: type[Struct]) -> Tree:
         value = table.get(field.name)
         if isinstance(value, Text):
             table[field.name] = value = read_text(f"env.{field.name}", field.type, value)
-        if value is None and field.required:
-            raise ConfigError(f"{table['id']} needs --env.{field.name.replace('_', '-')}")
         if value is not None:
             own[field.name] = value
+    if complaint := missing(table["id"], options, own):
+        raise ConfigError(complaint)
     try:
         struct = msgspec.convert(own, options)
     except msgspec.ValidationError as error:

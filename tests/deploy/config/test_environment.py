@@ -14,7 +14,7 @@ from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Layer, read_run, write_config
 from deploy.config.layers import load_run_config, resolve
 from deploy.config.options import Text
-from tests.actors.stranger import MODULE
+from tests.extension.stranger.envs import MODULE
 
 MAZE, FAMILY = f"{MODULE}:make_maze", f"{MODULE}:Corridors"
 
@@ -46,8 +46,11 @@ def test_a_factorys_options_have_the_types_of_its_signature() -> None:
         ({"id": MAZE, "siz": Text("12")}, "unknown option --env.siz; did you mean --env.size?"),
         ({"id": MAZE, "size": Text("big")}, "--env.size: 'big' is not a whole number"),
         ({"id": MAZE, "look": Text("up")}, "--env.look: 'up' is none of them; known: far, near"),
-        ({"id": MAZE, "tolerance": Text("0.1")}, "env.tolerance: only robot has it; tests.actors.stranger:make_maze does not"),
-        ({"id": f"{MODULE}:needy", "color": Text("red")}, "tests.actors.stranger:needy needs --env.size"),
+        (
+            {"id": MAZE, "tolerance": Text("0.1")},
+            f"env.tolerance: only robot has it; {MAZE} does not",
+        ),
+        ({"id": f"{MODULE}:needy", "color": Text("red")}, f"{MODULE}:needy needs --env.size"),
         ({"id": FAMILY, "length": Text("1")}, "--env.length: expected int >= 2, got 1"),
         ({"id": "CartPole-v1", "skip": Text("4")}, "env.skip: only mario and ALE/… have it; CartPole-v1 does not"),
         ({"id": "Pendulum-v1", "g": Text("down")}, "--env.g: 'down' is not a number"),

@@ -10,8 +10,9 @@ from gymnasium import spaces
 from msgspec import Meta, Struct
 
 from actors.envs.base import EnvironmentFamily, Outcome, Setup, Simulators, variant
+from transport.names import FIXED
 
-MODULE = "tests.actors.stranger"
+MODULE = "tests.extension.stranger.envs"
 
 
 class Line(gymnasium.Env):
@@ -89,7 +90,7 @@ class First(gymnasium.ObservationWrapper):
 class CorridorOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Corridors."""
 
-    length: Annotated[int, Meta(ge=2, description="places of the corridor")] = 5
+    length: Annotated[int, Meta(ge=2, description="places of the corridor", extra=FIXED)] = 5
     backend: Annotated[Literal["auto", "slow", "fast"], Meta(description="what steps it")] = "auto"
 
 

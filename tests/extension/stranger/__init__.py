@@ -1,0 +1,1 @@
+"""Someone else's package."""
