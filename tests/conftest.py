@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 from tests.chaos.rows import length
@@ -11,3 +15,17 @@ pytest_plugins = ("tests.chaos.report",)
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("searching", deadline=None)
 settings.load_profile("steady" if length() == "short" else "searching")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread: tensors are small, and on a busy machine the threads of one operation wait for each other,
+    a hundred times as long as they compute."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -33,21 +33,13 @@ from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import make_update
 from transport.experience import Chunk, ExperienceSpec, bounded
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.chaos
 CPU = torch.device("cpu")
 ALGORITHMS: dict[str, tuple[AlgorithmConfig, str]] = {
     "dqn": (DqnConfig(hidden=16, n_step=3, target_period=7), "CartPole-v1"),
     "sac": (SacConfig(hidden=16, hindsight=0), "Pendulum-v1"),
     "ppo": (PpoConfig(hidden=16, passes=2, minibatches=2), "CartPole-v1"),
 }
-
-
-@pytest.fixture
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Learning:

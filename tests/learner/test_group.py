@@ -55,13 +55,8 @@ def test_the_weights_of_all_ranks_are_equal_to_the_bit(together: Path, case: str
 def test_two_ranks_learn_what_one_process_learns_from_the_doubled_batch(
     together: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     monkeypatch.setattr(torch, "randn_like", fixed_noise)
-    try:
-        alone, begun = learn(case), learning_together.learn_nothing(case)
-    finally:
-        torch.set_num_threads(threads)
+    alone, begun = learn(case), learning_together.learn_nothing(case)
     shared = found(together, case)[0]
     assert alone.keys() == shared.keys()
     moved = max(float(np.abs(alone[name] - begun[name]).max()) for name in begun if name.endswith("weight"))

@@ -45,9 +45,6 @@ SPECS = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def made(spec: ExperienceSpec, seed: int = 1, learner: LearnerConfig = LEARNER, **options: Any) -> Any:
     """Away from its initial weights, and its statistics from none."""
     torch.manual_seed(seed)

@@ -55,7 +55,6 @@ class World:
 
 
 def test_a_point_finds_its_goals_within_1200_steps() -> None:
-    torch.set_num_threads(1)  # more would only wait for one another
     torch.manual_seed(0)
     spec = experience_spec(make_env(ENV), ENV, "none", Needs(goals=ALGORITHM.hindsight))
     algorithm = make_update(spec, ALGORITHM, LEARNER)

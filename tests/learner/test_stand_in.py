@@ -41,9 +41,6 @@ def bare() -> Iterator[Lacking]:
         yield lacking
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.mark.parametrize("use", ["lerp", "foreach", "pin", "storage", "autocast", "compile", "channels_last", "fused", "clip"])
 def test_the_stand_in_refuses_what_directml_lacks(bare: Lacking, use: str) -> None:
     some, other = torch.ones(3, requires_grad=True), torch.zeros(3)
