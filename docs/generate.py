@@ -65,7 +65,7 @@ def shown(value: Any) -> str:
         return "required"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    if isinstance(value, str | tuple):
+    if isinstance(value, str | tuple | dict):
         return f"`{value}`" if value else "empty"
     return f"`{number(value)}`" if isinstance(value, int | float) else f"`{value}`"
 
@@ -73,7 +73,9 @@ def shown(value: Any) -> str:
 def row(prefix: str, field: Any) -> str:
     limits = bounds(field.type)
     values = kind_of(field.type) + (f", {limits}" if limits else "")
-    cells = (f"`{prefix}{field.name}`", values, shown(field.default), about(field.type))
+    made = field.default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT
+    default = field.default_factory() if made else field.default
+    cells = (f"`{prefix}{field.name}`", values, shown(default), about(field.type))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -234,7 +234,8 @@ def _add(group: argparse._ArgumentGroup, path: str, entry: FieldInfo, default: s
     kind = _plain(entry.type)
     text = f"{_about(entry)} (default: {default or _shown(entry.default)})".replace("%", "%%")
     if typing.get_origin(kind) is dict:  # _split() takes its entries, --section.field.NAME VALUE, out
-        group.add_argument(f"--{path.replace('_', '-')}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=text)
+        about = f"{_about(entry)} (default: none)".replace("%", "%%")
+        group.add_argument(f"--{path.replace('_', '-')}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=about)
         return
     read, metavar = reader(path, kind, choices)
     options: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}

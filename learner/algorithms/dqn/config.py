@@ -31,9 +31,7 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
             extra=FIXED,
         ),
     ] = "auto"
-    network_options: Annotated[
-        dict[str, Any], Meta(description="options of the network, --algorithm.network-options.NAME VALUE each", extra=FIXED)
-    ] = {}  # noqa: RUF012
+    network_options: Annotated[dict[str, Any], Meta(description="options of the network", extra=FIXED)] = {}  # noqa: RUF012
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers after the torso", extra=FIXED)] = 512
     epsilon_base: Annotated[float, Meta(ge=0, le=1, description="exploration of the most exploring environment")] = 0.4
     epsilon_power: Annotated[float, Meta(ge=0, description="the least exploring has epsilon_base ** (1 + this)")] = 7.0

@@ -44,9 +44,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
         str,
         Meta(description="auto (nature for images, else mlp), nature, mlp, linear, or package.module:Name", extra=FIXED),
     ] = "auto"
-    network_options: Annotated[
-        dict[str, Any], Meta(description="options of the network, --algorithm.network-options.NAME VALUE each", extra=FIXED)
-    ] = {}  # noqa: RUF012
+    network_options: Annotated[dict[str, Any], Meta(description="options of the network", extra=FIXED)] = {}  # noqa: RUF012
     hidden: Annotated[
         int, Meta(ge=1, description="width of the hidden layers; convolutions are followed by one", extra=FIXED)
     ] = 64

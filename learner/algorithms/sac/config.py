@@ -33,8 +33,6 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name
     network: Annotated[
         str, Meta(description="auto (mlp), mlp, linear, nature, or package.module:Name; each critic has its own", extra=FIXED)
     ] = "auto"
-    network_options: Annotated[
-        dict[str, Any], Meta(description="options of the network, --algorithm.network-options.NAME VALUE each", extra=FIXED)
-    ] = {}  # noqa: RUF012
+    network_options: Annotated[dict[str, Any], Meta(description="options of the network", extra=FIXED)] = {}  # noqa: RUF012
     hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers", extra=FIXED)] = 256
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of the policy and of each critic", extra=FIXED)] = 2
