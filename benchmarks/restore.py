@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.report import Report
 from benchmarks.wire import CAPACITY, Wire, make_recording, make_spec
-from replay.table.table import Table
+from replay.table.ring import Ring
 
 SAMPLE_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ def price_of_the_log(report: Report, folder: Path, runs: int, items: int) -> Non
 
 def fill_and_restore(report: Report, wire: Wire, items: int) -> None:
     """Fills to the last slot and draws; stops, restores and draws again; then kills and restores."""
-    table = Table(wire.spec, wire.config, seed=0)  # address space only
+    table = Ring(wire.spec, wire.config, seed=0)  # address space only
     report.notes.append(f"{table.capacity:,} items of 84x84, stack 4, n-step 3, in chunks of {wire.spec.chunk_length}")
     moments = []
     for _ in range(9):

@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 import replay.__main__
 import replay.client
-import replay.server.arrivals
 import replay.server.server
 import replay.server.writers
+import replay.table.inbox
 import transport.sockets.channel
+import transport.sockets.server
 from replay.client import ExperienceWriter
 from replay.server.writers import Writers
 
@@ -27,10 +28,10 @@ NOT_A_WHILE_SECONDS = 0.0005  # between two looks whether a socket takes more: n
 def leave_out(parts: tuple[str, ...]) -> None:
     """For the rest of this process's life."""
     if "checksums" in parts:
-        for module in (replay.client, replay.server.arrivals):
+        for module in (replay.client, replay.table.inbox):
             _put(module, "crc32", lambda parts: 0)
     if "acks" in parts:
-        for module in (transport.sockets.channel, replay.server.server):
+        for module in (transport.sockets.channel, transport.sockets.server, replay.server.server):
             _put(module, "QUEUE_MESSAGES", QUEUE)
         _put(replay.server.server, "MESSAGES_PER_TURN", 8)  # no more than a turn takes in: the queue waits with who fills it
         send = ExperienceWriter._send
@@ -40,7 +41,7 @@ def leave_out(parts: tuple[str, ...]) -> None:
             writer._acknowledge(writer._next_to_send)
 
         _put(ExperienceWriter, "_send", send_and_forget)
-        _put(Writers, "acknowledge", lambda writers: writers._source.advanced.clear())
+        _put(Writers, "acknowledge", lambda writers: writers._inbox.advanced.clear())
 
 
 def _put(where: Any, name: str, value: object) -> None:

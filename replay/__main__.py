@@ -16,10 +16,10 @@ from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say, share_heap
 from transport.metrics import Record
 from transport.run_dir import RunDir
-from transport.sockets.limits import Guard
+from transport.sockets.limits import ResourceLimits
 
 IDLE_SECONDS = 0.1
-TROUBLES = ("damaged_chunks", "missing_chunks", "unfit_priorities")  # shown where there are any
+LOSSES = ("damaged_chunks", "missing_chunks", "unfit_priorities")  # shown where there are any
 
 
 def describe(record: Record) -> str:
@@ -36,11 +36,7 @@ def describe(record: Record) -> str:
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
-    lost += "".join(
-        f" · {get(name, 0):,.0f} {name.replace('_', ' ')}"
-        for name in ("damaged_chunks", "missing_chunks", "unfit_priorities")
-        if get(name)
-    )
+    lost += "".join(f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in LOSSES if get(name))
     return (
         f"{moved} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
         f" · samples/insert {get('samples_per_insert', 0):.1f} (band {get('band_low', 0):g}-{get('band_high', 0):g})"
@@ -61,17 +57,17 @@ def main() -> int:
         life = Lifetime("replay", run_dir, describe)
         address = run_dir.bind_address("replay")
 
-        def going_on() -> bool:
+        def interrupted() -> bool:
             life.beat()
-            return not life.stopping
+            return life.stopping
 
         folder = run_dir.segments if config.durable else None
         seed = document.get("seed", 0)
         learner = document.get("learner", {})
         size = learner.get("batch_size", 0) * learner.get("processes", 1)
         size = size if spec.unit == "transitions" else size // spec.chunk_length
-        lent = size * (1 if spec.unit == "rollouts" else learner.get("prefetch", 0) + 1)
-        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, going_on, lent, life.keys)
+        leased = size * (1 if spec.unit == "rollouts" else learner.get("prefetch", 0) + 1)
+        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, interrupted, leased, life.keys)
     except RestoreStopped:
         life.close()
         return 0
@@ -79,13 +75,13 @@ def main() -> int:
         say(f"replay: {error}")
         return 2
     run_dir.write_endpoint("replay", server.address)
-    say(server.source.summary)
+    say(server.table.summary)
     life.measure = server.measure
-    guard = Guard([server.address], server.source.memory_bytes)
+    limits = ResourceLimits([server.address], server.table.memory_bytes)
     life.ready()
     while not life.stopping:
         server.turn(IDLE_SECONDS)
-        guard.turn()
+        limits.turn()
         life.beat()
     server.close()
     life.close()

@@ -31,7 +31,8 @@ from transport.messages import (
     WriterWelcome,
 )
 from transport.slab import Slab
-from transport.sockets.channel import FRAME_BYTES, Client, Part, cut, shared
+from transport.sockets.client import Client
+from transport.sockets.frames import FRAME_BYTES, Part, cut, shared
 from transport.sockets.keys import Keys
 
 SILENCE_SECONDS = 2.0  # replay answers, or says that it holds, several times in this long; more means trouble
@@ -65,7 +66,7 @@ class ExperienceWriter:
         self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int, keys: Keys | None = None
     ) -> None:
         """Connects in the background; credit arrives with replay's welcome."""
-        self._client = Client(address, keys=keys, door="replay")
+        self._client = Client(address, keys=keys, endpoint="replay")
         self._name, self._incarnation, self._spec, self._streams = name, incarnation, spec, streams
         self._unacknowledged: deque[_Unacknowledged] = deque()
         self._next_sequence = 0
@@ -239,7 +240,7 @@ class Sampler:
         """
         self.oldest_version = -1
         self.batch_size = batch_size
-        self._client = Client(address, keys=keys, door="replay")
+        self._client = Client(address, keys=keys, endpoint="replay")
         self._slab = Slab.create(layout(spec, batch_size), slots)
         slab_name = self._slab.name if shared else ""
         self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name)

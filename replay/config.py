@@ -14,8 +14,14 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     budget_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes that the replay process may take at most")] = 4_000_000_000
     min_size: Annotated[int, Meta(ge=1, description="transitions before the first batch is served (not of rollouts)")] = 5_000
     selector: Annotated[
-        Literal["prioritised", "uniform"], Meta(description="how items are drawn; rollouts come oldest first, each once")
+        str,
+        Meta(
+            description="how items are drawn: prioritised, uniform or package.module:Name; rollouts come oldest first, each once"
+        ),
     ] = "prioritised"
+    selector_options: Annotated[
+        dict[str, bool | int | float | str], Meta(description="an option of the selector, such as one of your own")
+    ] = {}
     max_policy_lag: Annotated[
         int, Meta(ge=1, description="versions that a rollout may be behind when it is drawn; older ones are dropped")
     ] = 1

@@ -73,7 +73,8 @@ HOSTILE = ("tests/chaos/test_code_execution.py", "tests/chaos/test_hostile_files
 # What reads what others have written checks it by raising, not by assert, which `python -O` leaves out.
 DECODERS = (
     "transport/messages.py", "transport/sockets/channel.py", "transport/compression.py", "transport/experience.py",
-    "transport/slab.py", "transport/sockets/quarantine.py", "transport/run_dir.py", "replay/server/arrivals.py",
+    "transport/slab.py", "transport/sockets/server.py", "transport/sockets/quarantine.py", "transport/run_dir.py",
+    "replay/table/inbox.py",
     "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
     "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/weights/publish.py",
     "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
@@ -265,7 +266,7 @@ def test_the_root_is_no_package() -> None:
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (layer_faults, "transport/a.py", "import replay.table.table"),
+        (layer_faults, "transport/a.py", "import replay.table.ring"),
         (layer_faults, "replay/a.py", "def f():\n    from learner import devices"),
         (layer_faults, "actors/a.py", "import importlib\nimportlib.import_module('deploy.config.run')"),
         (layer_faults, "learner/a.py", "if TYPE_CHECKING:\n    from actors.actor import Actor"),
@@ -275,7 +276,7 @@ def test_the_root_is_no_package() -> None:
         (layer_faults, "tests/replay/a.py", "from ..transport import b"),
         (owner_faults, "transport/metrics.py", "import zmq.asyncio"),
         (owner_faults, "replay/log/segment_log.py", "from cramjam import lz4"),
-        (owner_faults, "replay/table/table.py", "import torch.nn as nn"),
+        (owner_faults, "replay/table/ring.py", "import torch.nn as nn"),
         (owner_faults, "transport/experience.py", "import torch"),
         (owner_faults, "actors/agent.py", "def f():\n    import torch"),
         (owner_faults, "deploy/cli/main.py", "def f():\n    import gymnasium"),
@@ -317,7 +318,7 @@ def test_a_breach_is_found(rule, path: str, source: str) -> None:  # type: ignor
         (owner_faults, "tests/transport/a.py", "import zmq"),
         (unsafe_faults, "learner/a.py", "network.eval()\ntorch.load(path, weights_only=True)"),
         (unsafe_faults, "replay/a.py", "np.load(path, allow_pickle=False)"),
-        (unsafe_faults, "replay/table/table.py", "assert self.size == 3"),
+        (unsafe_faults, "replay/table/ring.py", "assert self.size == 3"),
         (unsafe_faults, "deploy/a.py", "subprocess.run(['a'], shell=False)"),
         (package_faults, "replay/__init__.py", '"""Replay."""'),
     ],

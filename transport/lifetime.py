@@ -15,7 +15,7 @@ from typing import Literal
 from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
 from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Record, Shares
 from transport.run_dir import RunDir
-from transport.sockets.channel import Client
+from transport.sockets.client import Client
 from transport.sockets.keys import KeysError
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
@@ -126,7 +126,7 @@ class Lifetime:
         self._pending: Record = {}
         address = run_dir.endpoint("supervisor") if reports else None
         self._pid = known_as or os.getpid()
-        self._control = Client(address, keys=self.keys, door="supervisor") if address else None
+        self._control = Client(address, keys=self.keys, endpoint="supervisor") if address else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 

@@ -27,7 +27,7 @@ from transport.experience import SpecError
 from transport.messages import MOST_ACTORS, Message, Scale, Scaling, Stop, Stopping
 from transport.names import find, nearest
 from transport.run_dir import RunDir
-from transport.sockets.channel import Client
+from transport.sockets.client import Client
 from transport.sockets.keys import OPERATOR
 
 Command = Callable[[argparse.Namespace], int]
@@ -293,7 +293,7 @@ def _ask_supervisor(run: RunDir, message: Message) -> Any:
     address = run.endpoint("supervisor")
     if address is None:
         return None
-    client = Client(address, keys=run.keys(OPERATOR), door="supervisor")
+    client = Client(address, keys=run.keys(OPERATOR), endpoint="supervisor")
     try:
         client.send(message)
         arrived = client.receive(ANSWER_SECONDS)

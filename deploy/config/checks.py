@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from deploy.config.algorithm import takes_rollouts
 from deploy.config.files import as_tree, lookup
 from deploy.config.run import RunConfig
+from replay.table.selectors import selector_config
 from transport.names import FIXED
 
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
@@ -46,7 +47,12 @@ def validate(config: RunConfig) -> list[str]:
          f"deploy.advertise must be a host's name or address, not {config.deploy.advertise!r}"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
     ]  # fmt: skip
-    return [complaint for fine, complaint in checks if not fine]
+    complaints = [complaint for fine, complaint in checks if not fine]
+    try:
+        selector_config(replay)
+    except ValueError as error:
+        complaints.append(str(error))
+    return complaints
 
 
 def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:

@@ -9,8 +9,8 @@ from msgspec import structs
 from transport.messages import MAX_HEADER_BYTES, Message, Progress, Refused, Scale, Scaling, Stop, Stopping
 from transport.metrics import finite
 from transport.run_dir import RunDir
-from transport.sockets.channel import Server
 from transport.sockets.keys import OPERATOR, role_of
+from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
 STALE = 0.1  # of an offence: a process that is being replaced may still report
@@ -41,7 +41,7 @@ class Control:
         self._peers: dict[str, bytes] = {}  # by the process's name
         keys = run_dir.keys("supervisor")
         self.has_keys = keys is not None
-        self._server = Server(run_dir.bind_address("supervisor"), MAX_HEADER_BYTES, keys=keys, door="supervisor")
+        self._server = Server(run_dir.bind_address("supervisor"), MAX_HEADER_BYTES, keys=keys, endpoint="supervisor")
         self.address = self._server.address
         run_dir.write_endpoint("supervisor", self.address)
 
@@ -74,7 +74,7 @@ class Control:
     def _handle(self, peer: bytes, message: object) -> None:
         if isinstance(message, Progress):
             self._report(peer, message)
-        elif isinstance(message, Scale | Stop) and (reason := self._server.vouch(peer, OPERATOR)):
+        elif isinstance(message, Scale | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
             self._server.send(peer, Refused(reason))
         elif isinstance(message, Scale):
             self._server.send(peer, self._run.scale(message.actors))
@@ -85,7 +85,7 @@ class Control:
             self._server.offence(peer, "messages that are not meant for the supervisor")
 
     def _report(self, peer: bytes, progress: Progress) -> None:
-        if self._server.vouch(peer, role_of(progress.name), progress.name):
+        if self._server.authorise(peer, role_of(progress.name), progress.name):
             return
         if self._run.knows(progress):
             self._peers[progress.name] = peer

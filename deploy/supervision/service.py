@@ -30,8 +30,8 @@ from deploy.supervision.supervisor import Slot, Supervisor
 from deploy.supervision.topology import Plan, topology
 from transport.messages import DRAIN_SECONDS, Progress, Scaling, Stop, Stopping, printable
 from transport.run_dir import RunDir, write_atomically
-from transport.sockets.authenticator import GATE
-from transport.sockets.limits import Guard
+from transport.sockets.authenticator import AUTHENTICATOR
+from transport.sockets.limits import ResourceLimits
 
 TURN_SECONDS = 0.1
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
@@ -83,8 +83,8 @@ class Service:
         numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
         numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
-        GATE.say, print_line = self.say, GATE.say
-        guard = Guard([self._control.address], resident_bytes([os.getpid()]), self.say)
+        AUTHENTICATOR.say, print_line = self.say, AUTHENTICATOR.say
+        guard = ResourceLimits([self._control.address], resident_bytes([os.getpid()]), self.say)
         try:
             while not self.supervisor.finished:
                 self._turn()
@@ -96,7 +96,7 @@ class Service:
         finally:
             self._place.close()
             self._control.close()
-            GATE.say = print_line
+            AUTHENTICATOR.say = print_line
             self._reports.close()
             self._run.remove_sockets()
             self.log.close()

@@ -14,7 +14,10 @@ import numpy as np
 
 from learner.weights.checkpoint import CheckpointError, unpack
 from transport.messages import Announce, FetchWeights, Weights
-from transport.sockets.channel import FRAME_BYTES, Client, Listener, piece_bytes, wait
+from transport.sockets.announcements import Listener
+from transport.sockets.channel import wait
+from transport.sockets.client import Client
+from transport.sockets.frames import FRAME_BYTES, piece_bytes
 from transport.sockets.keys import Keys
 
 FETCH_AGAIN_SECONDS = 2.0
@@ -42,7 +45,7 @@ class WeightFollower:
         self._inference = inference
         own = inference.weights.values()
         self._most_bytes = sum(value.nbytes + HEADER_BYTES_PER_TENSOR for value in own) + FRAME_BYTES
-        self._client = Client(serve_address, piece_bytes(self._most_bytes), keys=keys, door="payload")
+        self._client = Client(serve_address, piece_bytes(self._most_bytes), keys=keys, endpoint="payload")
         self._incarnation = -1
         self.version = -1  # of the weights in use; -1 before the first
         self.newest = -1  # the highest version announced

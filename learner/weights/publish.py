@@ -16,9 +16,12 @@ from torch import Tensor, nn
 from learner.weights.checkpoint import CheckpointError, pack
 from transport.lifetime import say
 from transport.messages import Announce, FetchWeights, Weights
-from transport.sockets.channel import REQUEST_BYTES, Announcer, Server, Shared, cut, shared, wait
+from transport.sockets.announcements import REQUEST_BYTES, Announcer
+from transport.sockets.channel import wait
+from transport.sockets.frames import Shared, cut, shared
 from transport.sockets.keys import Keys
-from transport.sockets.limits import Guard
+from transport.sockets.limits import ResourceLimits
+from transport.sockets.server import Server
 
 ANNOUNCE_SECONDS = 1.0
 TURN_SECONDS = 0.005
@@ -69,7 +72,7 @@ class WeightPublisher:
         packed: Packed | None = None
         sent: dict[bytes, float] = {}  # when each reader was last sent this version
         looked_at, announced, next_announce = -1, -1, 0.0
-        guard = Guard(self.addresses)
+        guard = ResourceLimits(self.addresses)
         while not self._stopping.is_set():
             wait([self._server], TURN_SECONDS)
             guard.turn()

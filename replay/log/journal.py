@@ -1,4 +1,4 @@
-"""The table's life beyond its process: every chunk in the segment log, priorities and counters beside it, both restored."""
+"""What outlives the process: every chunk in the segment log, priorities and counters beside it, both restored."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from replay.config import ReplayConfig
 from replay.log.background import Background
 from replay.log.segment_log import SegmentLog
 from replay.log.segments import Scan, read_chunk, scan
-from replay.log.state import DamagedState, TableState, read_state, write_state
-from replay.table.table import Table
+from replay.log.state import read_state, write_state
+from replay.table.layout import leaves_per_chunk
+from replay.table.ring import Ring, RingState
 from transport.compression import CorruptChunk
 from transport.lifetime import say
 from transport.messages import Insert
@@ -30,32 +31,31 @@ class RestoreStopped(Exception):
 
 
 class Journal:
-    """Fills a table from a folder, then writes down what happens to it. Owned by the thread that owns the table."""
+    """Fills a ring from a folder, then writes down what happens to it. Owned by the thread that owns the ring."""
 
-    def __init__(self, folder: Path, table: Table, config: ReplayConfig, going_on: Callable[[], bool]) -> None:
-        """Restores what the folder holds. Raises LogRefused, RestoreStopped, OSError."""
+    def __init__(self, folder: Path, ring: Ring, config: ReplayConfig, interrupted: Callable[[], bool]) -> None:
+        """Restores what the folder holds; `interrupted` is asked all the time. Raises LogRefused, RestoreStopped, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._table, self._config = table, config
+        self._ring, self._config = ring, config
         self._state_path = folder / STATE_FILE
-        found = scan(folder, table.spec)
-        state = self._read_state()
-        self.counters = restore(table, found, state, going_on)
-        self.losses: Record = {"torn_chunks": found.torn, "damaged_chunks": found.damaged, "missing_chunks": found.missing}
+        found = scan(folder, ring.spec)
+        self.counters = restore(ring, found, self._read_state(), interrupted)
+        self._losses: Record = {"torn_chunks": found.torn, "damaged_chunks": found.damaged, "missing_chunks": found.missing}
         self._background = Background()
-        chunks = max(table.capacity // table.spec.chunk_length // SEGMENTS_PER_RING, SEGMENT_CHUNKS)
-        self.log = SegmentLog(folder, table.spec, chunks, found, self._background)
+        chunks = max(ring.capacity // ring.spec.chunk_length // SEGMENTS_PER_RING, SEGMENT_CHUNKS)
+        self.log = SegmentLog(folder, ring.spec, chunks, found, self._background)
         self._next_sync = time.monotonic() + config.fsync_seconds
         self._next_state = time.monotonic() + config.state_seconds
 
     def next_sequence(self, writer: str, incarnation: int) -> int:
-        """The sequence below which everything of one life of an actor has been written down."""
+        """The sequence below which everything of one incarnation of an actor has been written down."""
         known, sequence = self.log.writers.get(writer, (incarnation, 0))
         return sequence if known == incarnation else 0
 
     def append(self, writer: str, incarnation: int, message: Insert, parts: list[bytes]) -> None:
-        """Writes down the chunk that the table gets next."""
-        self.log.append(self._table.next_key, writer, incarnation, message, parts)
-        self.log.evict_below(self._table.oldest_key)
+        """Writes down the chunk that the ring gets next."""
+        self.log.append(self._ring.next_key, writer, incarnation, message, parts)
+        self.log.evict_below(self._ring.oldest_key)
 
     def turn(self, counters: Callable[[], Record]) -> None:
         """Does what is due. The disk's part of it is done elsewhere; here it costs a copy of the priorities."""
@@ -68,31 +68,44 @@ class Journal:
             self._next_state = now + self._config.state_seconds
             self._save(counters())
 
-    def close(self, counters: Record) -> None:
+    def figures(self) -> Record:
+        """For the metrics: what is on disk, what is not, and what was lost."""
+        unsynced = self.log.unsynced
+        return {
+            "log_bytes": self.log.total_bytes,
+            "unlogged_chunks": self.log.unlogged,
+            "unsynced_chunks": unsynced.chunks,
+            "unsynced_bytes": unsynced.bytes,
+            **self._losses,
+        }
+
+    def close(self, counters: Callable[[], Record]) -> None:
         """Saves the state; returns when everything is on disk."""
         self.log.close()
-        self._save(counters)
+        self._save(counters())
         self._background.close()
 
     def _save(self, counters: Record) -> None:
-        state = replace(self._table.state(), counters=counters)
+        state = replace(self._ring.state(), counters=counters)
         self._background.submit(lambda: write_state(self._state_path, state))
 
-    def _read_state(self) -> TableState | None:
+    def _read_state(self) -> RingState | None:
+        """The state that was saved, which the ring has resumed; None where there is none that can be used."""
         try:
-            return read_state(self._state_path, self._table.spec.chunk_length)
-        except DamagedState as error:
+            state = read_state(self._state_path, leaves_per_chunk(self._ring.spec))
+            if state:
+                self._ring.resume(state)
+            return state
+        except ValueError as error:  # damaged, or of another selector
             say(f"{error}: all items begin with the priorities that they came with")
             return None
 
 
-def restore(table: Table, found: Scan, state: TableState | None, going_on: Callable[[], bool]) -> Record:
-    """Fills an empty table with the newest chunks that it can hold; returns the server's counters. Raises RestoreStopped."""
+def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Callable[[], bool]) -> Record:
+    """Fills an empty ring with the newest chunks that it can hold; returns the server's counters. Raises RestoreStopped."""
     begun = time.monotonic()
-    if state:
-        table.begin_from(state)
     newest = found.entries[-1].header.key if found.entries else -1
-    wanted = [entry for entry in found.entries if entry.header.key > newest - table.capacity // table.spec.chunk_length]
+    wanted = [entry for entry in found.entries if entry.header.key > newest - ring.capacity // ring.spec.chunk_length]
     counters = dict(state.counters) if state else {}
     saved_next = state.next_chunk if state else 0
     unsaved = chunks = 0
@@ -100,30 +113,30 @@ def restore(table: Table, found: Scan, state: TableState | None, going_on: Calla
     for path, entries in groupby(wanted, lambda entry: entry.path):
         with open(path, "rb") as file:
             for entry in entries:
-                if not going_on():
+                if interrupted():
                     raise RestoreStopped
                 if time.monotonic() >= next_word:
                     next_word = time.monotonic() + PROGRESS_SECONDS
-                    say(f"restoring: {table.size:,} items so far ({chunks / len(wanted):.0%})")
+                    say(f"restoring: {ring.size:,} items so far ({chunks / len(wanted):.0%})")
                 try:
-                    chunk = read_chunk(file, entry, table.spec)
+                    chunk = read_chunk(file, entry, ring.spec)
                 except CorruptChunk:
                     found.damaged += 1
                     continue
-                items = table.restore(entry.header.key, chunk)
+                items = ring.restore(entry.header.key, chunk)
                 chunks += 1
                 if entry.header.key >= saved_next:
                     unsaved += items
                     counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + 1
     found.missing = max(saved_next - newest - 1, 0)
-    table.skip_to(max(saved_next, newest + 1))
-    table.inserted_items += unsaved
+    ring.skip_to(max(saved_next, newest + 1))
+    ring.inserted_items += unsaved
     if state:
-        table.restore_priorities(state)
-    counters.update(inserted_steps=float(table.inserted_items), sampled_items=float(table.sampled_items))
+        ring.restore_priorities(state)
+    counters.update(inserted_steps=float(ring.inserted_items), sampled_items=float(ring.sampled_items))
     if found.entries or found.torn or found.damaged or found.missing:
         lost = "".join(
             f", {number:,} {how}" for number, how in ((found.damaged, "damaged"), (found.missing, "missing at the end")) if number
         )
-        say(f"restored {table.size:,} items in {time.monotonic() - begun:.1f} s ({found.torn:,} torn{lost})")
+        say(f"restored {ring.size:,} items in {time.monotonic() - begun:.1f} s ({found.torn:,} torn{lost})")
     return counters

@@ -25,7 +25,8 @@ from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_
 from transport.experience import Chunk, ExperienceSpec
 from transport.messages import Count, Incarnation
 
-MAGIC = b"\x89HRseg1\n"
+FAMILY, FORMAT = b"\x89HRseg", b"2"  # how every record begins; a digit, other in other versions
+MAGIC = FAMILY + FORMAT + b"\n"
 NUMBERS = struct.Struct("<II")  # header bytes, body bytes
 CHECKSUM = struct.Struct("<I")
 PREFIX_BYTES = len(MAGIC) + NUMBERS.size + CHECKSUM.size
@@ -124,6 +125,7 @@ def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
     size = path.stat().st_size
     position = 0
     with open(path, "rb") as file:
+        _check_format(path, file)
         while position < size:
             record = _read_header(file, position)
             if record is None:
@@ -149,6 +151,16 @@ def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
                 found.writers.update(header.writers)
             position = offset + body_bytes
     return size
+
+
+def _check_format(path: Path, file: BinaryIO) -> None:
+    begins = file.read(len(MAGIC))
+    found = begins[len(FAMILY) : -1]
+    if begins.startswith(FAMILY) and found.isdigit() and found != FORMAT:
+        raise LogRefused(
+            f"{path} has format {found.decode()}, this version of headrace reads {FORMAT.decode()}: start with --fresh, "
+            f"or delete {path.parent} to go on with an empty table"
+        )
 
 
 def _read_header(file: BinaryIO, position: int) -> tuple[SegmentStart | ChunkHeader, int, int] | None:

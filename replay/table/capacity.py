@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replay.config import ReplayConfig
-from replay.table.layout import layout
+from replay.table.layout import layout, leaves_per_chunk
 from transport.experience import ExperienceSpec, column_bytes
 
 PROCESS_BYTES = 120_000_000  # interpreter, libraries, buffers of sockets, copies of priorities on their way to the disk
@@ -12,20 +12,24 @@ TREE_BYTES_PER_ITEM = 40  # a sum-tree of float64 has fewer than four nodes per 
 
 def slot_bytes(spec: ExperienceSpec) -> int:
     """Bytes that a chunk takes, with what it takes to draw its items."""
-    return column_bytes(spec.resting, spec.rows(spec.chunk_length)) + spec.chunk_length * (1 + TREE_BYTES_PER_ITEM)
+    return (
+        column_bytes(spec.resting, spec.rows(spec.chunk_length))
+        + spec.chunk_length
+        + TREE_BYTES_PER_ITEM * leaves_per_chunk(spec)
+    )
 
 
-def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, lent: int) -> int:
-    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `lent` items, or chunks."""
+def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, leased: int) -> int:
+    """What replay needs beside its ring: itself, chunks that wait, and the learner's slots for `leased` items, or chunks."""
     if spec.unit == "rollouts":  # what waits for a batch may take more than the receive budget
-        return PROCESS_BYTES + max(config.receive_bytes, lent * spec.chunk_bytes) + layout(spec, lent).slot_bytes
-    return PROCESS_BYTES + config.receive_bytes + layout(spec, lent).slot_bytes
+        return PROCESS_BYTES + max(config.receive_bytes, leased * spec.chunk_bytes) + layout(spec, leased).slot_bytes
+    return PROCESS_BYTES + config.receive_bytes + layout(spec, leased).slot_bytes
 
 
-def slots(spec: ExperienceSpec, config: ReplayConfig, lent: int = 0) -> int:
+def slots(spec: ExperienceSpec, config: ReplayConfig, leased: int = 0) -> int:
     """Chunks that can be held, one slot being kept vacant; 0 of rollouts. Raises ValueError, with one line, if too few."""
     length, size = spec.chunk_length, slot_bytes(spec)
-    overhead = overhead_bytes(spec, config, lent)
+    overhead = overhead_bytes(spec, config, leased)
     if spec.unit == "rollouts":
         if overhead > config.budget_bytes:
             raise ValueError(

@@ -17,6 +17,11 @@ def layout(spec: ExperienceSpec, size: int) -> Layout:
     return Layout(_transitions(spec, size) if spec.unit == "transitions" else _chunks(spec, size))
 
 
+def leaves_per_chunk(spec: ExperienceSpec) -> int:
+    """Items of a chunk that can be drawn by themselves."""
+    return spec.chunk_length if spec.unit == "transitions" else 1
+
+
 def array_name(spec: ExperienceSpec, column: Column) -> str:
     """What a column is called in a batch."""
     return f"observation/{column.name}" if column in spec.fields else column.name

@@ -1,72 +1,73 @@
-"""How items are drawn. A selector knows leaves (places of items in the ring) and their priorities, not what lies there."""
+"""The selectors that come with Headrace, and how a configuration names one."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, cast
 
+import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 
+from replay.config import ReplayConfig
+from replay.table.base import Selector, SelectorState
 from replay.table.sum_tree import SumTree
+from transport.names import UnknownName, find
 
 SMALLEST_PRIORITY = 1e-6  # an item with no error left must stay drawable
+SELECTORS = {
+    "prioritised": "replay.table.selectors:Prioritised",
+    "uniform": "replay.table.selectors:Uniform",
+}
+PARTS = ("Config", "insert", "evict", "sample", "update", "state", "resume", "restore")  # of every selector
 
 
-class SelectorState(NamedTuple):
-    """What a selector remembers of its leaves; enough to go on in another process."""
+class PrioritisedConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    priority_exponent: Annotated[float, Meta(ge=0, le=1)] = 0.6  # 0 draws uniformly
 
-    values: np.ndarray  # [leaves] float64: raised priorities
-    exponent: float
-    highest: float
+
+class Numbers(Struct, frozen=True, forbid_unknown_fields=True):
+    """What Prioritised saves beside its leaves."""
+
+    exponent: Annotated[float, Meta(ge=0, le=1)]
+    highest: Annotated[float, Meta(ge=0)]  # priority seen, raised to the exponent
     random: dict[str, Any]  # the generator's state
 
 
 class Prioritised:
     """Proportional to priority ** exponent; an item without a priority gets the highest seen so far.
 
-    Schaul et al. 2016 (arXiv 1511.05952), section 3.3, with their stratified draw (appendix B.2.1). Leaves come and go in
-    aligned blocks (a chunk), one entry per row; entries where `drawable` is False are never drawn.
+    Schaul et al. 2016 (arXiv 1511.05952), section 3.3, with their stratified draw (appendix B.2.1).
     """
 
-    def __init__(self, leaves: int, exponent: float, generator: np.random.Generator) -> None:
-        """`exponent` 0 draws uniformly."""
+    Config: type[Struct] = PrioritisedConfig
+
+    def __init__(self, leaves: int, random: np.random.Generator, config: PrioritisedConfig) -> None:
         self._tree = SumTree(leaves)
-        self._exponent = exponent
-        self._generator = generator
+        self._exponent = config.priority_exponent
+        self._random = random
         self._highest = 1.0  # already raised to the exponent
-        self._drawable = 0
+        self._saved_exponent = 0.0  # of the state to be restored; 0: that knows no priorities
 
     def insert(self, first: int, drawable: np.ndarray, priorities: np.ndarray) -> None:
-        """A block of leaves is new; `drawable` [L] bool, `priorities` [L] float64 and at least 0, NaN where none is known.
-
-        An item whose priority is not known comes with the highest seen.
-        """
         known = drawable & ~np.isnan(priorities)
         raised = self._raise(priorities[known])  # first of all: the highest may be among them
         values = np.where(drawable, self._highest, 0.0)
         values[known] = raised
         self._tree.set_block(first, values)
-        self._drawable += int(drawable.sum())
 
     def evict(self, first: int, length: int) -> None:
-        """A block of leaves is gone: priority zero is never drawn."""
-        self._drawable -= int((self._tree.get(np.arange(first, first + length)) > 0).sum())
         self._tree.set_block(first, np.zeros(length))
 
     def sample(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Leaves [count] int64 and the probability [count] float64 with which each was drawn.
-
-        One draw from each of `count` equal strata of the cumulative priority.
-        """
+        """One draw from each of `count` equal strata of the cumulative priority."""
         total = self._tree.total
-        strata = (np.arange(count) + self._generator.random(count)) * (total / count)
+        strata = (np.arange(count) + self._random.random(count)) * (total / count)
         leaves = self._tree.find(strata)
         return leaves, self._tree.get(leaves) / total
 
     def update(self, leaves: np.ndarray, priorities: np.ndarray) -> None:
-        """New priorities [N] of drawable leaves [N] count as much as those that items came with."""
-        if not self._exponent:
-            return
-        self._tree.set(leaves, self._raise(priorities))
+        if self._exponent:
+            self._tree.set(leaves, self._raise(priorities))
 
     def _raise(self, priorities: np.ndarray) -> np.ndarray:
         """To the exponent; keeps the highest."""
@@ -74,33 +75,64 @@ class Prioritised:
         self._highest = max(self._highest, float(raised.max(initial=0.0)))
         return raised
 
-    def available(self) -> int:
-        """Items that can be drawn."""
-        return self._drawable
-
     def state(self) -> SelectorState:
-        """A copy of the leaves as they stand in the tree, to be restored from."""
-        return SelectorState(self._tree.all(), self._exponent, self._highest, dict(self._generator.bit_generator.state))
+        """The values are priorities, raised to the exponent."""
+        numbers = Numbers(self._exponent, self._highest, dict(self._random.bit_generator.state))
+        return SelectorState(self._tree.all(), msgspec.to_builtins(numbers))
 
-    def begin_from(self, state: SelectorState) -> None:
-        """Before any block is inserted: takes up the highest priority and the random generator."""
-        if self._knows(state):
-            self._highest = float(self._convert(np.array(state.highest), state))
-        self._generator.bit_generator.state = state.random
+    def resume(self, numbers: dict[str, Any]) -> None:
+        saved = msgspec.convert(numbers, Numbers)
+        np.random.PCG64(0).state = saved.random  # type: ignore[assignment]  # refuses what is no state of it
+        self._random.bit_generator.state = saved.random
+        self._saved_exponent = saved.exponent if self._exponent else 0.0  # a uniform selector neither leaves nor takes priorities
+        if self._saved_exponent:
+            self._highest = float(self._converted(np.array(saved.highest)))
 
-    def restore(self, leaves: np.ndarray, values: np.ndarray, state: SelectorState) -> None:
-        """Drawable leaves [N] get their values [N] back, exactly, unless the exponent has changed since."""
-        if self._knows(state):
-            self._tree.set(leaves, self._convert(values, state))
+    def restore(self, leaves: np.ndarray, values: np.ndarray) -> None:
+        """Exactly, unless the exponent has changed since."""
+        if self._saved_exponent:
+            self._tree.set(leaves, self._converted(values))
 
-    def _knows(self, state: SelectorState) -> bool:
-        """Whether there are priorities to be had: a uniform selector neither leaves nor takes any."""
-        return state.exponent > 0 and self._exponent > 0
-
-    def _convert(self, values: np.ndarray, state: SelectorState) -> np.ndarray:
-        return values if state.exponent == self._exponent else values ** (self._exponent / state.exponent)
+    def _converted(self, values: np.ndarray) -> np.ndarray:
+        return values if self._saved_exponent == self._exponent else values ** (self._exponent / self._saved_exponent)
 
 
-def make_selector(name: str, leaves: int, exponent: float, generator: np.random.Generator) -> Prioritised:
-    """The selector of items that the configuration names; "uniform" is prioritised with exponent 0, on the same tree."""
-    return Prioritised(leaves, exponent if name == "prioritised" else 0.0, generator)
+class UniformConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Uniform(Prioritised):
+    """All items alike: prioritised with exponent 0, on the same tree."""
+
+    Config: type[Struct] = UniformConfig
+
+    def __init__(self, leaves: int, random: np.random.Generator, config: UniformConfig) -> None:
+        super().__init__(leaves, random, PrioritisedConfig(0.0))
+
+
+def find_selector(name: str) -> type[Selector]:
+    """The class of that name. Raises UnknownName."""
+    found = find(name, SELECTORS, "selector")
+    if lacking := [part for part in PARTS if not hasattr(found, part)]:
+        raise UnknownName(f"{name} is no selector: it has no {', '.join(lacking)} (see replay/table/base.py)")
+    return cast(type[Selector], found)
+
+
+def selector_config(config: ReplayConfig) -> Struct:
+    """The options of the selector that is configured; one that the section [replay] has too comes from there unless it is given.
+    Raises ValueError, in one line."""
+    try:
+        kind = find_selector(config.selector).Config
+    except UnknownName as error:
+        raise ValueError(f"replay.selector: {error}") from error
+    shared = {name: getattr(config, name) for name in kind.__struct_fields__ if name in ReplayConfig.__struct_fields__}
+    try:
+        return msgspec.convert(shared | config.selector_options, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"replay.selector_options of {config.selector}: {error}") from error
+
+
+def make_selector(config: ReplayConfig, leaves: int, random: np.random.Generator) -> Selector:
+    """Raises ValueError, in one line."""
+    options = selector_config(config)
+    return find_selector(config.selector)(leaves, random, options)

@@ -35,6 +35,8 @@ class Storage:
             for column in spec.resting
         }
         self._taken = tuple((column, array_name(spec, column)) for column in spec.resting if column.taken != "none")
+        self._whole = spec.unit != "transitions"  # whether chunks are drawn as a whole, the rows behind a short one included
+        self._lengths = np.zeros(slots, np.int64)
         self._steps = np.zeros(slots * self.length, np.uint8)
         self._back = np.arange(spec.stack - 1, -1, -1)  # how far back each place of a stack looks, oldest first
 
@@ -53,9 +55,12 @@ class Storage:
         for column in spec.resting:
             target, values = self._of_slot(column, slot), chunk.columns[column.name]
             if not column.once:
+                if self._whole:
+                    target[rows:] = 0
                 target = target[:rows]
             if not np.may_share_memory(target, values):
                 target[...] = values
+        self._lengths[slot] = chunk.length
         terminated, valid = (chunk.columns[name][spec.history :] for name in ("terminated", "valid"))
         drawable = np.zeros(self.length, bool)
         drawable[: chunk.length] = valid[: chunk.length] != 0
@@ -69,7 +74,7 @@ class Storage:
         return self._steps[leaves] > 0
 
     def gather(self, leaves: np.ndarray, out: dict[str, np.ndarray]) -> None:
-        """Fills a batch [B] of transitions from leaves [B]; probability and key are the table's to fill."""
+        """Fills a batch [B] of transitions from leaves [B]; probability and key are the ring's to fill."""
         spec = self.spec
         slot, offset = np.divmod(leaves, self.length)
         row = slot * self._rows + spec.history + offset  # [B] the row of observation_t
@@ -93,3 +98,10 @@ class Storage:
         np.subtract((spec.history + following - row)[:, None], reach, out=out["next_index"])
         out["steps"][:] = steps
         out["terminated"][:] = terminated
+
+    def gather_chunks(self, slots: np.ndarray, out: dict[str, np.ndarray]) -> None:
+        """Fills a batch [B] of whole chunks from slots [B]; probability and key are the ring's to fill."""
+        for column in self.spec.resting:
+            chunks = self._columns[column.name].reshape(self.slots, *column.chunk_shape(self._rows))
+            np.take(chunks, slots, axis=0, out=out[array_name(self.spec, column)], mode="clip")
+        out["length"][:] = self._lengths[slots]

@@ -21,7 +21,7 @@ from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import without_hindsight
 from replay.config import ReplayConfig
 from replay.table.layout import layout
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.actors.toy_envs import Plane
 from transport.experience import Chunk, Column, Columns, Continuous, ExperienceSpec, observed
 
@@ -157,7 +157,7 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
     streams = 5
     hindsight = Hindsight(spec, GoalReward(Difference()), 0)
     chunker = Chunker(spec, streams, 1e9, annotate=hindsight, staggered=True)
-    table = Table(spec, ReplayConfig(capacity=2_000, min_size=1, selector="uniform"), 0)
+    table = Ring(spec, ReplayConfig(capacity=2_000, min_size=1, selector="uniform"), 0)
     rows: list[tuple[int, int]] = []  # stream and episode of each row, by its achieved goal
     episode = np.zeros(streams, int)
 

@@ -25,7 +25,7 @@ from replay.client import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.checks import check_chunk
 from replay.table.layout import layout
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.learner.examples import make_update
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
@@ -55,7 +55,7 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
     """Actor, wire, table and learner in one process."""
     torch.manual_seed(0)
     dqn = make_update(spec, DqnConfig(hidden=16), LearnerConfig(batch_size=ITEMS))
-    table = Table(spec, ReplayConfig(capacity=5_000, min_size=1, budget_bytes=10**9), seed=0)
+    table = Ring(spec, ReplayConfig(capacity=5_000, min_size=1, budget_bytes=10**9), seed=0)
     chunker, stack = Chunker(spec, STREAMS, 60.0), Stack(spec, STREAMS)
     observation = env.reset()
     stack.reset(observation)

@@ -19,7 +19,7 @@ from benchmarks.report import Report, result
 from benchmarks.wire import make_spec
 from replay.config import ReplayConfig
 from replay.table.layout import layout
-from replay.table.table import Table
+from replay.table.ring import Ring
 
 N_STEP = 3
 
@@ -29,7 +29,7 @@ def drawn(tmp_path: Path, source: object, n_step: int = N_STEP, batch_size: int 
     spec = make_spec("frames", n_step, "none")
     save_circle(tmp_path / "recording", load_frames(), spec.rows(spec.chunk_length))
     recording, columns = load_circle(tmp_path / "recording")
-    table = Table(spec, ReplayConfig(capacity=4096, min_size=1), seed=0)
+    table = Ring(spec, ReplayConfig(capacity=4096, min_size=1), seed=0)
     for chunk in islice(source(spec, recording, columns, first_rows(recording, 1, 2)), 24):  # type: ignore[operator]
         table.insert(chunk)
     arrangement = layout(spec, batch_size)

@@ -15,7 +15,7 @@ import numpy as np
 
 from replay.config import ReplayConfig
 from replay.log.segments import Entry, Writers, _read_header, read_chunk, scan, segments
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.chaos.history import Life, pack_id, read_histories, unpack_id
 from tests.harness.checker import Checker
 from tests.replay.examples import every_item
@@ -59,7 +59,7 @@ def read_log(folder: Path, spec: ExperienceSpec) -> Stored:
 def _read_chunks(entries: Sequence[Entry], spec: ExperienceSpec, stored: Stored) -> None:
     """By way of a table: what it would hand out."""
     span = entries[-1].header.key - entries[0].header.key + 1
-    table = Table(spec, ReplayConfig(min_size=1, capacity=span * spec.chunk_length), seed=0)
+    table = Ring(spec, ReplayConfig(min_size=1, capacity=span * spec.chunk_length), seed=0)
     for entry in entries:
         header = entry.header
         try:

@@ -26,7 +26,7 @@ from tests.harness.run import PATIENCE_SECONDS, Run
 from tests.harness.waiting import gone, shared_memory
 from transport.experience import write_spec
 from transport.messages import Scale, Scaling
-from transport.sockets.channel import Client
+from transport.sockets.client import Client
 
 SPEC = counting_spec()
 

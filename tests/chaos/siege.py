@@ -18,7 +18,7 @@ import tomli_w
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.harness.waiting import ROOT, wait_until
 from tests.replay.examples import every_item, make_spec
 from transport.experience import Chunk, write_spec
@@ -148,10 +148,10 @@ class Siege:
 
     def stored(self) -> tuple[int, int]:
         """Steps of the honest writer that are in the log: (lost, doubled) of those acknowledged. The server must have ended."""
-        table = Table(SPEC, CONFIG, seed=0)
-        journal = Journal(self.run_dir.segments, table, CONFIG, lambda: True)
+        table = Ring(SPEC, CONFIG, seed=0)
+        journal = Journal(self.run_dir.segments, table, CONFIG, lambda: False)
         positions = every_item(table)["observation/position"][:, 0].astype(np.int64)
-        journal.close(journal.counters)
+        journal.close(lambda: journal.counters)
         acknowledged = self._honest[0].acknowledged
         times = np.bincount(positions, minlength=acknowledged)
         return int((times[:acknowledged] == 0).sum()), int((times > 1).sum())

@@ -145,15 +145,15 @@ def test_what_an_actor_sends_that_is_no_number_reaches_no_batch(row: Row, tmp_pa
         link.until(lambda: not any(writer.outstanding for writer in writers), *writers)
         value = link.metrics.value
         link.until(lambda: value("unfit_priorities") >= priorities - 1)
-        server.table.check_invariants()
-        whole = every_item(server.table)
+        server.ring.check_invariants()
+        whole = every_item(server.ring)
         row.measured(
             chunks=sent, injected=injected, rejected=int(value("rejected")), unfit_priorities=int(value("unfit_priorities"))
         )
         row.measured(drawn=drawn, batches_with_a_bad_number=not_finite, initial_priorities_unknown=unknown)
         assert value("rejected") == injected > 0 and unknown and drawn and not not_finite
         assert np.isfinite(whole["observation/position"]).all()
-        assert np.isfinite(server.table.state().selector.values).all()
+        assert np.isfinite(server.ring.state().selector.values).all()
 
 
 @pytest.fixture
@@ -386,9 +386,9 @@ def test_rewards_out_of_range_are_rejected_and_an_actor_can_be_purged(
             good.insert(chunk)
             poisoner.insert(spoil(chunk, "reward", wild[number % 3]) if number % 2 else chunk)
         link.until(lambda: not good.outstanding and not poisoner.outstanding, good, poisoner)
-        rejected, most = int(link.metrics.value("rejected")), float(np.abs(every_item(server.table)["reward"]).max())
+        rejected, most = int(link.metrics.value("rejected")), float(np.abs(every_item(server.ring)["reward"]).max())
         sent = len(chunks) // 2
-        keys = every_item(server.table)["key"]
+        keys = every_item(server.ring)["key"]
         server.close()
         link.server = None
     stored = actors(run / "replay", SENDING)
@@ -404,8 +404,8 @@ def test_rewards_out_of_range_are_rejected_and_an_actor_can_be_purged(
     assert cli.main(["purge", "mine", "actor-1"]) == 0
     with Link(tmp_path, SENDING, FREE) as link:
         server = link.serve(folder=run / "replay")
-        server.table.check_invariants()
-        left = set(every_item(server.table)["key"].tolist())
+        server.ring.check_invariants()
+        left = set(every_item(server.ring)["key"].tolist())
     row.measured(sent_out_of_range=sent, rejected=rejected, greatest_reward_stored=most, purged=stored["actor-1"], left=len(left))
     assert rejected == sent and most < 1e9
     assert actors(run / "replay", SENDING) == {"actor-0": stored["actor-0"]}

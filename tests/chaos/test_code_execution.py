@@ -31,7 +31,8 @@ from tests.harness.waiting import wait_until
 from transport.experience import SpecError, read_spec
 from transport.messages import Weights, pack
 from transport.run_dir import RunDir
-from transport.sockets.channel import FRAME_BYTES, Server
+from transport.sockets.frames import FRAME_BYTES
+from transport.sockets.server import Server
 
 pytestmark = pytest.mark.chaos
 

@@ -27,7 +27,7 @@ from learner.weights.checkpoint import Checkpoints, load_into, pack
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.layout import array_name, layout
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.chaos.rows import Row
 from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import make_update
@@ -72,7 +72,7 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
     acting = Acting(spec, config)
     acting.assign(seed, count=2)
     network, agent = acting.network, Agent(spec, acting.policy, 2)
-    table = Table(spec, ReplayConfig(min_size=1, capacity=2_000), seed)
+    table = Ring(spec, ReplayConfig(min_size=1, capacity=2_000), seed)
     chunker = Chunker(spec, 2, 1e9, annotate=acting.policy.annotate)
     observation = vector.reset()
     agent.reset(observation)
@@ -103,7 +103,7 @@ def _spec(env_config: EnvConfig, config: AlgorithmConfig) -> ExperienceSpec:
         env.close()
 
 
-def _learn(learning: Learning, table: Table, waiting: list[Chunk], config: AlgorithmConfig) -> list[Chunk]:
+def _learn(learning: Learning, table: Ring, waiting: list[Chunk], config: AlgorithmConfig) -> list[Chunk]:
     """Some updates; gives the chunks that are not used yet."""
     algorithm: Any = learning.algorithm
     if isinstance(config, PpoConfig):

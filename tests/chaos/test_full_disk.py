@@ -64,7 +64,7 @@ def test_replay_goes_on_without_its_log_and_takes_it_up_again(row: Row, disk: Pa
     (disk / "sockets").mkdir()
     with Link(disk / "sockets", SPEC, FREE) as link:
         server, writer, sampler = link.serve(folder=disk / "replay"), link.writer(), link.sampler(batch_size=4)
-        log = server.source._journal.log  # type: ignore[attr-defined]
+        log = server.journal.log  # type: ignore[union-attr]
 
         def send(chunks: int) -> None:
             for _ in range(chunks):
@@ -81,7 +81,7 @@ def test_replay_goes_on_without_its_log_and_takes_it_up_again(row: Row, disk: Pa
         full = link.metrics.record()
         link.until(lambda: sampler.next(0) is not None)
         assert full["unlogged_chunks"] == 40 == log.unlogged and log.suspended and log.total_bytes == before
-        assert server.table.size == 640, "what is not on the disk is still learned from"
+        assert server.ring.size == 640, "what is not on the disk is still learned from"
         ballast.unlink()
         send(40)
         assert not log.suspended and log.unlogged == 40

@@ -255,7 +255,7 @@ def test_the_raw_client_speaks_well_enough_to_be_served(tmp_path: Path) -> None:
 def test_a_peer_that_fills_its_queue_and_hangs_up_does_not_end_the_server(row: Row, tmp_path: Path) -> None:
     peers = row.times(3, 60)
     script = (
-        "import sys, time; from transport.sockets.channel import Server\n"
+        "import sys, time; from transport.sockets.server import Server\n"
         "server = Server(sys.argv[1], receive_queue=4)\n"
         "print('bound', flush=True); sys.stdin.readline(); time.sleep(2.5)\n"
         "while server.receive(0.2): pass"

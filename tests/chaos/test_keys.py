@@ -28,8 +28,9 @@ from transport.lifetime import new_incarnation
 from transport.messages import Ack, Hold
 from transport.metrics import Metrics
 from transport.sockets import channel
-from transport.sockets.authenticator import GATE, new_pair
-from transport.sockets.channel import Client, Server
+from transport.sockets.authenticator import AUTHENTICATOR, new_pair
+from transport.sockets.client import Client
+from transport.sockets.server import Server
 
 pytestmark = pytest.mark.chaos
 GREETING_BYTES = 64  # of ZMTP; libzmq hangs up on who says more before it has been greeted
@@ -121,9 +122,9 @@ def test_without_the_authenticator_nobody_new_is_let_in(
         known = ring.client(server)
         known.send(Hold())
         assert server.receive(5) is not None
-        assert GATE._thread is not None
-        before = GATE.alarms
-        kill(GATE._thread)
+        assert AUTHENTICATOR._thread is not None
+        before = AUTHENTICATOR.alarms
+        kill(AUTHENTICATOR._thread)
         began = time.monotonic()
         late = ring.client(server, "actor-1")
         late.send(Ack(1))
@@ -134,7 +135,7 @@ def test_without_the_authenticator_nobody_new_is_let_in(
             if server.socket.poll(50):
                 parts = server.socket.recv_multipart()
                 delivered += messages.unpack(parts[1]) != Hold()
-        wait_until(lambda server=server, before=before: server.receive() is None and GATE.alarms > before, 5, "alarm")  # type: ignore[misc]
+        wait_until(lambda server=server, before=before: server.receive() is None and AUTHENTICATOR.alarms > before, 5, "alarm")  # type: ignore[misc]
         slowest = max(slowest, time.monotonic() - began)
         arrival = server.receive(10)  # the new authenticator lets in whom it should
         assert arrival is not None and arrival[1] == Ack(1)
@@ -150,15 +151,15 @@ def test_without_the_authenticator_nobody_new_is_let_in(
 @pytest.mark.row("S4", "the authenticator hangs", "new connections refused (0 delivered); alarm in 2 s or less")
 def test_while_the_authenticator_hangs_nobody_new_is_let_in(row: Row, ring: Ring) -> None:
     server, release = ring.server(), threading.Event()
-    (domain,) = GATE._guests
-    honest = GATE._guests[domain]
-    GATE._guests[domain] = lambda public: (release.wait(20), honest(public))[1]
+    (domain,) = AUTHENTICATOR._owners
+    honest = AUTHENTICATOR._owners[domain]
+    AUTHENTICATOR._owners[domain] = lambda public: (release.wait(20), honest(public))[1]
     client = ring.client(server)
     client.send(Hold())
-    before, began = GATE.alarms, time.monotonic()
+    before, began = AUTHENTICATOR.alarms, time.monotonic()
     delivered = 0
     try:
-        while GATE.alarms == before and time.monotonic() < began + 5:
+        while AUTHENTICATOR.alarms == before and time.monotonic() < began + 5:
             delivered += server.receive(0.05) is not None
         seconds = time.monotonic() - began
     finally:
@@ -189,7 +190,7 @@ def test_what_is_said_cannot_be_read_on_the_way(row: Row, ring: Ring) -> None:
     for name, keys in (("without keys", None), ("with keys", ring)):
         server = keys.server() if keys else Server("tcp://127.0.0.1:*")
         with TcpProxy(server.address, record=True) as tap:
-            client = Client(tap.address, keys=keys.of("actor-0") if keys else None, door="replay")
+            client = Client(tap.address, keys=keys.of("actor-0") if keys else None, endpoint="replay")
             said[name] = converse(row, server, client, marker, seconds if keys else 0.1)
             client.close()
         server.close()
@@ -218,7 +219,7 @@ def test_recorded_bytes_are_not_accepted_again(row: Row, ring: Ring) -> None:
     for name, keys in (("without keys", None), ("with keys", ring)):
         server = keys.server() if keys else Server("tcp://127.0.0.1:*")
         with TcpProxy(server.address, record=True) as tap:
-            client = Client(tap.address, keys=keys.of("actor-0") if keys else None, door="replay")
+            client = Client(tap.address, keys=keys.of("actor-0") if keys else None, endpoint="replay")
             said = converse(row, server, client, b"chunk", 0.1)
             client.close()
             accepted[name] = 0

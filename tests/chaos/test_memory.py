@@ -22,7 +22,8 @@ from tests.harness.waiting import wait_until
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert
-from transport.sockets.channel import Client, Server
+from transport.sockets.client import Client
+from transport.sockets.server import Server
 
 pytestmark = pytest.mark.chaos
 ACTORS = 8

@@ -26,7 +26,7 @@ from transport.experience import ExperienceSpec, observed
 from transport.lifetime import new_incarnation
 from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello
 from transport.messages import pack as packed
-from transport.sockets.channel import Client
+from transport.sockets.client import Client
 
 pytestmark = pytest.mark.chaos
 SPEC = make_spec(length=8, stack=2, n_step=2)
@@ -80,7 +80,7 @@ def test_a_peer_that_does_not_match_is_refused_at_once(row: Row, tmp_path: Path)
                 reasons.append(answers[0].reason)
                 client.close()
         link.until(lambda: not writer.outstanding, writer)
-        server.table.check_invariants()
+        server.ring.check_invariants()
         row.measured(reasons[0], reasons[-1], refused=len(reasons), slowest_seconds=slowest, rejected=0, taken=sent)
         assert slowest <= 1.0
         assert link.metrics.value("inserted_chunks") == sent and not link.metrics.value("rejected")

@@ -31,7 +31,7 @@ from transport import messages
 from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.authenticator import library
-from transport.sockets.channel import Client
+from transport.sockets.client import Client
 from transport.sockets.keys import KeysError
 
 pytestmark = pytest.mark.chaos
@@ -69,7 +69,7 @@ class Host:
     def client(self, name: str) -> Client:
         address = self.run_dir.endpoint("supervisor")
         assert address is not None
-        return Client(address, keys=self.ring.of(name), door="supervisor")
+        return Client(address, keys=self.ring.of(name), endpoint="supervisor")
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -17,7 +17,8 @@ from tests.harness.message_proxy import Chances, MessageProxy
 from tests.harness.proxy import TcpProxy
 from tests.harness.waiting import wait_until
 from transport.messages import Ack, Credit
-from transport.sockets.channel import Client, Server
+from transport.sockets.client import Client
+from transport.sockets.server import Server
 
 BLOB = bytes(range(256)) * 400  # 102,400 bytes
 

@@ -31,7 +31,9 @@ from tests.harness.fleet import Fleet
 from tests.harness.proxy import TcpProxy
 from tests.harness.waiting import ROOT, wait_until
 from transport.messages import Announce, FetchWeights, Weights
-from transport.sockets.channel import Announcer, Server, cut
+from transport.sockets.announcements import Announcer
+from transport.sockets.frames import cut
+from transport.sockets.server import Server
 
 pytestmark = pytest.mark.chaos
 SIZE = 1000  # of a layer: 4 MB

@@ -17,7 +17,7 @@ from tests.harness.checker import Checker
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
 from transport.messages import Scale, Scaling
-from transport.sockets.channel import Client
+from transport.sockets.client import Client
 
 ENVS = 2
 

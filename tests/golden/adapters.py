@@ -23,10 +23,10 @@ from learner.inference.module import infer_by
 from learner.updates.base import Outcome
 from learner.updates.runtime import LearnerRuntime
 from replay.config import ReplayConfig
-from replay.server.arrivals import Pending, Writer
-from replay.server.rollout_queue import Rollouts
+from replay.table.inbox import Inbox, Writer
 from replay.table.layout import PRIORITY, layout
-from replay.table.table import Table
+from replay.table.ring import Ring
+from replay.table.rollout_queue import RolloutQueue
 from tests.golden.cases import Arrays, Case, World
 from tests.golden.cases import weights as fixed_weights
 from transport.compression import crc32, pack_chunk
@@ -149,7 +149,7 @@ class Replay:
 
     def __init__(self, case: Case, capacity: int, seed: int) -> None:
         self._case, self._spec = case, make_spec(case)
-        self._table = Table(self._spec, ReplayConfig(capacity=capacity, min_size=1, budget_bytes=4_000_000_000), seed)
+        self._table = Ring(self._spec, ReplayConfig(capacity=capacity, min_size=1, budget_bytes=4_000_000_000), seed)
 
     def insert(self, chunk: Chunk) -> None:
         self._table.insert(chunk)
@@ -173,12 +173,13 @@ def batch_figures(case: Case, batch: Arrays) -> Arrays:
 def draw_rollouts(case: Case, chunks: Iterable[Chunk], batches: int, items: int, max_policy_lag: int = 1_000) -> list[Arrays]:
     """Batches of `items` whole chunks, oldest first."""
     spec = make_spec(case)
-    queue = Rollouts(spec, ReplayConfig(max_policy_lag=max_policy_lag), Metrics(), items)
+    inbox = Inbox()
+    queue = RolloutQueue(spec, ReplayConfig(max_policy_lag=max_policy_lag), inbox, Metrics(), items)
     writer = Writer("actor-0", 1, case.streams, b"peer", 0, 0)
     arrangement = layout(spec, items)
     for sequence, chunk in enumerate(chunks):
         parts = pack_chunk(spec, chunk)
-        queue.pending.append(Pending(writer, Insert(sequence, chunk.stream, chunk.length, crc32(parts)), parts))
+        inbox.put(writer, Insert(sequence, chunk.stream, chunk.length, crc32(parts)), parts)
     drawn = []
     for generation in range(batches):
         arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))

@@ -9,7 +9,7 @@ from replay.client import SampledBatch
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.layout import array_name
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.flow.counting_env import ACTIONS, REWARD_BASE, code, ends_by_termination, episode_length, mix, reward_of
 from tests.replay.examples import every_item
 from transport.experience import Chunk, ExperienceSpec
@@ -43,7 +43,7 @@ class Checker:
         for b, length in enumerate(batch.arrays["length"].tolist()):
             rows = slice(0, self.spec.rows(length))
             columns = {column.name: batch.arrays[array_name(self.spec, column)][b][rows] for column in self.spec.resting}
-            table = Table(items, ReplayConfig(min_size=1, capacity=self.spec.chunk_length), seed=0)
+            table = Ring(items, ReplayConfig(min_size=1, capacity=self.spec.chunk_length), seed=0)
             table.skip_to(int(batch.arrays["key"][b]))
             if table.insert(Chunk(0, length, columns)):
                 self.check(SampledBatch(0, 0, every_item(table)))
@@ -118,11 +118,11 @@ class Checker:
             assert in_time == sorted(in_time)
 
 
-def check_log(run_dir: RunDir, spec: ExperienceSpec, checker: Checker) -> Table:
+def check_log(run_dir: RunDir, spec: ExperienceSpec, checker: Checker) -> Ring:
     """Checks every item that a run has on disk, once, oldest first."""
     config = ReplayConfig(min_size=1, capacity=400_000)
-    table = Table(spec, config, seed=0)
-    journal = Journal(run_dir.segments, table, config, lambda: True)
+    table = Ring(spec, config, seed=0)
+    journal = Journal(run_dir.segments, table, config, lambda: False)
     checker.check(SampledBatch(0, 0, every_item(table)))
-    journal.close(journal.counters)
+    journal.close(lambda: journal.counters)
     return table

@@ -29,7 +29,7 @@ class Link:
     def tell_time(self, patch: pytest.MonkeyPatch) -> Clock:
         """From now on server and clients go by a clock that each turn moves by TURN_SECONDS."""
         self.clock = Clock()
-        for module in ("replay.client", "replay.server.server", "replay.server.writers", "replay.server.arrivals"):
+        for module in ("replay.client", "replay.server.server", "replay.server.writers", "replay.table.inbox"):
             patch.setattr(f"{module}.time", self.clock)
         return self.clock
 

@@ -19,7 +19,7 @@ from learner.feed import to_device
 from replay.client import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.layout import layout
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU, make_update
 from transport.experience import ExperienceSpec
@@ -37,7 +37,7 @@ class World:
         self.env, self.stack = VectorEnv(ENV, spec, 4, range(4)), Stack(spec, 4)
         annotate = Hindsight(spec, GoalReward(self.env.example), 0)
         self.chunker = Chunker(spec, 4, 1e9, annotate=annotate)
-        self.table = Table(spec, ReplayConfig(capacity=10_000, min_size=1, selector="uniform"), 0)
+        self.table = Ring(spec, ReplayConfig(capacity=10_000, min_size=1, selector="uniform"), 0)
         arrangement = layout(spec, LEARNER.batch_size)
         self.slot = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
         self.observation = self.env.reset()

@@ -65,7 +65,7 @@ class Bench:
         self._lives: list[Life] = []
         self.server = ReplayServer(SPEC, FREE, 0, new_incarnation(), self.run_dir.bind_address("replay"), Metrics())
         for chunk in CHUNKS:
-            self.server.table.insert(chunk)
+            self.server.ring.insert(chunk)
         self.run_dir.write_endpoint("replay", self.server.address)
         self.turns = 0
         self._over = threading.Event()
@@ -75,7 +75,7 @@ class Bench:
     def _turn(self) -> None:
         while not self._over.is_set():
             self.server.turn(0.01)
-            self.server.table.insert(CHUNKS[0])  # the limiter counts what comes while a learner is there
+            self.server.ring.insert(CHUNKS[0])  # the limiter counts what comes while a learner is there
             self.turns += 1
 
     @property

@@ -19,7 +19,10 @@ from learner.weights.follow import WeightFollower
 from learner.weights.publish import WeightPublisher
 from tests.harness.waiting import wait_until
 from transport.messages import Announce, FetchWeights, Weights
-from transport.sockets.channel import Announcer, Client, Listener, Server, cut
+from transport.sockets.announcements import Announcer, Listener
+from transport.sockets.client import Client
+from transport.sockets.frames import cut
+from transport.sockets.server import Server
 
 
 def make_module(value: float, size: int = 3) -> nn.Module:

@@ -6,7 +6,7 @@ import numpy as np
 
 from actors.chunker import Chunker
 from replay.table.layout import layout
-from replay.table.table import Table
+from replay.table.ring import Ring
 from transport.experience import Categorical, Chunk, Column, ExperienceSpec, Unit, observed
 
 
@@ -47,7 +47,7 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
     return chunks
 
 
-def every_item(table: Table) -> dict[str, np.ndarray]:
+def every_item(table: Ring) -> dict[str, np.ndarray]:
     """All items that a table holds, as one batch, oldest first."""
     length = table.spec.chunk_length
     slots = np.argsort(table._chunk_keys)[(table._chunk_keys < 0).sum() :]

@@ -13,7 +13,7 @@ from msgspec import structs
 from replay.__main__ import describe
 from replay.client import MOST_CREDIT_BYTES, ExperienceWriter, ReplayRefused, Sampler
 from replay.config import ReplayConfig
-from replay.server.writers import MOST_LIVES
+from replay.server.writers import MOST_INCARNATIONS
 from replay.table.layout import layout
 from tests.harness.link import Link
 from tests.harness.waiting import wait_until
@@ -35,7 +35,8 @@ from transport.messages import (
     WriterHello,
     WriterWelcome,
 )
-from transport.sockets.channel import Client, Server
+from transport.sockets.client import Client
+from transport.sockets.server import Server
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
 CHUNKS = stream_chunks(SPEC, {}, 400)
@@ -96,15 +97,15 @@ def test_what_exceeds_a_writers_credit_is_dropped_and_counted(link: Link) -> Non
         return link.metrics.value("overdrawn") > 0
 
     link.until(flood, honest)
-    assert len(server.source.pending) <= 8  # chunks of credit
-    before = server.table.inserted_items
+    assert len(server.inbox.pending) <= 8  # chunks of credit
+    before = server.ring.inserted_items
     villain.close()
     honest.insert(CHUNKS[1])
 
     def learn() -> bool:
         if batch := sampler.next(0):
             sampler.release(batch)
-        return server.table.inserted_items > before and not honest.outstanding
+        return server.ring.inserted_items > before and not honest.outstanding
 
     link.until(learn, honest)
 
@@ -120,7 +121,7 @@ def test_who_is_told_a_smaller_credit_is_not_blamed_for_what_was_under_way(link:
         for writer in writers:
             while writer.has_credit:
                 writer.insert(CHUNKS[0])
-        return len(link.server.source.pending) > 20  # type: ignore[union-attr]
+        return len(link.server.inbox.pending) > 20  # type: ignore[union-attr]
 
     link.until(push, *writers)
     assert link.metrics.value("overdrawn") == 0
@@ -168,7 +169,7 @@ def test_an_honest_writer_hears_why_it_is_refused(link: Link) -> None:
 
 def test_a_life_that_was_replaced_is_not_taken_twice_when_it_comes_back(link: Link, villain: Villain) -> None:
     assert link.server is not None
-    table = link.server.table
+    table = link.server.ring
     link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in villain.listen()))
     for sequence in range(4):
         villain.chunk(sequence, at=sequence)
@@ -188,12 +189,12 @@ def test_greetings_do_not_fill_the_memory_and_known_lives_are_kept(link: Link) -
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
     link.until(lambda: not writer.outstanding, writer)
-    for number in range(MOST_LIVES + 50):
-        server._writers.on_hello(b"%d" % number, WriterHello(f"n{number % 700}", number, PROTOCOL, SPEC.digest, 1, 0))
-    assert len(server._writers._lives) <= MOST_LIVES
-    assert len(server._writers._here) <= 1024
-    assert ("honest", writer._incarnation) in server._writers._lives
-    refused = server._writers._refusal(b"x", WriterHello("honest", writer._incarnation, PROTOCOL, SPEC.digest, 1, 1))
+    for number in range(MOST_INCARNATIONS + 50):
+        server.writers.on_hello(b"%d" % number, WriterHello(f"n{number % 700}", number, PROTOCOL, SPEC.digest, 1, 0), 1)
+    assert len(server.writers._known) <= MOST_INCARNATIONS
+    assert len(server.writers._connected) <= 1024
+    assert ("honest", writer._incarnation) in server.writers._known
+    refused = server.writers._refusal(WriterHello("honest", writer._incarnation, PROTOCOL, SPEC.digest, 1, 1))
     assert refused == ""
 
 
@@ -232,8 +233,8 @@ def test_a_learner_may_name_any_file_and_none_is_opened(link: Link, tmp_path: Pa
         ]
         for number, name in enumerate(names):
             hello = SamplerHello(f"learner-{number}", number, PROTOCOL, SPEC.digest, 8, 2, name)
-            server._serving.on_hello(b"peer", hello)
-            assert server._serving._learners[-1].slab is None, name
+            server.learners.on_hello(b"peer", hello, 1)
+            assert server.learners._learners[-1].slab is None, name
     assert plain.read_bytes() == bytes(arrangement.slot_bytes * 2)
 
 

@@ -19,7 +19,7 @@ from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.lifetime import new_incarnation
 from transport.messages import Ack, Insert
-from transport.sockets.channel import FRAME_BYTES
+from transport.sockets.frames import FRAME_BYTES
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
 CHUNKS = stream_chunks(SPEC, {}, 400)
@@ -39,7 +39,7 @@ def test_every_chunk_is_acknowledged_once_it_is_in_the_table(link: Link) -> None
         writer.insert(chunk)
     assert writer.outstanding == 5
     link.until(lambda: writer.outstanding == 0, writer)
-    assert server.table.inserted_items == 20 == writer.acknowledged_steps
+    assert server.ring.inserted_items == 20 == writer.acknowledged_steps
 
 
 @pytest.mark.parametrize("side", [100, 640])  # three parts, and more than a server takes for anything but a chunk
@@ -56,9 +56,9 @@ def test_a_part_above_the_frame_limit_is_cut_and_put_together_again(tmp_path: Pa
         parts = writer._unacknowledged[0].parts
         assert max(map(len, parts)) <= FRAME_BYTES and len(parts) == 1 + 17 * side * side // FRAME_BYTES
         link.until(lambda: writer.outstanding == 0, writer)
-        assert (server.table._storage.room(0)["picture"] == noise).all()
+        assert (server.ring._storage.room(0)["picture"] == noise).all()
         server = link.serve(folder=tmp_path / "log")
-        assert server.table.size == 16 and (server.table._storage.room(0)["picture"] == noise).all()
+        assert server.ring.size == 16 and (server.ring._storage.room(0)["picture"] == noise).all()
 
 
 def test_sizes_that_are_not_those_of_the_parts_cost_the_chunk(link: Link) -> None:
@@ -67,11 +67,11 @@ def test_sizes_that_are_not_those_of_the_parts_cost_the_chunk(link: Link) -> Non
     writer.insert(CHUNKS[0])
     held = writer._unacknowledged[0]
     link.until(lambda: writer.outstanding == 0, writer)
-    peer = next(iter(server._writers._peers))
+    peer = next(iter(server.writers._peers))
     wrong = msgspec.structs.replace(held.message, sequence=1, sizes=(1, 2))
-    server._writers.on_insert(peer, wrong, [b"".join(held.parts)])  # type: ignore[arg-type]
+    server.writers.on_insert(peer, wrong, [b"".join(held.parts)])  # type: ignore[arg-type]
     link.until(lambda: link.metrics.value("rejected") == 1, writer)
-    assert server.table.inserted_items == 4
+    assert server.ring.inserted_items == 4
 
 
 def test_credit_runs_out_before_memory_does(link: Link) -> None:
@@ -94,7 +94,7 @@ def test_what_a_dead_server_never_acknowledged_reaches_the_next_one(link: Link) 
         writer.insert(chunk)
     server = link.serve()
     link.until(lambda: writer.outstanding == 0, writer, seconds=15)
-    assert server.table.inserted_items == 24
+    assert server.ring.inserted_items == 24
     assert link.metrics.value("duplicates") == 0
 
 
@@ -113,7 +113,7 @@ def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
     server._server.send = losing  # type: ignore[method-assign,assignment]
     for chunk in CHUNKS[:3]:
         writer.insert(chunk)
-    link.until(lambda: server.table.inserted_items == 12, writer)
+    link.until(lambda: server.ring.inserted_items == 12, writer)
     assert writer.outstanding == 3
     if restarted:
         server = link.serve(folder=tmp_path / "log")
@@ -122,7 +122,7 @@ def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
     link.until(lambda: writer.outstanding == 0, writer, seconds=15)
     writer.insert(CHUNKS[3])
     link.until(lambda: writer.outstanding == 0, writer)
-    assert server.table.size == 16 and link.metrics.value("gaps") == 0
+    assert server.ring.size == 16 and link.metrics.value("gaps") == 0
 
 
 def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:
@@ -132,7 +132,7 @@ def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:
     entry = writer._unacknowledged[0]
     writer._client.send(entry.message, entry.parts)
     link.until(lambda: writer.outstanding == 0 and link.metrics.value("duplicates") == 1, writer)
-    assert server.table.inserted_items == 4
+    assert server.ring.inserted_items == 4
 
 
 def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -> None:
@@ -150,7 +150,7 @@ def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -
     for chunk in CHUNKS[:6]:
         writer.insert(chunk)
     link.until(lambda: writer.outstanding == 0, writer, seconds=15)
-    assert lost and server.table.inserted_items == 24 and link.metrics.value("gaps") == 1
+    assert lost and server.ring.inserted_items == 24 and link.metrics.value("gaps") == 1
 
 
 def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that_would_show_the_gap(
@@ -164,7 +164,7 @@ def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that
     writer.insert(CHUNKS[0])
     writer._client.send = send  # type: ignore[method-assign]
     link.until(lambda: writer.outstanding == 0, writer)
-    assert server.table.inserted_items == 4 and link.metrics.value("duplicates") == 0
+    assert server.ring.inserted_items == 4 and link.metrics.value("duplicates") == 0
 
 
 def test_a_greeting_answered_twice_sends_nothing_twice(link: Link) -> None:
@@ -176,17 +176,17 @@ def test_a_greeting_answered_twice_sends_nothing_twice(link: Link) -> None:
     for chunk in CHUNKS[:6]:
         writer.insert(chunk)
     link.until(lambda: writer.outstanding == 0, writer)
-    assert server.table.inserted_items == 24 and link.metrics.value("duplicates") == 0
+    assert server.ring.inserted_items == 24 and link.metrics.value("duplicates") == 0
 
 
 def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:
     server = link.serve()
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
-    server._writers._peers.clear()  # as if this were another server behind the same address
+    server.writers._peers.clear()  # as if this were another server behind the same address
     writer.insert(CHUNKS[0])
     link.until(lambda: writer.outstanding == 0, writer)
-    assert server.table.inserted_items == 4
+    assert server.ring.inserted_items == 4
 
 
 def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +203,11 @@ def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link, monkeypat
             inserted += 1
         return inserted == len(CHUNKS) or not writer.has_credit
 
-    link.until(lambda: push() and len(server.source.pending) > 0, writer)
-    held = server.table.inserted_items
+    link.until(lambda: push() and len(server.inbox.pending) > 0, writer)
+    held = server.ring.inserted_items
     begun = clock.now
     link.until(lambda: clock.now - begun > 1.2 * SILENCE_SECONDS, writer)  # longer than the silence that means trouble
-    assert server.table.inserted_items == held and link.metrics.value("duplicates") == 0
+    assert server.ring.inserted_items == held and link.metrics.value("duplicates") == 0
 
     def learn() -> bool:
         push()
@@ -217,7 +217,7 @@ def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link, monkeypat
         return inserted == len(CHUNKS) and writer.outstanding == 0
 
     link.until(learn, writer, seconds=30)
-    assert server.table.inserted_items == 400 and link.metrics.value("duplicates") == 0 == link.metrics.value("gaps")
+    assert server.ring.inserted_items == 400 and link.metrics.value("duplicates") == 0 == link.metrics.value("gaps")
 
 
 def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link) -> None:
@@ -236,7 +236,7 @@ def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link
     def push() -> bool:
         while writer.has_credit:
             writer.insert(CHUNKS[0])
-        return len(server.source.pending) > 0
+        return len(server.inbox.pending) > 0
 
     link.until(push, writer)
     record = waits()
@@ -251,14 +251,14 @@ def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link
 
     def both() -> bool:
         learn()
-        return push() and server.table.sampled_items > 1_000
+        return push() and server.ring.sampled_items > 1_000
 
     link.until(both, writer, seconds=30)
-    assert 0.9 < server.table.sampled_items / server.table.inserted_items < 1.6
+    assert 0.9 < server.ring.sampled_items / server.ring.inserted_items < 1.6
 
     def only_the_learner() -> bool:
         learn()
-        return not writer.outstanding and server._serving.awaited
+        return not writer.outstanding and server.learners.waiting
 
     link.until(only_the_learner, writer)
     record = waits()
@@ -304,7 +304,7 @@ def test_batches_come_by_either_road_and_slots_go_round(link: Link, shared: bool
         return seen == 20
 
     link.until(learn, writer)
-    assert server.table.sampled_items >= 160
+    assert server.ring.sampled_items >= 160
 
 
 def test_a_slot_goes_back_with_the_priorities_of_what_it_held(link: Link) -> None:
@@ -313,13 +313,13 @@ def test_a_slot_goes_back_with_the_priorities_of_what_it_held(link: Link) -> Non
     for chunk in CHUNKS[:4]:
         writer.insert(chunk)
     taken: list[tuple[list[int], list[float]]] = []
-    update = server.table.update_priorities
+    update = server.ring.update_priorities
 
     def taking(keys: np.ndarray, new: np.ndarray) -> int:
         taken.append((keys.tolist(), new.tolist()))
         return update(keys, new)
 
-    server.table.update_priorities = taking  # type: ignore[method-assign,assignment]
+    server.ring.update_priorities = taking  # type: ignore[method-assign,assignment]
     sent: list[tuple[list[int], list[float]]] = []
 
     def learn() -> bool:
@@ -339,11 +339,11 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=100.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()
     sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 1)
-    link.until(lambda: writer.has_credit and server._serving._learners, writer)
-    server.table.limiter.under_way = server.table.limiter.batches = 0
+    link.until(lambda: writer.has_credit and server.learners._learners, writer)
+    server.ring.limiter.under_way = server.ring.limiter.batches = 0
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
-    link.until(lambda: len(server.source.pending) > 0, writer)
+    link.until(lambda: len(server.inbox.pending) > 0, writer)
     sampler.close()
     link.until(lambda: writer.outstanding == 0, writer)
 
@@ -386,7 +386,7 @@ def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
     link.until(lambda: writer.outstanding == 0, writer)
-    assert link.metrics.value("rejected") == 1 and server.table.inserted_items == 4
+    assert link.metrics.value("rejected") == 1 and server.ring.inserted_items == 4
 
 
 def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
@@ -415,14 +415,14 @@ def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: 
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
     server = link.serve()
-    link.until(lambda: server._writers._here, writer)
+    link.until(lambda: server.writers._connected, writer)
 
 
 def test_who_said_goodbye_leaves_the_credit_to_the_others(link: Link) -> None:
     server = link.serve(FREE)
     stays, leaves = link.writer("actor-0"), link.writer("actor-1")
     link.until(lambda: stays.has_credit and leaves.has_credit, stays, leaves)
-    link.until(lambda: server.table.limiter.under_way > 0 and queue_limit(link) == 16, stays, leaves)
+    link.until(lambda: server.ring.limiter.under_way > 0 and queue_limit(link) == 16, stays, leaves)
     leaves.insert(CHUNKS[0])
     link.until(lambda: not leaves.outstanding, stays, leaves)
     leaves.close()
@@ -469,15 +469,15 @@ def draw(sampler: Sampler) -> int:
 def test_several_learners_are_served_in_turn_and_one_that_draws_nothing_holds_up_nobody(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     samplers = [link.sampler(slots=3, name=name) for name in ("learner", "learner-1", "learner-2")]
-    link.until(lambda: writer.has_credit and len(server._serving._learners) == 3, writer)
-    assert server.table.limiter.batches == 3 * 3 * 8, "the limiter leaves room for the slots of all"
+    link.until(lambda: writer.has_credit and server.learners.count == 3, writer)
+    assert server.ring.limiter.batches == 3 * 3 * 8, "the limiter leaves room for the slots of all"
     for chunk in CHUNKS[:4]:
         writer.insert(chunk)
 
     def all_filled() -> bool:
         for sampler in samplers:
             sampler._receive(0)  # takes in what comes and uses none of it
-        return server.table.sampled_items == 3 * 3 * 8
+        return server.ring.sampled_items == 3 * 3 * 8
 
     link.until(all_filled, writer)
     drawn = [0, 0]
@@ -496,33 +496,33 @@ def test_the_slot_of_one_learner_is_filled_after_that_of_another_however_fast_th
     server, writer = link.serve(), link.writer()
     one, other = link.sampler(slots=1), link.sampler(slots=1, name="learner-1")
     order: list[str] = []
-    draw_from = server.source.draw
+    draw_from = server.table.draw
 
     def drawing(request: object, arrays: dict[str, np.ndarray]) -> int | None:
         found = draw_from(request, arrays)  # type: ignore[arg-type]
         if found is not None:
-            order.append(server._serving._learners[0].name)
+            order.append(server.learners._learners[0].name)
         return found
 
-    server.source.draw = drawing  # type: ignore[method-assign,assignment]
-    link.until(lambda: writer.has_credit and len(server._serving._learners) == 2, writer)
+    server.table.draw = drawing  # type: ignore[method-assign,assignment]
+    link.until(lambda: writer.has_credit and server.learners.count == 2, writer)
 
     def both_wait() -> bool:
         for sampler in (one, other):
             sampler._receive(0)
-        return all(learner.requests for learner in server._serving._learners)
+        return all(learner.requests for learner in server.learners._learners)
 
     link.until(both_wait, writer)
     for chunk in CHUNKS[:4]:
         writer.insert(chunk)
 
-    serve = server._serving.serve
+    serve = server.learners.serve
 
     def serve_when_both_ask() -> None:  # a request takes a moment to arrive
-        if all(learner.requests for learner in server._serving._learners):
+        if all(learner.requests for learner in server.learners._learners):
             serve()
 
-    server._serving.serve = serve_when_both_ask  # type: ignore[method-assign]
+    server.learners.serve = serve_when_both_ask  # type: ignore[method-assign]
 
     def both() -> bool:
         draw(one)
@@ -538,11 +538,11 @@ def test_a_learner_that_is_gone_is_forgotten_and_the_others_go_on(link: Link) ->
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()
     stays, leaves = link.sampler(), link.sampler(name="learner-1")
-    link.until(lambda: writer.has_credit and len(server._serving._learners) == 2, writer)
+    link.until(lambda: writer.has_credit and server.learners.count == 2, writer)
     leaves.close()
     link.opened.remove(leaves)
-    link.until(lambda: [learner.name for learner in server._serving._learners] == ["learner"], writer)
-    assert server.table.limiter.batches == 2 * 8 and server.table.limiter._learner
+    link.until(lambda: [learner.name for learner in server.learners._learners] == ["learner"], writer)
+    assert server.ring.limiter.batches == 2 * 8 and server.ring.limiter._learner
     writer.insert(CHUNKS[0])
     drawn = 0
 
@@ -557,12 +557,12 @@ def test_a_learner_that_is_gone_is_forgotten_and_the_others_go_on(link: Link) ->
 def test_a_new_life_of_a_learner_takes_the_place_of_the_old_one_of_its_name_alone(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     samplers = [link.sampler(), link.sampler(name="learner-1")]
-    link.until(lambda: writer.has_credit and len(server._serving._learners) == 2, writer)
-    before = {learner.name: learner.incarnation for learner in server._serving._learners}
+    link.until(lambda: writer.has_credit and server.learners.count == 2, writer)
+    before = {learner.name: learner.incarnation for learner in server.learners._learners}
     link.sampler(name="learner-1")
 
     def lives() -> dict[str, int]:
-        return {learner.name: learner.incarnation for learner in server._serving._learners}
+        return {learner.name: learner.incarnation for learner in server.learners._learners}
 
     link.until(lambda: lives().get("learner-1") not in (None, before["learner-1"]), writer)
     assert lives().keys() == before.keys() and lives()["learner"] == before["learner"]

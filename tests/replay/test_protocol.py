@@ -23,7 +23,7 @@ from replay.server.server import ReplayServer
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from transport.messages import pack, unpack
 from transport.metrics import Metrics
-from transport.sockets.quarantine import Conduct
+from transport.sockets.quarantine import Quarantine
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
 CHUNKS = stream_chunks(SPEC, {}, 400)
@@ -52,7 +52,7 @@ class Ends:
 
     def __init__(self, wire: Wire, server: bool) -> None:
         self.address, self.malformed, self.received_bytes, self.quarantined, self.unread = "", 0, 0, 0, 0
-        self.conduct, self.offences = Conduct(lambda: 0.0), 0.0
+        self.quarantine, self.offences = Quarantine(lambda: 0.0), 0.0
         self._wire, self._server = wire, server
 
     def receive(self, timeout_seconds: float = 0) -> Any:
@@ -74,7 +74,7 @@ class Ends:
     def offence(self, peer: bytes, reason: str, weight: float = 1.0) -> None:
         self.offences += weight >= 1
 
-    def vouch(self, peer: bytes, role: str, name: str) -> str:
+    def authorise(self, peer: bytes, role: str, name: str) -> str:
         return ""
 
     def expelled(self) -> Sequence[bytes]:
@@ -102,7 +102,7 @@ class Protocol(RuleBasedStateMachine):
             patch("replay.client.Client", lambda address, **more: Ends(self.wire, server=False)),
             patch("replay.client.time", clock),
             patch("replay.server.writers.time", clock),
-            patch("replay.server.arrivals.time", clock),
+            patch("replay.table.inbox.time", clock),
             patch("replay.server.server.Server", lambda *a, **k: Ends(self.wire, server=True)),
             patch("replay.server.server.wait", lambda channels, seconds: None),
             patch("replay.log.journal.say", lambda line: None),
@@ -174,7 +174,7 @@ class Protocol(RuleBasedStateMachine):
         if orderly:
             self.server.close()
         else:
-            self.server.source._journal._background.close()  # type: ignore[attr-defined]
+            self.server.journal._background.close()  # type: ignore[union-attr]
         self.wire.reconnect()
         self.start_server()
 
@@ -190,7 +190,7 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_bounded(self) -> None:
         if getattr(self, "server", None):
-            assert len(self.server.source.pending) * SPEC.chunk_bytes <= 3 * CONFIG.receive_bytes  # type: ignore[union-attr]
+            assert len(self.server.inbox.pending) * SPEC.chunk_bytes <= 3 * CONFIG.receive_bytes  # type: ignore[union-attr]
 
     @invariant()
     def stored_is_what_was_sent_each_once_and_acknowledged_is_stored(self) -> None:
@@ -199,7 +199,7 @@ class Protocol(RuleBasedStateMachine):
 
     def check(self, acknowledged: int) -> None:
         assert self.server
-        keys, times = np.unique(every_item(self.server.table)["observation/position"][:, 0].astype(int) // 4, return_counts=True)
+        keys, times = np.unique(every_item(self.server.ring)["observation/position"][:, 0].astype(int) // 4, return_counts=True)
         assert (times == 4).all(), "doubled"
         stored = set(keys.tolist())
         first = self.begins[-1]

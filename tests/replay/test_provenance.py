@@ -11,7 +11,7 @@ from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.log.provenance import NotThere, actors, purge, trace
 from replay.log.segments import segments
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
 from transport.messages import Insert
@@ -21,9 +21,9 @@ CHUNKS = stream_chunks(SPEC, {5: "truncated", 40: "terminated"}, 200)
 CONFIG = ReplayConfig(capacity=2_000, min_size=1)
 
 
-def opened(folder: Path) -> tuple[Table, Journal]:
-    table = Table(SPEC, CONFIG, seed=0)
-    return table, Journal(folder, table, CONFIG, lambda: True)
+def opened(folder: Path) -> tuple[Ring, Journal]:
+    table = Ring(SPEC, CONFIG, seed=0)
+    return table, Journal(folder, table, CONFIG, lambda: False)
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def folder(tmp_path: Path) -> Path:
         table.insert(chunk)
     keys = every_item(table)["key"]
     table.update_priorities(keys, keys.astype(np.float32) + 1)
-    journal.close({})
+    journal.close(dict)
     return tmp_path
 
 
 def test_every_item_that_can_be_drawn_is_traced_to_who_sent_it(folder: Path) -> None:
     table, journal = opened(folder)
     items = every_item(table)
-    journal.close({})
+    journal.close(dict)
     for key, version in zip(items["key"].tolist(), items["policy_version"].tolist(), strict=True):
         origin, chunk = trace(folder, SPEC, key), key // 4
         assert origin[:6] == (key, f"actor-{chunk % 2}", 70 + chunk % 2, chunk // 2, 3, key % 4)
@@ -58,7 +58,7 @@ def test_a_purge_takes_one_actor_and_leaves_keys_and_priorities_of_the_others(fo
     before, journal = opened(folder)
     wanted = before.state().selector.values.reshape(-1, 4)
     items = every_item(before)
-    journal.close({})
+    journal.close(dict)
     assert actors(folder, SPEC) == {"actor-0": 20, "actor-1": 20}
     assert purge(folder, SPEC, "actor-1") == (20, 80)
     assert actors(folder, SPEC) == {"actor-0": 20} and all(path.stat().st_size for path in segments(folder))
@@ -70,4 +70,4 @@ def test_a_purge_takes_one_actor_and_leaves_keys_and_priorities_of_the_others(fo
     assert all((held.selector.values.reshape(-1, 4)[key] == wanted[key]).all() for key in set(others // 4))
     assert journal.next_sequence("actor-0", 70) == 20, "nobody is taken twice"
     assert purge(folder, SPEC, "actor-1") == (0, 0)
-    journal.close({})
+    journal.close(dict)

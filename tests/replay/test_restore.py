@@ -14,7 +14,7 @@ from replay.config import ReplayConfig
 from replay.log.journal import STATE_FILE, Journal, RestoreStopped
 from replay.log.segments import segments
 from replay.table.layout import PRIORITY, layout
-from replay.table.table import Table
+from replay.table.ring import Ring
 from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.columns import scalars
@@ -33,8 +33,8 @@ class Life:
     def __init__(self, folder: Path, config: ReplayConfig = CONFIG, spec: ExperienceSpec = SPEC) -> None:
         self.spec = spec
         self.chunks = stream_chunks(spec, {5: "truncated", 11: "terminated", 40: "truncated"}, 200)
-        self.table = Table(spec, config, seed=0)
-        self.journal = Journal(folder, self.table, config, lambda: True)
+        self.ring = Ring(spec, config, seed=0)
+        self.journal = Journal(folder, self.ring, config, lambda: False)
         self.generator = np.random.default_rng(1)
 
     def insert(self, first: int, last: int) -> None:
@@ -43,26 +43,26 @@ class Life:
             parts = pack_chunk(self.spec, chunk)
             message = Insert(sequence, 0, chunk.length, crc32(parts))
             self.journal.append("actor-0", 7, message, parts)
-            self.table.insert(chunk)
+            self.ring.insert(chunk)
 
     def draw(self, count: int) -> dict[str, np.ndarray]:
         arrangement = layout(self.spec, count)
         out = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
-        self.table.sample(out)
+        self.ring.sample(out)
         return out
 
     def learn(self) -> None:
         """New priorities for most items."""
         for _ in range(20):
             batch = self.draw(8)
-            self.table.update_priorities(batch["key"], self.generator.random(8) * 5)
+            self.ring.update_priorities(batch["key"], self.generator.random(8) * 5)
 
     def stop(self) -> None:
-        self.journal.close({"duplicates": 3.0})
+        self.journal.close(lambda: {"duplicates": 3.0})
 
     def priorities(self) -> dict[int, float]:
         """Of every item held, by key: its exact value in the tree."""
-        state = self.table.state()
+        state = self.ring.state()
         values = state.selector.values.reshape(len(state.chunk_keys), SPEC.chunk_length)
         return {
             int(key) * SPEC.chunk_length + offset: float(values[slot, offset])
@@ -85,19 +85,19 @@ def test_after_an_orderly_stop_the_table_is_the_same_to_the_last_bit(tmp_path: P
     first.learn()
     first.stop()
     second = Life(tmp_path, spec=spec)
-    second.table.check_invariants()
+    second.ring.check_invariants()
     assert second.priorities() == first.priorities()
     for name in ("size", "next_key", "oldest_key", "inserted_items", "sampled_items"):
-        assert getattr(second.table, name) == getattr(first.table, name), name
+        assert getattr(second.ring, name) == getattr(first.ring, name), name
     assert second.journal.counters["duplicates"] == 3
     # The same draws from the same rows with the same probabilities, the random generator going on where it was …
-    second.table.limiter = first.table.limiter
+    second.ring.limiter = first.ring.limiter
     for _ in range(5):
         before, after = first.draw(16), second.draw(16)
         assert all(np.array_equal(before[name], after[name]) for name in before)
     # … and new chunks take the same places.
     second.insert(33, 40)
-    second.table.check_invariants()
+    second.ring.check_invariants()
     assert max(second.priorities()) // SPEC.chunk_length == 39
     second.stop()
 
@@ -107,17 +107,17 @@ def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_
     first.insert(0, 12)
     first.learn()
     first.stop()
-    saved, counted = first.priorities(), first.table.inserted_items
+    saved, counted = first.priorities(), first.ring.inserted_items
     second = Life(tmp_path)
     second.insert(12, 16)
     second.learn()  # these are lost: the state is saved from time to time only
     third = Life(tmp_path)  # without a stop
-    third.table.check_invariants()
-    assert third.table.inserted_items == second.table.inserted_items > counted
+    third.ring.check_invariants()
+    assert third.ring.inserted_items == second.ring.inserted_items > counted
     assert third.journal.counters["inserted_chunks"] == 4
     found = third.priorities()
     assert found.keys() == second.priorities().keys()
-    highest = max(1.0, first.table.state().selector.highest)
+    highest = max(1.0, first.ring.state().selector.numbers["highest"])
     assert all(value == saved.get(key, highest) for key, value in found.items())
     third.stop()
     second.stop()
@@ -134,7 +134,7 @@ def test_after_a_kill_items_newer_than_the_state_have_the_priority_that_they_cam
     second.insert(12, 16)
     second.learn()  # these are lost: the state is saved from time to time only
     third = Life(tmp_path, spec=SENDING)  # without a stop
-    third.table.check_invariants()
+    third.ring.check_invariants()
     found = third.priorities()
     assert found.keys() == second.priorities().keys() > saved.keys()
     assert found == pytest.approx(first.came_with(found) | saved)
@@ -142,7 +142,7 @@ def test_after_a_kill_items_newer_than_the_state_have_the_priority_that_they_cam
     # What is inserted next without a priority of its own comes with the highest of all that there was.
     third.chunks[16].columns[PRIORITY][:] = np.nan
     third.insert(16, 17)
-    highest = max(first.table.state().selector.highest, *found.values())
+    highest = max(first.ring.state().selector.numbers["highest"], *found.values())
     assert {value for key, value in third.priorities().items() if key // 4 == 16} == {highest}
     third.stop()
     second.stop()
@@ -166,15 +166,15 @@ def test_a_smaller_capacity_keeps_the_newest_and_a_larger_one_everything(tmp_pat
     first.stop()
     before = first.priorities()
     wide = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=400))
-    wide.table.check_invariants()
+    wide.ring.check_invariants()
     held = wide.priorities()
-    assert held.items() >= before.items() and len(held) == wide.table.size  # the log may hold a little more than the ring did
+    assert held.items() >= before.items() and len(held) == wide.ring.size  # the log may hold a little more than the ring did
     small = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=24))
-    small.table.check_invariants()
+    small.ring.check_invariants()
     assert small.priorities() == {key: value for key, value in before.items() if key >= 27 * 4}
     small.insert(33, 50)
-    small.table.check_invariants()
-    assert small.table.size <= 24
+    small.ring.check_invariants()
+    assert small.ring.size <= 24
     small.stop()
     wide.stop()
 
@@ -199,12 +199,12 @@ def test_a_damaged_chunk_leaves_a_gap_in_the_keys_and_nothing_else(tmp_path: Pat
     data[-1] ^= 1  # in the body of its last chunk
     path.write_bytes(data)
     second = Life(tmp_path)
-    second.table.check_invariants()
+    second.ring.check_invariants()
     lost = {key // 4 for key in first.priorities()} - {key // 4 for key in second.priorities()}
-    assert len(lost) == 1 and second.table.next_key == 10
+    assert len(lost) == 1 and second.ring.next_key == 10
     assert "(0 torn, 1 damaged)" in capsys.readouterr().out
     second.insert(10, 40)
-    second.table.check_invariants()
+    second.ring.check_invariants()
     second.stop()
 
 
@@ -217,13 +217,13 @@ def test_keys_are_never_used_twice_even_if_a_power_cut_takes_the_end_of_the_log(
     for path in segments(tmp_path)[-2:]:
         path.unlink()
     second = Life(tmp_path)
-    second.table.check_invariants()
-    assert second.table.next_key == 33 and 0 < second.table.size < first.table.size
-    missing = second.journal.losses["missing_chunks"]
+    second.ring.check_invariants()
+    assert second.ring.next_key == 33 and 0 < second.ring.size < first.ring.size
+    missing = second.journal.figures()["missing_chunks"]
     assert 0 < missing == 32 - max(second.priorities()) // SPEC.chunk_length
     assert f"{missing:.0f} missing at the end" in capsys.readouterr().out
     second.insert(33, 35)
-    second.table.check_invariants()
+    second.ring.check_invariants()
     second.stop()
 
 
@@ -253,7 +253,7 @@ def test_a_run_may_be_resumed_with_another_way_of_drawing(tmp_path: Path, change
     first.learn()
     first.stop()
     second = Life(tmp_path, msgspec.structs.replace(CONFIG, **change))
-    second.table.check_invariants()
+    second.ring.check_invariants()
     assert second.priorities().keys() == first.priorities().keys()
     if change == {"priority_exponent": 0.3}:
         for key, value in first.priorities().items():
@@ -265,13 +265,13 @@ def test_a_run_may_be_resumed_with_another_way_of_drawing(tmp_path: Path, change
 
 def test_the_limiter_starts_anew(tmp_path: Path) -> None:
     first = Life(tmp_path)
-    first.table.limiter.connect_learner()
+    first.ring.limiter.connect_learner()
     first.insert(0, 20)
-    assert not first.table.can_insert(), "the learner is behind"
+    assert not first.ring.can_insert(), "the learner is behind"
     first.stop()
     second = Life(tmp_path)
-    second.table.limiter.connect_learner()
-    assert second.table.can_insert() and second.table.can_sample()
+    second.ring.limiter.connect_learner()
+    assert second.ring.can_insert() and second.ring.can_sample()
     second.stop()
 
 
@@ -281,12 +281,12 @@ def test_a_restore_tells_that_it_lives_and_stops_when_asked(tmp_path: Path) -> N
     first.stop()
     beats: list[float] = []
 
-    def going_on() -> bool:
+    def interrupted() -> bool:
         beats.append(time.monotonic())
-        return len(beats) < 5
+        return len(beats) >= 5
 
     with pytest.raises(RestoreStopped):
-        Journal(tmp_path, Table(SPEC, CONFIG, seed=0), CONFIG, going_on)
+        Journal(tmp_path, Ring(SPEC, CONFIG, seed=0), CONFIG, interrupted)
     assert len(beats) == 5
     whole = Life(tmp_path)
     assert whole.priorities() == first.priorities(), "an interrupted restore changes nothing on disk"

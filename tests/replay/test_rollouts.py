@@ -14,9 +14,9 @@ import pytest
 from replay.__main__ import describe
 from replay.client import ExperienceWriter, ReplayRefused, SampledBatch, Sampler
 from replay.config import ReplayConfig
-from replay.server.arrivals import Writer
-from replay.server.rollout_queue import Rollouts
+from replay.table.inbox import Inbox, Writer
 from replay.table.layout import array_name
+from replay.table.rollout_queue import RolloutQueue
 from tests.harness.link import Link
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.columns import scalars
@@ -154,9 +154,9 @@ def test_a_chunk_is_acknowledged_when_its_batch_is_drawn_and_not_before(link: Li
     link.until(lambda: writer.has_credit, writer)
     for chunk in CHUNKS[:3]:
         writer.insert(chunk)
-    link.until(lambda: len(server.source.pending) == 3, writer)
+    link.until(lambda: len(server.inbox.pending) == 3, writer)
     sampler = link.sampler(slots=1, batch_size=4)
-    link.until(lambda: (sampler.next(0), server._serving.awaited)[1], writer)
+    link.until(lambda: (sampler.next(0), server.learners.waiting)[1], writer)
     settle(link, writer)
     assert writer.outstanding == 3 and sampler.next(0) is None, "three of four are no batch"
     writer.insert(CHUNKS[3])
@@ -205,7 +205,7 @@ def test_the_second_chunk_of_one_stream_is_not_sent_before_the_first_is_drawn(li
 
         link.until(turn, one.writer, other.writer)
         # While the learner trains (its slot is not lent), each collects and sends the next chunk and no more.
-        link.until(lambda: (one.feed(), other.feed(), len(server.source.pending) == 2)[2], one.writer, other.writer)
+        link.until(lambda: (one.feed(), other.feed(), len(server.inbox.pending) == 2)[2], one.writer, other.writer)
         settle(link, one.writer, other.writer)
         one.feed()
         other.feed()
@@ -217,7 +217,7 @@ def test_the_second_chunk_of_one_stream_is_not_sent_before_the_first_is_drawn(li
 def test_without_a_learner_actors_wait_and_nothing_is_lost(link: Link) -> None:
     server = link.serve()
     feeder = Feeder(link.writer(streams=2), CHUNKS)
-    link.until(lambda: (feeder.feed(), len(server.source.pending) == 2)[1], feeder.writer)
+    link.until(lambda: (feeder.feed(), len(server.inbox.pending) == 2)[1], feeder.writer)
     settle(link, feeder.writer)
     feeder.feed()
     assert feeder.sent == 2 and not feeder.writer.has_credit
@@ -230,9 +230,9 @@ def test_credit_together_is_never_less_than_a_batch_and_exactly_one_where_every_
     for _ in range(300):
         lag, batch = int(generator.integers(1, 4)), int(generator.integers(1, 200))
         config = ReplayConfig(max_policy_lag=lag, receive_bytes=int(generator.choice([1_000_000, 256_000_000])))
-        rollouts = Rollouts(SPEC, config, Metrics(), 0)
+        rollouts = RolloutQueue(SPEC, config, Inbox(), Metrics(), 0)
         writers = [Writer(f"actor-{n}", n, int(generator.integers(1, 20)), b"", 0, 0) for n in range(generator.integers(1, 12))]
-        rollouts.connect(batch, 1)
+        rollouts.learners_changed(batch, 1)
         rollouts.writers_changed(writers)
         credit, streams = sum(map(rollouts.credit_chunks, writers)), sum(writer.streams for writer in writers)
         assert credit >= batch
@@ -244,9 +244,9 @@ def test_credit_together_is_never_less_than_a_batch_and_exactly_one_where_every_
 
 def test_the_least_receive_budget_does_not_stop_a_run() -> None:
     wide = make_spec(length=65_536)
-    rollouts = Rollouts(wide, ReplayConfig(receive_bytes=1_000_000), Metrics(), 0)
+    rollouts = RolloutQueue(wide, ReplayConfig(receive_bytes=1_000_000), Inbox(), Metrics(), 0)
     writers = [Writer(f"actor-{n}", n, 3, b"", 0, 0) for n in range(5)]
-    rollouts.connect(4, 1)
+    rollouts.learners_changed(4, 1)
     rollouts.writers_changed(writers)
     assert sum(map(rollouts.credit_chunks, writers)) >= 4 and min(map(rollouts.credit_chunks, writers)) >= 1
 
@@ -296,7 +296,7 @@ def test_a_new_learner_gets_what_lay_in_the_slot_of_the_old(link: Link) -> None:
     server = link.serve()
     feeder = Feeder(link.writer(streams=3), CHUNKS[:2])
     old = link.sampler(slots=1, batch_size=3)
-    link.until(lambda: (feeder.feed(), old.next(0), server.source._filled == 2)[2], feeder.writer)  # type: ignore[attr-defined]
+    link.until(lambda: (feeder.feed(), old.next(0), server.table._filled == 2)[2], feeder.writer)  # type: ignore[attr-defined]
     old.close()
     link.opened.remove(old)
     feeder.chunks = CHUNKS
@@ -306,7 +306,7 @@ def test_a_new_learner_gets_what_lay_in_the_slot_of_the_old(link: Link) -> None:
 def test_a_learner_that_greets_again_is_served_under_its_new_requests(link: Link) -> None:
     server = link.serve()
     sampler, feeder = link.sampler(slots=1, batch_size=2), Feeder(link.writer(streams=2), CHUNKS)
-    link.until(lambda: (sampler.next(0), server._serving.awaited)[1], feeder.writer)
+    link.until(lambda: (sampler.next(0), server.learners.waiting)[1], feeder.writer)
     sampler._server = None  # as after a long silence
     sampler._greet()
     link.until(lambda: (sampler.next(0), sampler._server is not None)[1], feeder.writer)
@@ -348,7 +348,7 @@ def test_one_that_is_dropped_behind_one_that_waits_gives_its_credit_back(link: L
     feeder = Feeder(writer, CHUNKS[:4])
     assert all_same(take(link, sampler, feeder), [CHUNKS[0], CHUNKS[3]])
     link.until(lambda: not writer.outstanding, writer)
-    assert link.metrics.value("rejected") == 2 and not server.source.pending
+    assert link.metrics.value("rejected") == 2 and not server.inbox.pending
     link.until(lambda: writer._credit_bytes == SPEC.chunk_bytes + 1, writer)
 
 
@@ -371,7 +371,7 @@ def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
     sampler = link.sampler(slots=1, batch_size=4)
     feeder = Feeder(link.writer(streams=4), CHUNKS[:7])
     take(link, sampler, feeder)
-    link.until(lambda: (feeder.feed(), len(server.source.pending) == 3)[1], feeder.writer)
+    link.until(lambda: (feeder.feed(), len(server.inbox.pending) == 3)[1], feeder.writer)
     server.measure()
     line = describe(link.metrics.record() | {"dropped_chunks": 1_234.0})
     assert re.fullmatch(
@@ -383,16 +383,16 @@ def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
 
 def test_memory_that_cannot_hold_a_batch_is_refused_in_one_line() -> None:
     config = ReplayConfig(budget_bytes=130_000_000, receive_bytes=1_000_000)
-    Rollouts(SPEC, config, Metrics(), lent_chunks=10)
+    RolloutQueue(SPEC, config, Inbox(), Metrics(), leased=10)
     with pytest.raises(ValueError, match=r"^replay.budget_bytes 130,000,000 .* raise it, or lower replay.receive_bytes$"):
-        Rollouts(SPEC, config, Metrics(), lent_chunks=1_000_000)
+        RolloutQueue(SPEC, config, Inbox(), Metrics(), leased=1_000_000)
 
 
 def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the_credit(link: Link) -> None:
     server = link.serve()
     samplers = [link.sampler(slots=1, batch_size=2, name=name) for name in ("learner", "learner-1")]
     feeder = Feeder(link.writer(), CHUNKS)
-    link.until(lambda: len(server._serving._learners) == 2, feeder.writer)
+    link.until(lambda: server.learners.count == 2, feeder.writer)
     found: list[dict[str, np.ndarray]] = []
     while len(found) + 4 <= len(CHUNKS):
         # Nobody learns (no slot is lent) before both have their batch; then both give it back, as processes in step do.
@@ -426,10 +426,10 @@ def test_chunks_in_the_half_filled_slot_of_a_learner_that_died_go_to_the_other(l
     server = link.serve()
     dies = link.sampler(slots=1, batch_size=3, name="learner-1")
     feeder = Feeder(link.writer(streams=2), CHUNKS[:2])
-    link.until(lambda: (feeder.feed(), len(server.source.pending) == 2)[1], feeder.writer)
+    link.until(lambda: (feeder.feed(), len(server.inbox.pending) == 2)[1], feeder.writer)
     assert dies.next(0) is None
     stays = link.sampler(slots=1, batch_size=2)
-    link.until(lambda: len(server._serving._learners) == 2, feeder.writer)
+    link.until(lambda: server.learners.count == 2, feeder.writer)
     dies.close()
     link.opened.remove(dies)
     assert all_same(take(link, stays, feeder), CHUNKS[:2])

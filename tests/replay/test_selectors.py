@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.table.selectors import Prioritised, make_selector
+from replay.config import ReplayConfig
+from replay.table.selectors import Prioritised, PrioritisedConfig, make_selector
 
 
 def unknown(count: int) -> np.ndarray:
@@ -13,7 +14,7 @@ def unknown(count: int) -> np.ndarray:
 
 
 def test_items_are_drawn_in_proportion_to_priority_to_the_exponent() -> None:
-    selector = Prioritised(8, 0.5, np.random.default_rng(0))
+    selector = Prioritised(8, np.random.default_rng(0), PrioritisedConfig(0.5))
     selector.insert(0, np.array([True] * 6 + [False] * 2), unknown(8))
     priorities = np.array([1.0, 4.0, 9.0, 16.0, 25.0, 0.0])
     selector.update(np.arange(6), priorities)
@@ -30,7 +31,7 @@ def test_items_are_drawn_in_proportion_to_priority_to_the_exponent() -> None:
 
 
 def test_a_new_item_of_which_nothing_is_known_comes_with_the_highest_priority_seen() -> None:
-    selector = Prioritised(8, 1.0, np.random.default_rng(0))
+    selector = Prioritised(8, np.random.default_rng(0), PrioritisedConfig(1.0))
     selector.insert(0, np.ones(4, bool), unknown(4))
     selector.update(np.arange(4), np.array([3.0, 1.0, 1.0, 1.0]))
     selector.insert(4, np.ones(4, bool), unknown(4))
@@ -39,7 +40,7 @@ def test_a_new_item_of_which_nothing_is_known_comes_with_the_highest_priority_se
 
 
 def test_a_new_item_comes_with_its_own_priority_and_the_highest_follows() -> None:
-    selector = Prioritised(8, 0.5, np.random.default_rng(0))
+    selector = Prioritised(8, np.random.default_rng(0), PrioritisedConfig(0.5))
     selector.insert(0, np.array([True, True, True, False]), np.array([16.0, 0.0, np.nan, 900.0]))
     assert selector.state().values[:4].tolist() == [4.0, 1e-3, 4.0, 0.0]  # 900 stands where nothing can be drawn
     selector.insert(4, np.ones(4, bool), np.array([np.nan, 9.0, 25.0, 1.0]))
@@ -47,7 +48,7 @@ def test_a_new_item_comes_with_its_own_priority_and_the_highest_follows() -> Non
 
 
 def test_uniform_ignores_priorities() -> None:
-    selector = make_selector("uniform", 8, 0.9, np.random.default_rng(0))
+    selector = make_selector(ReplayConfig(selector="uniform", priority_exponent=0.9), 8, np.random.default_rng(0))
     selector.insert(0, np.ones(8, bool), np.arange(8) * 1.0)
     selector.update(np.arange(8), np.arange(8) * 100.0)
     leaves, probability = selector.sample(800)

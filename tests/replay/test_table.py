@@ -11,8 +11,8 @@ from replay.config import ReplayConfig
 from replay.table.capacity import overhead_bytes
 from replay.table.checks import RejectedChunk, check_chunk
 from replay.table.layout import PRIORITY, layout
+from replay.table.ring import Ring
 from replay.table.storage import steps_to_boundary
-from replay.table.table import Table
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.experience import Chunk, Continuous, ExperienceSpec, observed
@@ -20,7 +20,7 @@ from transport.experience import Chunk, Continuous, ExperienceSpec, observed
 CONFIG = ReplayConfig(capacity=10_000, budget_bytes=10**9, min_size=1, samples_per_insert_high=1e9, samples_per_insert_low=0)
 
 
-def draw(spec: ExperienceSpec, table: Table, count: int) -> dict[str, np.ndarray]:
+def draw(spec: ExperienceSpec, table: Ring, count: int) -> dict[str, np.ndarray]:
     """A batch in fresh memory."""
     arrangement = layout(spec, count)
     out = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
@@ -30,7 +30,7 @@ def draw(spec: ExperienceSpec, table: Table, count: int) -> dict[str, np.ndarray
 
 def all_items(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[float, dict[str, np.ndarray]]:
     """Every item of a stream by the position of its observation, through a table."""
-    table = Table(spec, CONFIG, seed=0)
+    table = Ring(spec, CONFIG, seed=0)
     total = sum(table.insert(chunk) for chunk in chunks)
     batch = every_item(table)
     items = [{name: array[b] for name, array in batch.items()} for b in range(total)]
@@ -82,7 +82,7 @@ def test_steps_to_boundary_stops_at_termination_and_before_a_row_without_action(
 
 def test_invariants_hold_while_chunks_of_all_lengths_turn_the_ring_over() -> None:
     spec = make_spec(length=4)
-    table = Table(spec, ReplayConfig(capacity=40, budget_bytes=10**9, min_size=1), seed=0)
+    table = Ring(spec, ReplayConfig(capacity=40, budget_bytes=10**9, min_size=1), seed=0)
     chunks = [chunk for steps in (3, 9, 1, 30, 17, 80) for chunk in stream_chunks(spec, {2: "truncated", 7: "terminated"}, steps)]
     generator = np.random.default_rng(0)
     keys: set[int] = set()
@@ -100,7 +100,7 @@ def test_invariants_hold_while_chunks_of_all_lengths_turn_the_ring_over() -> Non
 
 def test_priorities_that_are_no_numbers_and_keys_that_never_were_are_ignored() -> None:
     spec = make_spec(length=4)
-    table = Table(spec, CONFIG, seed=0)
+    table = Ring(spec, CONFIG, seed=0)
     for chunk in stream_chunks(spec, {1: "truncated"}, 6):
         table.insert(chunk)
     key = int(draw(spec, table, 1)["key"][0])
@@ -132,7 +132,7 @@ def test_a_chunk_that_would_break_the_learner_is_refused(column: str, value: flo
 def leaf_values(spec: ExperienceSpec, *chunks: Chunk, exponent: float = 0.5, selector: str = "prioritised") -> list[list[float]]:
     """What the selector holds of each chunk's items."""
     config = msgspec.structs.replace(CONFIG, priority_exponent=exponent, selector=selector)
-    table = Table(spec, config, seed=0)
+    table = Ring(spec, config, seed=0)
     for chunk in chunks:
         table.insert(chunk)
         table.check_invariants()
@@ -183,23 +183,23 @@ def test_hindsight_that_is_not_finite_is_rejected(name: str) -> None:
 
 def test_an_initial_priority_takes_no_memory() -> None:
     plain, sending = make_spec(length=64), make_spec(length=64, extras=scalars(PRIORITY))
-    assert Table(plain, CONFIG, seed=0).slot_bytes == Table(sending, CONFIG, seed=0).slot_bytes
+    assert Ring(plain, CONFIG, seed=0).slot_bytes == Ring(sending, CONFIG, seed=0).slot_bytes
     assert sending.chunk_bytes > plain.chunk_bytes
     assert layout(plain, 8) == layout(sending, 8)
 
 
 def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
     spec = make_spec(length=64)
-    wide = Table(spec, ReplayConfig(capacity=100_000, budget_bytes=10**9, min_size=1), seed=0)
+    wide = Ring(spec, ReplayConfig(capacity=100_000, budget_bytes=10**9, min_size=1), seed=0)
     small = ReplayConfig(capacity=100_000, budget_bytes=122_000_000, receive_bytes=1_000_000, min_size=1)
-    tight = Table(spec, small, seed=0)
+    tight = Ring(spec, small, seed=0)
     assert wide.capacity == 100_000 // 64 * 64
     assert 0 < tight.capacity < wide.capacity and tight.capacity_bytes + overhead_bytes(spec, small, 0) <= 122_000_000
-    assert Table(spec, small, seed=0, lent_items=2_000).capacity < tight.capacity, "the learner's slots are replay's memory, too"
+    assert Ring(spec, small, seed=0, leased=2_000).capacity < tight.capacity, "the learner's slots are replay's memory, too"
     with pytest.raises(ValueError, match="min_size"):
-        Table(spec, msgspec.structs.replace(small, min_size=90_000), seed=0)
+        Ring(spec, msgspec.structs.replace(small, min_size=90_000), seed=0)
     with pytest.raises(ValueError, match="receive_bytes"):
-        Table(spec, msgspec.structs.replace(small, receive_bytes=2_000_000), seed=0)
+        Ring(spec, msgspec.structs.replace(small, receive_bytes=2_000_000), seed=0)
 
 
 def test_a_million_frames_fit_the_memory_they_are_promised() -> None:
@@ -207,4 +207,4 @@ def test_a_million_frames_fit_the_memory_they_are_promised() -> None:
 
     frame = observed("observation", (84, 84), "|u1", 1 / 255, codec="lz4")
     spec = ExperienceSpec((frame,), Categorical(7), chunk_length=128, stack=4, n_step=3)
-    assert Table(spec, ReplayConfig(capacity=128, min_size=1), seed=0).slot_bytes * 1_000_000 / 128 <= 7.8e9
+    assert Ring(spec, ReplayConfig(capacity=128, min_size=1), seed=0).slot_bytes * 1_000_000 / 128 <= 7.8e9

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
-from transport.sockets.channel import Client, Server
+from transport.sockets.client import Client
 from transport.sockets.keys import Keys
+from transport.sockets.server import Server
 
 
 class Ring:
@@ -21,7 +22,7 @@ class Ring:
         return Keys(self.folder, name)
 
     def server(self, door: str = "replay", address: str = "tcp://127.0.0.1:*") -> Server:
-        return Server(address, keys=self.of(keys.OWNERS[door]), door=door)
+        return Server(address, keys=self.of(keys.OWNERS[door]), endpoint=door)
 
     def client(self, server: Server, name: str = "actor-0", door: str = "replay") -> Client:
-        return Client(server.address, keys=self.of(name), door=door)
+        return Client(server.address, keys=self.of(name), endpoint=door)

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from tests.harness.waiting import wait_until
 from transport import messages
 from transport.messages import Ack, Announce, Hold, Insert, MalformedMessage, Progress, pack, unpack
-from transport.sockets.channel import FRAME_BYTES, Announcer, Client, Listener, Server, cut
+from transport.sockets.announcements import Announcer, Listener
+from transport.sockets.client import Client
+from transport.sockets.frames import FRAME_BYTES, cut
+from transport.sockets.server import Server
 
 MESSAGES = [
     Insert(3, 1, 64, 12345),

@@ -13,7 +13,7 @@ import pytest
 from transport.sockets import connections
 from transport.sockets import limits as guard
 from transport.sockets.connections import close_connections
-from transport.sockets.limits import MARGIN_BYTES, Guard, raise_descriptor_limit, resident_bytes
+from transport.sockets.limits import MARGIN_BYTES, ResourceLimits, raise_descriptor_limit, resident_bytes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard works on Linux alone")
 
@@ -98,13 +98,13 @@ def test_they_are_found_even_when_no_descriptor_is_left_to_look_with(door: Door,
 
 def test_half_of_all_descriptors_taken_is_enough(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    watching = Guard([door.address], tell=told.append)
+    watching = ResourceLimits([door.address], report=told.append)
     door.come(2)
     watching.turn()
     assert not told
     monkeypatch.setattr(guard, "lowest_free_descriptor", lambda: raise_descriptor_limit() // 2 + 1)
     watching.turn()
-    assert told == ["half of all file descriptors were taken: closed all 2 connections; those that belong here come back"]
+    assert told == ["half of all file descriptors were taken: closed all 2 connections; those of this run come back"]
 
 
 def test_memory_beyond_the_limit_closes_them_again_only_when_still_more_is_taken(
@@ -114,7 +114,7 @@ def test_memory_beyond_the_limit_closes_them_again_only_when_still_more_is_taken
     taken, now = 0, 0.0
     monkeypatch.setattr(guard, "resident_bytes", lambda: taken)
     monkeypatch.setattr(guard.time, "monotonic", lambda: now)
-    watching = Guard([door.address], 1000, told.append)
+    watching = ResourceLimits([door.address], 1000, told.append)
     seen = []
     for now, taken in [  # noqa: B007 - the functions above read them
         (1.0, 1000 + MARGIN_BYTES),  # all that it may have

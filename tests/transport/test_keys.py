@@ -12,9 +12,11 @@ from tests.transport.keys import Ring
 from transport.messages import Announce, Hold
 from transport.run_dir import RunDir
 from transport.sockets import channel, keys
-from transport.sockets.authenticator import GATE, new_pair
-from transport.sockets.channel import Announcer, Client, Listener, Server
+from transport.sockets.announcements import Announcer, Listener
+from transport.sockets.authenticator import AUTHENTICATOR, new_pair
+from transport.sockets.client import Client
 from transport.sockets.keys import Keys, KeysError
+from transport.sockets.server import Server
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 
@@ -26,7 +28,7 @@ def ring(tmp_path: Path) -> Ring:
 
 def test_a_pair_is_read_back_and_its_repr_keeps_the_secret(ring: Ring) -> None:
     own = ring.of("actor-0")
-    assert own.guest("replay", own.pair.public) == "actor-0"
+    assert own.client_name("replay", own.pair.public) == "actor-0"
     assert len(own.pair.secret) == 40 and own.pair.secret not in repr(own.pair)
 
 
@@ -35,7 +37,7 @@ def test_making_again_makes_only_what_is_missing_and_renewing_all(ring: Ring) ->
     assert keys.make(ring.folder, ("actor-0", "actor-5"), new_pair) == ["actor-5"]
     assert ring.of("actor-0").pair == before
     assert keys.make(ring.folder, ("actor-0",), new_pair, renew=True) == ["actor-0"]
-    assert ring.of("actor-0").pair != before and ring.of("replay").guest("replay", before.public) is None
+    assert ring.of("actor-0").pair != before and ring.of("replay").client_name("replay", before.public) is None
 
 
 @posix
@@ -91,10 +93,10 @@ def test_what_is_exported_holds_one_secret_and_the_servers_public_keys(ring: Rin
     assert Keys(tmp_path / "copy", "actor-1").server("weights") == listed["learner"]
 
 
-@pytest.mark.parametrize("door", keys.GUESTS)
+@pytest.mark.parametrize("door", keys.CLIENTS)
 def test_each_door_is_open_to_the_roles_that_belong_there_and_to_no_other(ring: Ring, door: str) -> None:
     own = ring.of(keys.OWNERS[door])
-    let_in = {name for name in (*keys.ALWAYS, "actor-0") if own.guest(door, ring.of(name).pair.public)}
+    let_in = {name for name in (*keys.ALWAYS, "actor-0") if own.client_name(door, ring.of(name).pair.public)}
     assert (
         let_in
         == {
@@ -104,7 +106,7 @@ def test_each_door_is_open_to_the_roles_that_belong_there_and_to_no_other(ring: 
             "supervisor": {"actor-0", "replay", "learner", "evaluator", "operator"},
         }[door]
     )
-    assert own.guest(door, new_pair().public) is None
+    assert own.client_name(door, new_pair().public) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
@@ -118,10 +120,10 @@ def test_who_belongs_there_is_heard_by_name_and_vouched_for_in_no_other(ring: Ri
         client.send(Hold(), [b"part"])
         arrival = server.receive(5)
         assert arrival is not None and arrival[1] == Hold() and arrival[2] == [b"part"]
-        assert not server.vouch(arrival[0], keys.role_of(name), name)
+        assert not server.authorise(arrival[0], keys.role_of(name), name)
         assert server.impostors == 0
-        assert name in server.vouch(arrival[0], "actor", "actor-7") and server.impostors == 1
-        assert server.vouch(arrival[0], "operator")
+        assert name in server.authorise(arrival[0], "actor", "actor-7") and server.impostors == 1
+        assert server.authorise(arrival[0], "operator")
         server.impostors = 0
         assert server.send(arrival[0], Hold()) and client.receive(5) is not None
         client.close()
@@ -133,7 +135,7 @@ def test_a_process_of_several_learners_speaks_with_the_learners_key(ring: Ring) 
     client = ring.client(server, "learner-1")
     client.send(Hold())
     arrival = server.receive(5)
-    assert arrival is not None and not server.vouch(arrival[0], "learner", "learner-1")
+    assert arrival is not None and not server.authorise(arrival[0], "learner", "learner-1")
     client.close()
     server.close()
 
@@ -158,7 +160,7 @@ def test_a_key_added_to_the_list_is_let_in_without_a_restart_and_its_owner_is_to
     other = Ring(tmp_path / "other", actors=10)
     (other.folder / "public").write_bytes((ring.folder / "public").read_bytes())
     server = ring.server()
-    late = Client(server.address, keys=other.of("actor-9"), door="replay")
+    late = Client(server.address, keys=other.of("actor-9"), endpoint="replay")
     late.send(Hold())
 
     said = ""
@@ -174,7 +176,7 @@ def test_a_key_added_to_the_list_is_let_in_without_a_restart_and_its_owner_is_to
     with (ring.folder / "public").open("a") as file:
         file.write(f"actor-9 {other.of('actor-9').pair.public}\n")
     arrival = server.receive(10)
-    assert arrival is not None and not server.vouch(arrival[0], "actor", "actor-9")
+    assert arrival is not None and not server.authorise(arrival[0], "actor", "actor-9")
     late.close()
     server.close()
 
@@ -189,7 +191,7 @@ def test_the_gate_goes_with_the_last_server_and_comes_with_the_next(ring: Ring) 
     assert second.receive(5) is not None
     second.close()
     third = ring.server()
-    assert GATE.alarms == 0
+    assert AUTHENTICATOR.alarms == 0
     third.close()
     client.close()
 

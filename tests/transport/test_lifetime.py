@@ -20,7 +20,7 @@ from transport import lifetime
 from transport.lifetime import PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
 from transport.messages import Progress, Stop
 from transport.run_dir import RunDir
-from transport.sockets.channel import Server
+from transport.sockets.server import Server
 
 CHILD = """
 import sys, time

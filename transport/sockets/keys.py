@@ -1,4 +1,4 @@
-"""Who is who on a network: a key pair for each process of a run, the list of their public keys, and who may come in where.
+"""Keys of a run that is reached over a network: a pair for each process, the list of public keys, and which may connect where.
 
 `keys/NAME.secret` holds a pair (mode 0600, in a folder of mode 0700), `keys/public` a line `NAME KEY` for everyone who is known.
 Keys are 32 bytes of Curve25519, written in Z85 (40 characters).
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-OPERATOR = "operator"  # who types `headrace down` and `headrace scale`
+OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
 ALWAYS = ("supervisor", "replay", "learner", "evaluator", OPERATOR)  # a run has one of each, and its actors
-# The sockets by name: whose they are, and the roles of those who may connect.
+# Endpoints by name: the process that serves each, and the roles that may connect to it.
 OWNERS = {"replay": "replay", "weights": "learner", "payload": "learner", "supervisor": "supervisor"}
-GUESTS = {
+CLIENTS = {
     "replay": ("actor", "learner"),
     "weights": ("actor", "evaluator"),
     "payload": ("actor", "evaluator"),
@@ -45,7 +45,7 @@ def role_of(name: str) -> str:
 
 
 def key_name(name: str) -> str:
-    """Whose key a process uses: its own, but a learner's processes have one together."""
+    """The name of the key that a process uses: its own, but a learner's processes have one together."""
     return "learner" if role_of(name) == "learner" else name
 
 
@@ -77,32 +77,32 @@ class KeyList:
         return self._names
 
     def name(self, public: str) -> str | None:
-        """Whose key this is, or None. Raises KeysError."""
+        """The name that a key belongs to, or None. Raises KeysError."""
         return next((name for name, known in self.by_name().items() if known == public), None)
 
 
 class Keys:
-    """What one process proves itself with, and knows the others by."""
+    """One process's own pair, and the public keys of the others."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Reads the pair of the process `name`. Raises KeysError, also when others could read it."""
         self.name = key_name(name)
         self.pair = read_pair(folder, self.name)
         self._list = KeyList(folder / LIST)
-        for door in OWNERS:
-            self.server(door)
+        for endpoint in OWNERS:
+            self.server(endpoint)
 
-    def server(self, door: str) -> str:
-        """The public key that the server at this socket must prove to have. Raises KeysError."""
-        owner = OWNERS[door]
+    def server(self, endpoint: str) -> str:
+        """The public key that the server at this endpoint must have. Raises KeysError."""
+        owner = OWNERS[endpoint]
         if (key := self._list.by_name().get(owner)) is None:
             raise KeysError(f"the list of public keys has none of {owner}; {FIX}")
         return key
 
-    def guest(self, door: str, public: str) -> str | None:
-        """The name of whoever has this key, if they may connect to this socket. Raises KeysError."""
+    def client_name(self, endpoint: str, public: str) -> str | None:
+        """The name that this key belongs to, if it may connect to this endpoint. Raises KeysError."""
         name = self._list.name(public)
-        return name if name is not None and role_of(name) in GUESTS[door] else None
+        return name if name is not None and role_of(name) in CLIENTS[endpoint] else None
 
 
 def check_private(path: Path, folder: bool) -> None:

@@ -1,4 +1,4 @@
-"""A server's own resources, watched: what peers can take without sending one whole message is memory and descriptors."""
+"""Limits on what peers can take without sending one whole message: a server's memory and file descriptors."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MARGIN_BYTES = 256 << 20
 DESCRIPTORS_SHARE = 0.5  # of the limit: once more are taken all connections are closed
 
 
-class Guard:
-    """Closes all connections to a process when it runs out of memory or descriptors: only strangers lose by that.
+class ResourceLimits:
+    """Closes all connections to a process when it runs out of memory or descriptors: only attackers lose by that.
 
     Honest peers are back within two seconds and lose nothing, since they keep what is not acknowledged.
     """
 
-    def __init__(self, addresses: Sequence[str], memory_bytes: float = math.inf, tell: Callable[[str], None] = say) -> None:
+    def __init__(self, addresses: Sequence[str], memory_bytes: float = math.inf, report: Callable[[str], None] = say) -> None:
         """`addresses`: those that the process has bound; `memory_bytes`: what it takes at most when everything is full.
         Linux only; elsewhere does nothing."""
-        self._addresses, self._memory_bytes, self._tell = addresses, memory_bytes + MARGIN_BYTES, tell
+        self._addresses, self._memory_bytes, self._report = addresses, memory_bytes + MARGIN_BYTES, report
         self._descriptors = raise_descriptor_limit()
         self._ceiling = self._memory_bytes  # higher while what was taken is still to be given back
         self._next_look = 0.0
         self._release_at = math.inf
 
     def turn(self) -> None:
-        """At descriptors always, at memory when it is time."""
+        """Looks at descriptors in every turn of the main loop, at memory every LOOK_SECONDS."""
         if not sys.platform.startswith("linux"):
             return
         if lowest_free_descriptor() > self._descriptors * DESCRIPTORS_SHARE:
@@ -50,7 +50,7 @@ class Guard:
 
     def _close_all(self, why: str) -> None:
         closed = sum(map(close_connections, self._addresses))
-        self._tell(f"{why}: closed all {closed:,} connections; those that belong here come back")
+        self._report(f"{why}: closed all {closed:,} connections; those of this run come back")
 
 
 def raise_descriptor_limit() -> int:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
-
 import numpy as np
 
 from replay.config import ReplayConfig
-from replay.server.arrivals import Pending, Writer, read_arrival
 from replay.table import capacity
 from replay.table.checks import RejectedChunk
+from replay.table.inbox import Inbox, Pending, Writer
 from replay.table.layout import array_name
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.messages import SampleRequest
-from transport.metrics import Metrics, Record
+from transport.metrics import Metrics
 
 
-class Rollouts:
-    """Chunks wait here as they came until the learner lends a slot; they are unpacked straight into it.
+class RolloutQueue:
+    """Chunks wait in the inbox as they came until the learner leases a slot; they are unpacked straight into it.
 
     Acknowledged means drawn: a chunk is done with only when its whole batch is. Together with credit for one batch that is
     double buffering: while the learner trains on a batch, actors collect the next and cannot begin the one after. Where the
@@ -26,16 +23,14 @@ class Rollouts:
     written to disk, since a chunk that has not been drawn is still held by its writer.
     """
 
-    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, metrics: Metrics, lent_chunks: int) -> None:
-        """`lent_chunks`: chunks in the learner's slots. Raises ValueError when the memory budget is too small."""
-        capacity.slots(spec, config, lent_chunks)
-        self._overhead_bytes = capacity.overhead_bytes(spec, config, lent_chunks)
-        self._spec, self._config, self._metrics = spec, config, metrics
+    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, inbox: Inbox, metrics: Metrics, leased: int) -> None:
+        """`leased`: chunks in the learners' slots. Raises ValueError when the memory budget is too small."""
+        capacity.slots(spec, config, leased)
+        self._overhead_bytes = capacity.overhead_bytes(spec, config, leased)
+        self._spec, self._config, self._inbox, self._metrics = spec, config, inbox, metrics
         self._names = tuple((column, array_name(spec, column)) for column in spec.resting)
-        self.pending: deque[Pending] = deque()
-        self.advanced: set[Writer] = set()
         self._request: SampleRequest | None = None  # the one whose slot is being filled
-        self._filled = 0  # the first so many of `pending` lie in it
+        self._filled = 0  # the first so many chunks of the inbox lie in it
         self._items = 0  # items in these
         self._next_key = 0
         self._newest = -1  # policy_version
@@ -43,19 +38,10 @@ class Rollouts:
         self._streams = 1  # of all writers
         self._shares: dict[Writer, int] = {}  # chunks of a batch that each should bring: together exactly the batch
 
-    def connect(self, batch: int, lent: int) -> None:
-        """From the next division on, credit follows the batch: that of all learners together."""
-        self._batch = batch
-
-    def disconnect(self, batch: int, lent: int) -> None:
-        """Chunks wait for the other learners or the next one; they get those, too, that lay in a slot of this one."""
-        if batch:  # without any learner the last batch stays the measure of credit
-            self._batch = batch
-
     @property
-    def receive_bytes(self) -> int:
-        """As configured."""
-        return self._config.receive_bytes
+    def holds(self) -> bool:
+        """A chunk waits until its batch is asked for and complete."""
+        return True
 
     @property
     def memory_bytes(self) -> int:
@@ -68,32 +54,29 @@ class Rollouts:
         return self._newest
 
     @property
-    def holds(self) -> bool:
-        """Until a batch is asked for and complete."""
-        return True
-
-    def insert(self) -> None:
-        """Nothing is taken before it is asked for."""
+    def summary(self) -> str:
+        return "serves whole chunks, oldest first, each once; nothing is kept"
 
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
         """Unpacks what has come into the slot, dropping what is too old; the batch is drawn when it is complete."""
+        pending = self._inbox.pending
         if request is not self._request:
             self._request, self._filled, self._items = request, 0, 0
             if request.oldest_version >= 0:
                 self._newest = request.oldest_version + self._config.max_policy_lag
         chunks = len(arrays["key"])
-        while self._filled < min(chunks, len(self.pending)):
-            items = self._unpack(self.pending[self._filled], arrays, request.oldest_version)
+        while self._filled < min(chunks, len(pending)):
+            items = self._unpack(pending[self._filled], arrays, request.oldest_version)
             if items is None:
-                dropped = self.pending[self._filled]
-                del self.pending[self._filled]
-                self._done_with([dropped])
+                dropped = pending[self._filled]
+                del pending[self._filled]
+                self._inbox.use_out_of_order([dropped])
             else:
                 self._filled += 1
                 self._items += items
         if self._filled < chunks:
             return None
-        self._done_with([self.pending.popleft() for _ in range(chunks)])
+        self._inbox.use_out_of_order([pending.popleft() for _ in range(chunks)])
         self._next_key += chunks
         self._request = None
         self._metrics.count("inserted_steps", self._items)
@@ -101,11 +84,11 @@ class Rollouts:
         return self._items
 
     def _unpack(self, pending: Pending, arrays: dict[str, np.ndarray], oldest_version: int) -> int | None:
-        """Fills the next row of a batch and says how many items that are; None, and counted, for what cannot be learned from."""
+        """Fills the next row of a batch; returns how many items that are. None, and counted, for what cannot be learned from."""
         at, spec = self._filled, self._spec
         room: Columns = {column.name: arrays[name][at : at + 1].reshape(arrays[name].shape[1:]) for column, name in self._names}
         try:
-            chunk = read_arrival(spec, pending, room, self._config.reward_limit)
+            chunk = pending.read(spec, room, self._config.reward_limit)
         except RejectedChunk:
             self._metrics.count("rejected")
             pending.writer.rejected += 1
@@ -115,7 +98,7 @@ class Rollouts:
             self._metrics.count("dropped_chunks")
             return None
         rows = spec.rows(chunk.length)
-        for column in spec.resting:
+        for column, _ in self._names:
             target, values = room[column.name], chunk.columns[column.name]
             if not np.may_share_memory(target, values):
                 target[... if column.once else slice(rows)] = values
@@ -131,17 +114,10 @@ class Rollouts:
         items = slice(self._spec.history, self._spec.history + chunk.length)
         return chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0]
 
-    def _done_with(self, chunks: Iterable[Pending]) -> None:
-        for chunk in chunks:
-            chunk.writer.waiting -= 1
-            self.advanced.add(chunk.writer)
-        for writer in self.advanced:
-            left = (chunk.message.sequence for chunk in self.pending if chunk.writer is writer)
-            writer.inserted = next(left, writer.received)
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """What was drawn is gone."""
-        return 0
+    def learners_changed(self, batch: int, leased: int) -> None:
+        """From the next division on, credit follows the batch of all learners together; without any, the last batch stays the
+        measure. Chunks in the slot of a learner that is gone wait for another."""
+        self._batch = batch or self._batch
 
     def writers_changed(self, present: list[Writer]) -> None:
         """Divides the batch by streams, without a remainder: what is collected beyond a batch would be old in the next."""
@@ -168,29 +144,10 @@ class Rollouts:
         """A writer may send while less than its credit is under way: one byte lets the last chunk go, and no more."""
         return (self.credit_chunks(writer) - 1) * self._spec.chunk_bytes + 1
 
-    def written(self, name: str, incarnation: int) -> int:
-        """Nothing is."""
-        return 0
-
-    @property
-    def counters(self) -> Record:
-        """Of this life only."""
-        return {"dropped_chunks": 0.0}
-
-    def turn(self, counters: Callable[[], Record]) -> None:
-        """Nothing goes to the disk."""
-
-    def close(self, counters: Callable[[], Record]) -> None:
-        """Nothing goes to the disk."""
-
     def measure(self) -> None:
         """What waits for a batch, beside how much a batch is."""
-        self._metrics.gauge("items", sum(chunk.message.length for chunk in self.pending))
+        pending = self._inbox.pending
+        self._metrics.gauge("items", sum(chunk.message.length for chunk in pending))
         self._metrics.gauge("capacity", self._batch * self._spec.chunk_length)
         self._metrics.gauge("samples_per_insert", 1.0)
-        self._metrics.gauge("bytes", sum(sum(map(len, chunk.parts)) for chunk in self.pending))
-
-    @property
-    def summary(self) -> str:
-        """What it does."""
-        return "serves whole chunks, oldest first, each once; nothing is kept"
+        self._metrics.gauge("bytes", sum(sum(map(len, chunk.parts)) for chunk in pending))

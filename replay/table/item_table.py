@@ -1,0 +1,123 @@
+"""Items that are drawn again and again, as often as the limiter allows: transitions, or sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replay.config import ReplayConfig
+from replay.table.capacity import overhead_bytes
+from replay.table.checks import RejectedChunk
+from replay.table.inbox import Inbox, Writer
+from replay.table.layout import leaves_per_chunk
+from replay.table.ring import Ring
+from transport.messages import SampleRequest
+from transport.metrics import Metrics
+
+if TYPE_CHECKING:
+    from replay.log.journal import Journal
+
+CHUNKS_PER_TURN = 8  # then batches again: inserting takes its time, receiving does not
+CHUNKS_OF_CREDIT = 8
+
+
+class ItemTable:
+    """Fills a ring from the inbox. Acknowledged means in the ring and, where there is a journal, written down."""
+
+    def __init__(
+        self, ring: Ring, config: ReplayConfig, inbox: Inbox, metrics: Metrics, journal: Journal | None, leased: int
+    ) -> None:
+        """`leased`: items in the learners' slots."""
+        self.ring, self._spec, self._config = ring, ring.spec, config
+        self._inbox, self._metrics, self._journal = inbox, metrics, journal
+        self._overhead_bytes = overhead_bytes(ring.spec, config, leased)
+        self._leased = 0
+        self._writers = 1
+
+    @property
+    def holds(self) -> bool:
+        """As the limiter says."""
+        return not self.ring.can_insert()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.ring.capacity_bytes + self._overhead_bytes
+
+    @property
+    def policy_version(self) -> int:
+        """Any will do: old transitions are learned from as well."""
+        return -1
+
+    @property
+    def summary(self) -> str:
+        return f"holds {self.ring.capacity:,} items at most, in {self.ring.capacity_bytes / 1e6:,.1f} MB"
+
+    def insert(self) -> None:
+        """Takes a few chunks out of the inbox, as the limiter allows."""
+        for _ in range(CHUNKS_PER_TURN):
+            if not self._inbox.pending or self.holds:
+                return
+            self._insert()
+
+    def _insert(self) -> None:
+        pending = self._inbox.pending.popleft()
+        writer = pending.writer
+        try:
+            chunk = pending.read(self._spec, self.ring.vacant(), self._config.reward_limit)
+        except RejectedChunk:  # its sequence is acknowledged all the same, so that its sender goes on
+            self._metrics.count("rejected")
+            writer.rejected += 1
+        else:
+            if self._journal:  # first of all: acknowledged means written
+                self._journal.append(writer.name, writer.incarnation, pending.message, pending.parts)
+            self._metrics.count("inserted_steps", self.ring.insert(chunk))
+            self._metrics.count("inserted_chunks")
+        self._inbox.use(pending)
+
+    def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
+        """As the limiter allows."""
+        return self.ring.sample(arrays) if self.ring.can_sample() else None
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        """New priorities [N] for keys [N]; returns how many were taken: not of keys that are gone, nor what cannot be one."""
+        if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
+            self._metrics.count("unfit_priorities", unfit)
+        return self.ring.update_priorities(keys, priorities)
+
+    def learners_changed(self, batch: int, leased: int) -> None:
+        """The limiter leaves room for what learners may have asked for; without a learner inserts never wait."""
+        limiter, before = self.ring.limiter, self._leased
+        self._leased = leased
+        limiter.batches = leased * self._spec.chunk_length // leaves_per_chunk(self._spec)
+        if leased > before:
+            limiter.connect_learner()
+        elif not leased:
+            limiter.disconnect_learner()
+
+    def writers_changed(self, present: list[Writer]) -> None:
+        """Room in the limiter for everything under way, so that the two sides never wait for each other."""
+        self._writers = max(len(present), 1)
+        self.ring.limiter.under_way = sum(map(self.credit_chunks, present)) * self._spec.chunk_length
+
+    def credit_chunks(self, writer: Writer) -> int:
+        """Enough that no writer waits for an answer."""
+        return max(CHUNKS_OF_CREDIT, 2 * writer.streams)
+
+    def credit_bytes(self, writer: Writer) -> int:
+        """No more than an equal share of the receive budget."""
+        return min(self.credit_chunks(writer) * self._spec.chunk_bytes, self._config.receive_bytes // self._writers)
+
+    def measure(self) -> None:
+        """What the ring holds, and how the limiter's band is kept."""
+        ring, metrics = self.ring, self._metrics
+        metrics.gauge("items", ring.size)
+        metrics.gauge("capacity", ring.capacity)
+        metrics.gauge("bytes", ring.used_bytes)
+        metrics.gauge("samples_per_insert", ring.sampled_items / max(ring.inserted_items, 1))
+        metrics.gauge("min_size", self._config.min_size)
+        metrics.gauge("band_low", self._config.samples_per_insert_low)
+        metrics.gauge("band_high", self._config.samples_per_insert_high)
+        if self._journal:
+            for name, value in self._journal.figures().items():
+                metrics.gauge(name, value)

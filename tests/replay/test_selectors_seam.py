@@ -1,0 +1,88 @@
+"""The seam of selectors: one of a package outside the house is found by its name, has options, and is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.config.checks import validate
+from deploy.config.errors import ConfigError
+from deploy.config.layers import layers, resolve
+from deploy.config.run import RunConfig
+from replay.config import ReplayConfig
+from replay.log.journal import Journal
+from replay.table.ring import Ring
+from replay.table.selectors import Prioritised, find_selector, selector_config
+from tests.extension.recent import Recent, RecentConfig
+from tests.replay.examples import make_spec, stream_chunks
+from tests.replay.test_table import draw
+from transport.compression import crc32, pack_chunk
+from transport.messages import Insert
+
+RECENT = "tests.extension.recent:Recent"
+SPEC = make_spec(length=4)
+CHUNKS = stream_chunks(SPEC, {}, 100)
+CONFIG = ReplayConfig(selector=RECENT, selector_options={"blocks": 2}, capacity=40, min_size=4)
+
+
+def test_a_selector_of_another_package_draws_the_items() -> None:
+    ring = Ring(SPEC, CONFIG, seed=0)
+    for chunk in CHUNKS[:20]:
+        ring.insert(chunk)
+        ring.check_invariants()
+    batch = draw(SPEC, ring, 400)
+    assert set(batch["key"].tolist()) == set(range(18 * 4, 20 * 4)), "the newest two chunks"
+    assert batch["probability"] == pytest.approx(1 / 8)
+    assert ring.update_priorities(batch["key"][:3], np.ones(3)) == 3
+
+
+def test_its_state_is_saved_and_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ring = Ring(SPEC, CONFIG, seed=0)
+    journal = Journal(tmp_path, ring, CONFIG, lambda: False)
+    for sequence, chunk in enumerate(CHUNKS[:5]):
+        parts = pack_chunk(SPEC, chunk)
+        journal.append("actor-0", 7, Insert(sequence, 0, chunk.length, crc32(parts)), parts)
+        ring.insert(chunk)
+    journal.close(dict)
+    again = Ring(SPEC, CONFIG, seed=0)
+    Journal(tmp_path, again, CONFIG, lambda: False).close(dict)
+    assert again.size == 20 and "priorities" not in capfd.readouterr().out
+
+
+def test_the_state_of_another_selector_is_left_out_with_a_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Journal(tmp_path, Ring(SPEC, CONFIG, seed=0), CONFIG, lambda: False).close(dict)
+    prioritised = ReplayConfig(capacity=40, min_size=4)
+    Journal(tmp_path, Ring(SPEC, prioritised, seed=0), prioritised, lambda: False).close(dict)
+    assert "not of this selector" in capfd.readouterr().out
+
+
+def test_options_are_those_of_the_selector() -> None:
+    assert find_selector(RECENT) is Recent
+    assert selector_config(CONFIG) == RecentConfig(blocks=2)
+    assert selector_config(ReplayConfig(priority_exponent=0.9)) == Prioritised.Config(0.9), "the section's own key"
+
+
+@pytest.mark.parametrize(
+    ("replay", "words"),
+    [
+        ({"selector": "best"}, "replay.selector: no selector is called 'best'"),
+        ({"selector": "prioritized"}, "did you mean prioritised"),
+        ({"selector": "fifo"}, "leave it out"),
+        ({"selector": "tests.extension.recent:RecentConfig"}, "is no selector: it has no Config, insert"),
+        ({"selector": "tests.extension.none:Recent"}, "there is no module tests.extension.none"),
+        ({"selector": RECENT, "selector_options": {"blocks": 0}}, f"replay.selector_options of {RECENT}: .*>= 1"),
+        ({"selector": RECENT, "selector_options": {"block": 1}}, "unknown field `block`"),
+        ({"selector_options": {"blocks": 1}}, "replay.selector_options of prioritised"),
+    ],
+)
+def test_what_cannot_be_a_selector_is_refused_in_one_line_before_the_launch(replay: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refusal:
+        resolve(layers({"replay": replay}))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_selector_with_options_goes_through_the_configuration() -> None:
+    config: RunConfig = resolve(layers({"replay": {"selector": RECENT, "selector_options": {"blocks": 3}}}))
+    assert config.replay.selector_options == {"blocks": 3} and validate(config) == []
