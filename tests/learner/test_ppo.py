@@ -73,8 +73,8 @@ def test_the_ratio_is_one_of_what_fresh_weights_chose(spec: ExperienceSpec) -> N
     items, rows, metrics = algorithm.prepare(rollout, False)
     measured = algorithm.loss(items, rows, torch.zeros(())).metrics
     with torch.no_grad():
-        parameters, _ = algorithm.policy(stack_rows(rows, items.observation_index))
-    ratio = (algorithm.policy.log_prob_entropy(parameters, items.action)[0].detach() - items.log_prob).exp()
+        answer = algorithm.policy(stack_rows(rows, items.observation_index))
+    ratio = (log_prob_entropy(answer, items.action)[0].detach() - items.log_prob).exp()
     assert float((ratio - 1).abs().max()) < 1e-5 and float(metrics["ratio_first"]) < 1e-5
     assert float(measured["kl"]) == pytest.approx(0, abs=1e-6) and float(measured["clip_fraction"]) == 0
     other = made(spec, seed=2)
