@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tomllib
 from pathlib import Path
 
-import msgspec
-
-from actors.actor import Actor, ActorSettings, describe
-from actors.config import ActorsConfig
+from actors.actor import Actor, describe
 from actors.envs.errors import EnvError
-from actors.envs.make import read_env, without_foreign_options
-from learner.algorithms.base import read_algorithm
+from actors.settings import read_settings
 from learner.devices.errors import DeviceError
 from replay.client import ReplayRefused
-from transport.experience import SpecError, read_spec
+from transport.experience import SpecError
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
 from transport.names import UnknownName
 from transport.run_dir import RunDir
-
-
-def read_settings(run_dir: RunDir, index: int, other_env: str = "") -> ActorSettings:
-    """What actor `index` needs of a run's files; `other_env` (JSON) lies over the run's env section. Raises SpecError,
-    UnknownName."""
-    document = tomllib.loads(run_dir.config.read_text())
-    env = document["env"] if "format" in document else without_foreign_options(document["env"])
-    return ActorSettings(
-        index,
-        document.get("seed", 0),
-        read_env(env | json.loads(other_env or "{}")),
-        read_algorithm(document["algorithm"]),
-        msgspec.convert(document["actors"], ActorsConfig),
-        read_spec(run_dir.spec.read_bytes()),
-    )
 
 
 def main() -> int:

@@ -65,3 +65,13 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     episodes: Annotated[int, Meta(ge=1, description="episodes of a round, all with the same weights")] = 20
     max_episode_steps: Annotated[int, Meta(ge=1, description="an episode that lasts longer is cut there")] = 27_000
     core_share: Annotated[float, Meta(gt=0, le=1, description="share of one core that the evaluator takes at most")] = 0.15
+
+
+class ActorProcess(Struct, frozen=True, forbid_unknown_fields=True):
+    """settings/actor-I.json, and settings/evaluator.json. `env` and `algorithm` are their tables of config.toml."""
+
+    seed: int
+    env: dict[str, Any]
+    algorithm: dict[str, Any]
+    actors: ActorsConfig = ActorsConfig()
+    evaluator: EvaluatorConfig = EvaluatorConfig()

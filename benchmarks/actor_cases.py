@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from actors.__main__ import read_settings
 from actors.actor import Actor, ActorSettings
 from actors.agent import Agent
 from actors.config import EnvConfig
 from actors.envs.base import Simulators
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import VectorEnv
+from actors.settings import read_settings
 from benchmarks.phases import Stopwatch, instrument
 from learner.algorithms.base import make_algorithm
 from learner.inference.module import infer_by

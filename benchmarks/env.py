@@ -31,6 +31,7 @@ from actors.envs.spec import experience_spec
 from benchmarks import actor_cases
 from benchmarks.processes import end, rate, records, start, wait_until
 from benchmarks.report import Report
+from deploy import settings
 from deploy.config import options
 from deploy.config.algorithm import needs
 from deploy.config.errors import ConfigError
@@ -150,6 +151,7 @@ class Bench:
         run.create()
         run.config.write_bytes(write_config(self.config))
         run.spec.write_bytes(write_spec(self.spec))
+        settings.write(run, self.config)
         return run
 
 

@@ -32,6 +32,7 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from benchmarks.processes import end, rate, records, start
 from benchmarks.report import Report
+from deploy import settings as files
 from deploy.config.algorithm import needs
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, merge, write_config
@@ -110,6 +111,7 @@ class Bench:
         env = make_env(config.env)
         spec = experience_spec(env, config.env, config.replay.codec, needs(config))
         run.spec.write_bytes(write_spec(spec))
+        files.write(run, config)
         return run
 
     def measure(self, case: Case, seconds: float) -> Measured:

@@ -17,6 +17,7 @@ import tomli_w
 
 from benchmarks.recording import Recording, load_frames, vectors
 from benchmarks.replay_roles import READY_SECONDS, SLOTS, Task, save_circle
+from benchmarks.settings import write_settings
 from deploy.children import child_environment
 from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
@@ -119,6 +120,7 @@ class Wire:
             keys.make(self.run_dir.key_folder, (*keys.ALWAYS, *keys.actor_names(KEYED_WRITERS)), new_pair)
         self.run_dir.config.write_text(tomli_w.dumps(document))
         self.run_dir.spec.write_bytes(write_spec(spec))
+        write_settings(self.run_dir, document)
 
     def __enter__(self) -> Wire:
         self.serve()

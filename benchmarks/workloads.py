@@ -8,6 +8,7 @@ import msgspec
 import tomli_w
 from msgspec import Struct
 
+from benchmarks.settings import write_settings
 from benchmarks.wire import Kind, make_spec
 from learner.algorithms.base import Needs, join
 from learner.algorithms.dqn.algorithm import Dqn
@@ -109,6 +110,7 @@ class Setting(Struct, frozen=True):
         }
         run_dir.config.write_text(tomli_w.dumps(document))
         run_dir.spec.write_bytes(write_spec(workload.spec()))
+        write_settings(run_dir, document)
 
 
 def warm_up_updates(device: str) -> int:

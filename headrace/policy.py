@@ -12,7 +12,6 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from actors.__main__ import read_settings
 from actors.agent import Agent
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
@@ -20,6 +19,7 @@ from actors.envs.make import make_env, read_env, without_foreign_options
 from actors.envs.spaces import read_space
 from actors.envs.spec import flatten_observation, leaves, to_env_action
 from actors.evaluation.evaluate import load_policy
+from actors.settings import read_settings
 from headrace.errors import ConfigurationError, one_line, raises_one_line
 from headrace.names import run_folder
 from learner.weights.export import load as load_exported
@@ -127,7 +127,12 @@ def _load_file(path: Path) -> Policy:
 
 
 def _load_run(run_dir: RunDir, best: bool) -> Policy:
-    settings = read_settings(run_dir, 0)
+    if not run_dir.settings("evaluator").is_file():  # the run is of an older version
+        from deploy import settings as files
+        from deploy.config.layers import load_run_config
+
+        files.write(run_dir, load_run_config(run_dir.config))
+    settings = read_settings(run_dir)
     acting, metadata = load_policy(run_dir, settings, best)
     spaces = run_dir.spaces.read_text() if run_dir.spaces.is_file() else ""
     return _policy(settings.spec, acting, metadata | {"run": run_dir.name}, spaces, settings.env)

@@ -3,9 +3,8 @@ reads this too."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -14,7 +13,6 @@ from learner.algorithms.base import read_algorithm
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.config import SacConfig
-from replay.config import ReplayConfig
 from transport.experience import ExperienceSpec, read_spec
 from transport.names import Named
 from transport.run_dir import RunDir
@@ -73,6 +71,16 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return self.processes * self.batch_items(spec) * self.slots(spec)
 
 
+class LearnerProcess(Struct, frozen=True, forbid_unknown_fields=True):
+    """settings/learner.json. `algorithm` is its table of config.toml: the name beside the options."""
+
+    seed: int
+    env_id: str
+    algorithm: dict[str, Any]
+    learner: LearnerConfig
+    max_policy_lag: int = 1  # of rollouts, in versions
+
+
 @dataclass(frozen=True)
 class LearnerSettings:
     """What the learner needs of a run's files. `max_policy_lag`: of rollouts, in versions."""
@@ -87,12 +95,6 @@ class LearnerSettings:
 
 def read_settings(run_dir: RunDir) -> LearnerSettings:
     """Raises ValueError (SpecError, UnknownName too), OSError."""
-    document = tomllib.loads(run_dir.config.read_text())
-    return LearnerSettings(
-        document.get("seed", 0),
-        document["env"]["id"],
-        read_algorithm(document["algorithm"]),
-        msgspec.convert(document["learner"], LearnerConfig),
-        read_spec(run_dir.spec.read_bytes()),
-        msgspec.convert(document.get("replay", {}), ReplayConfig).max_policy_lag,
-    )
+    given = msgspec.json.decode(run_dir.settings("learner").read_bytes(), type=LearnerProcess)
+    algorithm, spec = read_algorithm(given.algorithm), read_spec(run_dir.spec.read_bytes())
+    return LearnerSettings(given.seed, given.env_id, algorithm, given.learner, spec, given.max_policy_lag)

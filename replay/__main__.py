@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from pathlib import Path
 
 import msgspec
 
-from replay.config import ReplayConfig
+from replay.config import ReplayProcess
 from replay.log.journal import RestoreStopped
 from replay.server.server import ReplayServer
 from transport.experience import SpecError, read_spec
@@ -50,8 +49,8 @@ def main() -> int:
     parser.add_argument("run_dir", type=Path)
     run_dir = RunDir(parser.parse_args().run_dir)
     share_heap()
-    document = tomllib.loads(run_dir.config.read_text())
-    config = msgspec.convert(document["replay"], ReplayConfig)
+    settings = msgspec.json.decode(run_dir.settings("replay").read_bytes(), type=ReplayProcess)
+    config = settings.replay
     try:
         spec = read_spec(run_dir.spec.read_bytes())
         life = Lifetime("replay", run_dir, describe)
@@ -62,11 +61,7 @@ def main() -> int:
             return life.stopping
 
         folder = run_dir.segments if config.durable else None
-        seed = document.get("seed", 0)
-        learner = document.get("learner", {})
-        size = learner.get("batch_size", 0) * learner.get("processes", 1)
-        size = size if spec.unit == "transitions" else size // spec.chunk_length
-        leased = size * (1 if spec.unit == "rollouts" else learner.get("prefetch", 0) + 1)
+        seed, leased = settings.seed, settings.leased
         server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, interrupted, leased, life.keys)
     except RestoreStopped:
         life.close()

@@ -44,3 +44,11 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     fsync_seconds: Annotated[float, Meta(gt=0, description="a power cut loses at most about this much of them")] = 5.0
     state_seconds: Annotated[float, Meta(gt=0, description="time between saves of priorities and counters")] = 30.0
     codec: Annotated[Literal["none", "lz4", "zstd"], Meta(description="compression of image columns on the wire")] = "lz4"
+
+
+class ReplayProcess(Struct, frozen=True, forbid_unknown_fields=True):
+    """settings/replay.json."""
+
+    seed: int
+    replay: ReplayConfig
+    leased: int = 0  # transitions, or whole chunks, that may lie in the learner's shared memory at once

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
-from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Record, Shares
+from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
 from transport.sockets.client import Client
 from transport.sockets.keys import KeysError
@@ -112,7 +112,7 @@ class Lifetime:
             sys.exit(REFUSED)
         self.incarnation = new_incarnation()
         run_dir.metrics(name).parent.mkdir(parents=True, exist_ok=True)  # an actor on another machine has a folder of its own
-        self.metrics = Metrics(run_dir.metrics(name), *run_dir.metrics_limits(FILE_BYTES, FILES_KEPT))
+        self.metrics = Metrics(run_dir.metrics(name), run_dir.transport.metrics_bytes, run_dir.transport.files_kept)
         self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
         self.assignment: Assignment | None = None  # the supervisor's newest, for actors
         self.drain_seconds = DRAIN_SECONDS  # once stopping, for actors; may change while they drain

@@ -11,11 +11,12 @@ import stat
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
+
+import msgspec
 
 from transport.sockets.keys import Keys
 
@@ -97,6 +98,15 @@ def is_free(host: str, port: int) -> bool:
 def in_url(host: str) -> str:
     """An address or name as it stands before a colon and a port: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """settings/transport.json: how the processes of a run reach one another, and how large their files of metrics become."""
+
+    bind: str = ""  # address that servers listen on over TCP; empty: private sockets of this user
+    advertise: str = ""  # name or address that clients connect to; empty: that of `bind`, for a wildcard the host's name
+    metrics_bytes: int = 20_000_000  # a file of metrics is set aside at this size
+    files_kept: int = 1  # set aside, of each kind
 
 
 class RunDir:
@@ -199,17 +209,17 @@ class RunDir:
         """What a process measured, one JSON object per line."""
         return self.path / "metrics" / f"{process}.jsonl"
 
-    def metrics_limits(self, limit_bytes: int, kept: int) -> tuple[int, int]:
-        """deploy.metrics_bytes and deploy.files_kept of the configuration; what is given here where it does not say."""
-        deploy = self._deploy()
-        return deploy.get("metrics_bytes", limit_bytes), deploy.get("files_kept", kept)
+    def settings(self, process: str) -> Path:
+        """What a process is given, resolved and typed; of `transport`, what all are given."""
+        return self.path / "settings" / f"{process}.json"
 
-    def _deploy(self) -> dict[str, Any]:
-        """The [deploy] table of the configuration, as far as there is one."""
+    @property
+    def transport(self) -> TransportSettings:
+        """Those of all processes; the defaults where none have been written. Raises msgspec.ValidationError."""
         try:
-            return dict(tomllib.loads(self.config.read_text(encoding="utf-8")).get("deploy", {}))
-        except (OSError, tomllib.TOMLDecodeError):
-            return {}
+            return msgspec.json.decode(self.settings("transport").read_bytes(), type=TransportSettings)
+        except FileNotFoundError:
+            return TransportSettings()
 
     @property
     def key_folder(self) -> Path:
@@ -217,12 +227,12 @@ class RunDir:
         return self.path / "keys"
 
     def keys(self, name: str) -> Keys | None:
-        """Those of the process `name`, where the run has keys and listens on TCP as deploy.bind says. Raises KeysError."""
-        return Keys(self.key_folder, name) if self._deploy().get("bind") and self.key_folder.exists() else None
+        """Those of the process `name`, where the run has keys and listens on TCP. Raises KeysError."""
+        return Keys(self.key_folder, name) if self.transport.bind and self.key_folder.exists() else None
 
     def create(self) -> None:
         """Makes the folders of a run."""
-        for folder in ("logs", "metrics", "checkpoints", "endpoints", "replay"):
+        for folder in ("logs", "metrics", "checkpoints", "endpoints", "replay", "settings"):
             (self.path / folder).mkdir(parents=True, exist_ok=True)
 
     @property
@@ -234,12 +244,12 @@ class RunDir:
         return Path(base) / f"headrace-{user}-{token}"
 
     def bind_address(self, role: str) -> str:
-        """Where the server of `role` binds: TCP as deploy.bind says; without it ipc in a private folder, or a loopback port where
+        """Where the server of `role` binds: TCP where an address is given; else ipc in a private folder, or a loopback port where
         there is no ipc.
 
-        After a restart the address is the one of the life before; that of deploy.bind also when the run is resumed.
+        After a restart the address is the one of the life before; that over TCP also when the run is resumed.
         """
-        if host := self._deploy().get("bind"):
+        if host := self.transport.bind:
             return f"tcp://{in_url(host)}:{self._port(role, host)}"
         if sys.platform == "win32" or len(str(self.sockets)) > MAX_SOCKET_PATH - len(role):
             previous = self.endpoint(role)
@@ -271,11 +281,11 @@ class RunDir:
 
     def write_endpoint(self, role: str, address: str) -> None:
         """Says where the server of `role` listens, in words for its clients. Called after it is bound to `address`."""
-        deploy, folder = self._deploy(), self.path / "endpoints"
-        if host := deploy.get("bind"):
+        transport, folder = self.transport, self.path / "endpoints"
+        if host := transport.bind:
             port = address.rpartition(":")[2]
             write_atomically(folder / f"{role}.port", port.encode())
-            if named := deploy.get("advertise") or (socket.gethostname() if is_wildcard(host) else ""):
+            if named := transport.advertise or (socket.gethostname() if is_wildcard(host) else ""):
                 address = f"tcp://{in_url(named)}:{port}"
         text = json.dumps({"role": role, "address": address, "pid": os.getpid()})
         write_atomically(folder / f"{role}.json", text.encode())

@@ -11,12 +11,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from actors.__main__ import read_settings
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, amount, load_policy, play, read_evaluator
+from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.names import UnknownName
@@ -121,7 +121,7 @@ def rate(env: gymnasium.Env, frames_per_step: int) -> float:
 def run(options: argparse.Namespace) -> list[Episode]:
     """Plays. Raises EnvError, CheckpointError, SpecError, OSError."""
     run_dir = RunDir(options.run_dir)
-    settings = read_settings(run_dir, 0, options.env)
+    settings = read_settings(run_dir, None, options.env)
     policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
     recorder = None
     if options.video is not None:

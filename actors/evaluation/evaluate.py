@@ -11,23 +11,20 @@ import json
 import math
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from actors.__main__ import read_settings
 from actors.actor import ActorSettings
 from actors.agent import Agent
-from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import env_section, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
+from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.errors import DeviceError
 from learner.inference.open import open_inference, run_description
@@ -45,11 +42,6 @@ def environments(settings: ActorSettings, count: int, most_steps: int, seed_offs
     """`count` environments to evaluate in, whose episodes are cut after `most_steps`. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
     return VectorEnv(settings.env, settings.spec, count, seeds, evaluation=True, most_steps=most_steps)
-
-
-def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
-    """The run's evaluator section."""
-    return msgspec.convert(tomllib.loads(run_dir.config.read_text()).get("evaluator", {}), EvaluatorConfig)
 
 
 def play(
@@ -224,7 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     run_dir = RunDir(options.run_dir)
     try:
-        settings = read_settings(run_dir, 0, options.env)
+        settings = read_settings(run_dir, None, options.env)
         if options.env:
             check_same(settings)
         if options.random:  # acts in the same environments from the same seeds

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from actors.__main__ import read_settings
 from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.vector import Episode
-from actors.evaluation.evaluate import SEED_OFFSET, environments, play, read_evaluator, summarise
+from actors.evaluation.evaluate import SEED_OFFSET, environments, play, summarise
+from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference, run_description
 from learner.weights import checkpoint
@@ -196,7 +196,7 @@ def main() -> int:
     run_dir = RunDir(Path(sys.argv[1]))
     step_back()
     try:
-        settings = read_settings(run_dir, index=0)
+        settings = read_settings(run_dir)
         config = read_evaluator(run_dir)
         life = Lifetime(NAME, run_dir, silent)
         Evaluator(settings, config, run_dir, life).run()

@@ -8,7 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
-from deploy import runs
+from deploy import runs, settings
 from deploy.config.errors import ConfigError
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
@@ -106,10 +106,12 @@ def _export(run: RunDir, name: str, target: str) -> int:
         raise Refused(f"run {run.name} has no keys; make them with `headrace keys {run.name}`")
     keys.make(run.key_folder, (name,), new_pair)
     keys.export(run.key_folder, name, folder.key_folder)
-    (folder.path / "endpoints").mkdir(exist_ok=True)
-    for file in (run.config, run.spec, *(run.path / "endpoints").glob("*.json")):
-        write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())
+    (folder.path / "endpoints").mkdir(parents=True, exist_ok=True)
     number = name.removeprefix("actor-")
+    settings.write_acting(folder, load_run_config(run.config), name)
+    described = [run.policy] if run.policy.is_file() else []
+    for file in (run.spec, *described, *(run.path / "endpoints").glob("*.json")):
+        write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())
     print(f"{folder.path} is all that {name} needs: copy it there and start `python -m actors FOLDER --actor {number}`")
     if run.endpoint("replay") is None:
         print(f"run {run.name} is not up: export again once it is, so that the folder says where its servers listen")

@@ -7,12 +7,13 @@ import json
 import subprocess
 
 from actors.envs.make import env_section
-from deploy import runs
+from deploy import runs, settings
 from deploy.children import ROOT, check_actor_python, child_environment, python_command
 from deploy.config import options
 from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
+from deploy.config.run import RunConfig
 from transport.names import nearest
 from transport.run_dir import RunDir
 
@@ -75,6 +76,7 @@ def demo(parsed: argparse.Namespace) -> int:
 def export(parsed: argparse.Namespace) -> int:
     """Forwards to the export, in a process of its own."""
     run = _with_weights(parsed)
+    _settled(run)
     return _child("learner.weights.export", str(run.path), str(parsed.out), *(["--best"] if parsed.best else []))
 
 
@@ -89,10 +91,19 @@ def bench(parsed: argparse.Namespace) -> int:
 
 
 def _actor_python(run: RunDir) -> str:
-    """The interpreter that can make the run's environment. Raises ConfigError where it is there no more."""
-    python = load_run_config(run.config).deploy.actor_python
+    """Writes what the child reads, and gives the interpreter that can make the run's environment. Raises ConfigError."""
+    config = _settled(run)
+    python = config.deploy.actor_python
     check_actor_python(python)
     return python
+
+
+def _settled(run: RunDir) -> RunConfig:
+    """The run's configuration. Writes the settings of its processes anew where it is down: it may be of an older version."""
+    config = load_run_config(run.config)
+    if not runs.is_up(run):
+        settings.write(run, config)
+    return config
 
 
 def _child(module: str, *arguments: str, python: str = "") -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from actors.config import run_seed
-from deploy import runs
+from deploy import runs, settings
 from deploy.children import python_command, start_in_background
 from deploy.cli import access
 from deploy.config.algorithm import takes_rollouts
@@ -59,6 +59,7 @@ class Service:
         self._assignments = Assignments(config.actors.count, config.actors.envs_per_actor, int(next_seed), self._curriculum.level)
         run.create()
         run.remove_sockets()
+        settings.write(run, config)
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
         self._control = Control(run, self)
         self._place: Place = place or LocalPlace(self.log.line, config.actors.memory_bytes)
@@ -171,6 +172,7 @@ class Service:
             self.say(f"could not write {self._run.config.name} ({error.strerror}): a resume will have {before} actors")
         if self._control.has_keys:
             access.make_missing(self._run, actors)
+        settings.write(self._run, self._config)
         self._assignments.renew(actors)
         self.supervisor.replan(self._plan(self._config, self._run.path))
         for name in self._control.names:

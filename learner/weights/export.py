@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from transport.run_dir import RunDir
 def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
     """Writes `out` and gives its metadata. Raises CheckpointError, SpecError, OSError."""
     weights, metadata = read(run_dir.best if best else run_dir.latest)
-    config = tomllib.loads(run_dir.config.read_text())
+    config = json.loads(run_dir.settings("export").read_bytes())
     spec = read_spec(run_dir.spec.read_bytes())
     if metadata.get("spec_digest") != spec.digest:
         raise CheckpointError(f"run {run_dir.name}: the weights were made for another experience spec than spec.json describes")

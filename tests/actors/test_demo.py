@@ -16,6 +16,7 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.demo import Film, main
+from benchmarks.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint
@@ -56,6 +57,7 @@ def make_run(path: Path, env_id: str) -> RunDir:
     sections = {"env": env_section(env), "algorithm": algorithm, "actors": ActorsConfig()}
     run.config.write_text(tomli_w.dumps({"seed": 1} | msgspec.to_builtins(sections)))
     run.spec.write_bytes(write_spec(spec))
+    write_settings(run, {"seed": 1} | msgspec.to_builtins(sections))
     metadata = {"policy_version": "3", "spec_digest": spec.digest}
     checkpoint.write(run.latest, dict(q_network(spec, algorithm).state_dict()), metadata)
     return run

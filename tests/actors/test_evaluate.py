@@ -22,6 +22,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
 from actors.evaluation import evaluate
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
+from benchmarks.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.networks.base import PolicyModule
@@ -103,6 +104,7 @@ def run_dir(tmp_path: Path) -> RunDir:
     sections = {"env": env_section(settings.env), "algorithm": ALGORITHM, "actors": settings.actors}
     run.config.write_text(tomli_w.dumps({"seed": 1} | msgspec.to_builtins(sections)))
     run.spec.write_bytes(write_spec(settings.spec))
+    write_settings(run, {"seed": 1} | msgspec.to_builtins(sections))
     return run
 
 
@@ -221,5 +223,6 @@ def test_what_cannot_be_evaluated_is_one_line_and_status_2(run_dir: RunDir, caps
     checkpoint.write(run_dir.latest, other.state_dict(), {"policy_version": "1"})
     assert "weights of another network" in refused()
     write_weights(run_dir)
-    run_dir.config.write_text(run_dir.config.read_text().replace(":Balance", ":Ballance"))
+    path = run_dir.settings("evaluator")
+    path.write_text(path.read_text().replace(":Balance", ":Ballance"))
     assert "has no Ballance" in refused()

@@ -10,6 +10,7 @@ import pytest
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.evaluate import main
+from deploy import settings
 from deploy.config.algorithm import needs
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
@@ -28,6 +29,7 @@ def run_dir(tmp_path: Path) -> RunDir:
     run.config.write_bytes(write_config(config))
     spec = experience_spec(make_env(config.env), config.env, "none", needs(config))
     run.spec.write_bytes(write_spec(spec))
+    settings.write(run, config)
     weights = make_algorithm(config.algorithm).policy(spec).state_dict()
     about = {"policy_version": "3", "algorithm": "ppo", "env": "robot", "spec_digest": spec.digest}
     checkpoint.write(run.latest, weights, about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,8 +82,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.mark.flow
 def test_it_follows_the_weights_reports_each_round_and_keeps_the_best(fleet: Fleet) -> None:
-    document = fleet.run_dir.config.read_text()
-    fleet.run_dir.config.write_text(document + "[evaluator]\nepisodes = 5\ncore_share = 0.2\n")
+    path = fleet.run_dir.settings("evaluator")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 0.2}}))
     fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
     wait_until(lambda: fleet.run_dir.metrics("evaluator").exists(), 60, "started")
     process = psutil.Process(fleet.processes["evaluator"].pid)

@@ -19,6 +19,7 @@ from benchmarks import robot, success
 from benchmarks.peers import saved_mlp
 from benchmarks.report import Report
 from benchmarks.robot_runs import Act, HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
+from deploy import settings
 from deploy.config.files import merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
@@ -113,6 +114,7 @@ def test_checkpoints_are_read_with_their_times_and_steps_and_act_as_their_policy
     run, spec = RunDir(tmp_path / "run"), spec_of(config)
     run.create()
     run.config.write_bytes(write_config(config))
+    settings.write(run, config)
     for epoch, seconds in ((2, 1_012.5), (4, 1_020.0)):
         network = make_algorithm(config.algorithm).policy(spec)
         with torch.no_grad():

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from actors.config import ActorsConfig, EnvConfig
+from deploy import settings
 from deploy.children import child_environment
 from deploy.config.deploy import DeployConfig
 from deploy.config.files import write_config
@@ -51,6 +52,7 @@ class Crew(Run):
         )
         self.run_dir.config.write_bytes(write_config(config))
         self.run_dir.spec.write_bytes(write_spec(SPEC))
+        settings.write(self.run_dir, config)
 
     def start(self) -> None:
         """The supervisor, another one when there was one: tests kill it."""

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from benchmarks.settings import write_settings
 from replay.config import ReplayConfig
 from replay.server.server import ReplayServer
 from tests.chaos.checker import Verdict, check
@@ -133,6 +134,7 @@ class ReplayProcess:
         self.run_dir.create()
         self.run_dir.config.write_text(tomli_w.dumps({"replay": msgspec.to_builtins(config)}))
         self.run_dir.spec.write_bytes(write_spec(spec))
+        write_settings(self.run_dir, {"replay": msgspec.to_builtins(config)})
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ReplayProcess:

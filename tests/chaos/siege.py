@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import tomli_w
 
+from benchmarks.settings import write_settings
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
@@ -94,6 +95,7 @@ class Siege:
         document = {"seed": 0, "replay": msgspec.to_builtins(config)}
         self.run_dir.config.write_text(tomli_w.dumps(document))
         self.run_dir.spec.write_bytes(write_spec(SPEC))
+        write_settings(self.run_dir, document)
         self._command = [sys.executable, "-m", "tests.chaos.besieged", str(path), scheme, str(descriptors)]
         self._honest: list[Honest] = []
 

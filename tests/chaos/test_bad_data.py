@@ -22,6 +22,7 @@ import torch
 from actors.config import EnvConfig
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from benchmarks.settings import write_settings
 from deploy.cli import main as cli
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
@@ -310,6 +311,7 @@ def test_all_processes_of_a_learner_go_back_together(row: Row, bench: Bench, tmp
     document = tomllib.loads(bench.run_dir.config.read_text())
     document["learner"] |= {"rollback_after": AFTER, "processes": 2}
     bench.run_dir.config.write_text(tomli_w.dumps(document))
+    write_settings(bench.run_dir, document)
     command = [sys.executable, "-m", breaking_learner.__name__, str(bench.run_dir.path), "31", str(30 + AFTER)]
     shared = os.environ | {
         STORE_VARIABLE: str(tmp_path / "store"),

@@ -12,6 +12,7 @@ import torch
 
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
+from deploy import settings
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
 from learner.algorithms.base import join, make_algorithm
@@ -44,6 +45,7 @@ class PpoFleet(Fleet):
         self.run_dir = RunDir(path)
         self.run_dir.create()
         self.run_dir.config.write_bytes(write_config(self.config))
+        settings.write(self.run_dir, self.config)
         algorithm = self.config.algorithm.options
         assert isinstance(algorithm, PpoConfig)
         given = experience_spec(make_env(self.config.env), self.config.env, "lz4")

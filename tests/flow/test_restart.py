@@ -13,6 +13,7 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
+from benchmarks.settings import write_settings
 from learner.config import LearnerConfig
 from replay.client import ExperienceWriter
 from replay.config import ReplayConfig
@@ -150,6 +151,7 @@ def test_a_learner_killed_goes_on_from_its_newest_sound_checkpoint(tmp_path: Pat
     document = tomllib.loads(fleet.run_dir.config.read_text())
     document["learner"] |= {"batch_size": 8, "updates_per_epoch": 5, "publish_epochs": 1, "checkpoint_epochs": 2}
     fleet.run_dir.config.write_text(tomli_w.dumps(document))
+    write_settings(fleet.run_dir, document)
     fleet.start_replay()
     wait_until(lambda: fleet.run_dir.endpoint("replay") is not None, 30, "replay bound")
     with feeding(fleet) as send:

@@ -16,6 +16,7 @@ from torch.nn import Linear, Sequential
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
+from benchmarks.settings import write_settings
 from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
@@ -60,6 +61,7 @@ class Fleet:
         given = experience_spec(make_env(env), env, replay.codec)
         self.spec = join(given, msgspec.structs.replace(Dqn(self.algorithm).needs(given), unit=unit))
         self.run_dir.spec.write_bytes(write_spec(self.spec))
+        write_settings(self.run_dir, document)
         self.network = q_network(self.spec, self.algorithm)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.version = -1

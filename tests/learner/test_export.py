@@ -10,6 +10,7 @@ import pytest
 import tomli_w
 import torch
 
+from benchmarks.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint
@@ -28,6 +29,7 @@ def run(tmp_path: Path) -> RunDir:
     made.create()
     made.config.write_text(tomli_w.dumps({"seed": 1, "env": {"id": "toy"}, "algorithm": msgspec.to_builtins(ALGORITHM)}))
     made.spec.write_bytes(write_spec(SPEC))
+    write_settings(made, {"seed": 1, "env": {"id": "toy"}, "algorithm": msgspec.to_builtins(ALGORITHM)})
     network = q_network(SPEC, ALGORITHM)
     for path, version in ((made.latest, "9"), (made.best, "5")):
         metadata = {"spec_digest": SPEC.digest, "policy_version": version, "env": "toy", "algorithm": "dqn"}

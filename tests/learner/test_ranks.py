@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 import torch
 
+from benchmarks.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import Capabilities, DeviceError
@@ -77,6 +78,7 @@ def test_what_no_process_can_do_is_said_once_and_ends_them_all(tmp_path: Path) -
     learner = msgspec.to_builtins(LearnerConfig(processes=2, device="cpu", batch_size=10, accumulation=3))
     sections = {"algorithm": msgspec.to_builtins(DqnConfig(hidden=8)), "learner": learner}
     run_dir.config.write_text(tomli_w.dumps({"env": {"id": "toy"}} | sections))
+    write_settings(run_dir, {"env": {"id": "toy"}} | sections)
     run_dir.spec.write_bytes(msgspec.json.encode(make_spec(vector(), n_step=3)))
     command = [sys.executable, "-m", "learner", str(run_dir.path)]
     child = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)

@@ -16,6 +16,7 @@ import pytest
 import tomli_w
 import torch
 
+from benchmarks.settings import write_settings
 from learner import __main__ as command
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -235,6 +236,7 @@ def write_run(run_dir: RunDir, spec: Any) -> None:
     sections = {"algorithm": ALGORITHM.flat(), "learner": msgspec.to_builtins(CONFIG)}
     run_dir.config.write_text(tomli_w.dumps({"seed": 1, "env": {"id": "toy"}} | sections))
     run_dir.spec.write_bytes(write_spec(spec))
+    write_settings(run_dir, {"seed": 1, "env": {"id": "toy"}} | sections)
 
 
 @pytest.mark.parametrize("broken", ["other-spec", "truncated"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -207,8 +208,7 @@ def test_an_address_that_others_reach_is_never_bound_without_keys(address: str) 
 def make_run(tmp_path: Path, **deploy: str) -> RunDir:
     run_dir = RunDir(tmp_path / "run")
     run_dir.create()
-    table = "\n".join(f'{key} = "{value}"' for key, value in deploy.items())
-    run_dir.config.write_text(f"[deploy]\n{table}\n")
+    run_dir.settings("transport").write_text(json.dumps(deploy))
     return run_dir
 
 

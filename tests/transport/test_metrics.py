@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from transport import metrics as module
-from transport.metrics import Metrics, Shares
+from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Shares
 from transport.run_dir import RunDir
 
 
@@ -98,10 +98,11 @@ def test_the_file_is_set_aside_when_it_has_grown(tmp_path: Path) -> None:
 
 def test_as_many_older_files_are_kept_as_the_configuration_says(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    assert run.metrics_limits(7, 1) == (7, 1)
-    run.config.write_text("[deploy]\nmetrics_bytes = 2_000\nfiles_kept = 3\n")
+    assert run.transport.metrics_bytes == FILE_BYTES and run.transport.files_kept == FILES_KEPT
+    run.settings("transport").parent.mkdir()
+    run.settings("transport").write_text('{"metrics_bytes": 2000, "files_kept": 3}')
     path = tmp_path / "actor-0.jsonl"
-    metrics = Metrics(path, *run.metrics_limits(7, 1))
+    metrics = Metrics(path, run.transport.metrics_bytes, run.transport.files_kept)
     for number in range(400):
         metrics.gauge("number", number)
         metrics.record()

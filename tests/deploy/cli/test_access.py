@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import runs
+from deploy import runs, settings
 from deploy.cli import access
 from deploy.cli import main as cli
 from deploy.config.deploy import DeployConfig
@@ -33,7 +33,9 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
 def make_run(bind: str = "127.0.0.1") -> RunDir:
     run = RunDir(Path("runs/night"))
     run.create()
-    run.config.write_bytes(write_config(RunConfig(deploy=DeployConfig(bind=bind))))
+    config = RunConfig(deploy=DeployConfig(bind=bind))
+    run.config.write_bytes(write_config(config))
+    settings.write_acting(run, config, "actor-0")
     run.spec.write_text("{}")
     return run
 
@@ -93,7 +95,8 @@ def test_what_is_exported_is_all_that_an_actor_needs_and_no_more(capsys: pytest.
     run.write_endpoint("replay", "tcp://127.0.0.1:4567")
     said(capsys, "keys", "night", "--export", "actor-7", "worker")
     files = {str(file.relative_to("worker")) for file in Path("worker").rglob("*") if file.is_file()}
-    assert files == {"config.toml", "spec.json", "endpoints/replay.json", "keys/actor-7.secret", "keys/public"}
+    given = {"settings/actor-7.json", "settings/transport.json"}
+    assert files == {"spec.json", "endpoints/replay.json", "keys/actor-7.secret", "keys/public"} | given
     assert RunDir(Path("worker")).keys("actor-7") is not None and run.keys("actor-7") is not None
 
 

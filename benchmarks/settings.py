@@ -1,0 +1,21 @@
+"""The settings files of a run that is made of parts, without `headrace up`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from actors.envs.make import read_env
+from deploy import settings
+from deploy.config.run import RunConfig
+from learner.algorithms.base import read_algorithm
+from transport.run_dir import RunDir
+
+
+def write_settings(run_dir: RunDir, document: dict[str, Any]) -> None:
+    """Writes settings/ from tables as in config.toml; what they leave out has its default. Sections may contradict each other."""
+    kinds = {field.name: field.type for field in msgspec.structs.fields(RunConfig) if field.name not in ("algorithm", "env")}
+    given = {name: msgspec.convert(value, kinds[name]) for name, value in document.items() if name in kinds}
+    algorithm = read_algorithm(document.get("algorithm", {}))
+    settings.write(run_dir, RunConfig(**given, env=read_env(document.get("env", {})), algorithm=algorithm))

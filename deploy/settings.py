@@ -1,0 +1,42 @@
+"""Writes what each process of a run is given: `settings/PROCESS.json`, resolved and typed, and `settings/transport.json` for all.
+
+A process reads its own file and nobody else's; config.toml is for people and for `headrace`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from actors.config import ActorProcess
+from deploy.config.files import Tree, as_tree
+from deploy.config.run import RunConfig
+from learner.config import LearnerProcess
+from replay.config import ReplayProcess
+from transport.experience import read_spec
+from transport.run_dir import RunDir, TransportSettings, write_atomically
+
+
+def write(run: RunDir, config: RunConfig) -> None:
+    """Writes the files of all processes that are configured. Raises OSError."""
+    tree = as_tree(config)
+    leased = config.learner.leased(read_spec(run.spec.read_bytes())) if run.spec.is_file() else 0
+    learner = LearnerProcess(config.seed, config.env.id, tree["algorithm"], config.learner, config.replay.max_policy_lag)
+    _write(run, "replay", ReplayProcess(config.seed, config.replay, leased))
+    _write(run, "learner", learner)
+    _write(run, "export", tree)  # a file that is exported has the whole configuration inside
+    for name in ("evaluator", *(f"actor-{number}" for number in range(config.actors.count))):
+        write_acting(run, config, name)
+
+
+def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
+    """Writes the files of one process that acts, with all that it is given. Raises OSError."""
+    tree, deploy = as_tree(config), config.deploy
+    _write(run, "transport", TransportSettings(deploy.bind, deploy.advertise, deploy.metrics_bytes, deploy.files_kept))
+    _write(run, name, ActorProcess(config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator))
+
+
+def _write(run: RunDir, name: str, settings: Struct | Tree) -> None:
+    path = run.settings(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, msgspec.json.encode(settings))
