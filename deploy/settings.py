@@ -5,6 +5,10 @@ A process reads its own file and nobody else's; config.toml is for people and fo
 
 from __future__ import annotations
 
+import math
+import sys
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -39,4 +43,11 @@ def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
 def _write(run: RunDir, name: str, settings: Struct | Tree) -> None:
     path = run.settings(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, msgspec.json.encode(settings))
+    write_atomically(path, msgspec.json.encode(_finite(msgspec.to_builtins(settings))))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity, which a limit in TOML may be: the largest number takes its place."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return math.copysign(sys.float_info.max, value) if isinstance(value, float) and math.isinf(value) else value
