@@ -37,11 +37,6 @@ def test_each_process_gets_what_is_configured_in_a_file_of_its_own(tmp_path: Pat
         acting = msgspec.json.decode(run.settings(name).read_bytes(), type=ActorProcess)
         assert (acting.seed, acting.env["id"]) == (7, "CartPole-v1")
         assert (acting.actors, acting.evaluator) == (config.actors, config.evaluator)
-            7,
-            "CartPole-v1",
-            config.actors,
-            config.evaluator,
-        )
 
 
 def test_a_run_without_settings_has_the_defaults_of_transport(tmp_path: Path) -> None:
