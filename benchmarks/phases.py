@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.actor import Actor
-from actors.envs.simulators import EnvsInTurn
+from actors.envs.vector import EnvsInTurn
 
 PHASES = ("simulator", "wrappers", "forward", "chunker and priorities", "pack and send", "other")
 

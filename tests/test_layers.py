@@ -29,9 +29,9 @@ OWNERS = {
     "gym": ("actors/envs/mario/console.py",),
     "stable_retro": ("actors/envs/mario/retro_console.py",),
     "ale_py": ("actors/envs/atari/env.py",),
-    "pybullet": ("actors/envs/robot/bullet.py",),
+    "pybullet": ("actors/envs/robot/backends/bullet.py",),
     "tensorboard": ("deploy/reporting/tensorboard.py",),
-    "matplotlib": ("actors/envs/drawing.py", "actors/evaluation/picture.py"),
+    "matplotlib": ("actors/drawing.py", "actors/evaluation/picture.py"),
     "imageio_ffmpeg": ("actors/evaluation/demo.py",),
     "ray": ("deploy/engines/ray.py",),
 }

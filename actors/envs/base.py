@@ -32,8 +32,8 @@ FAMILIES: dict[str, str] = {
 }
 
 # Every other id.
-REGISTERED, FACTORY = "actors.envs.gymnasium:Registered", "actors.envs.gymnasium:Factory"
-FOREIGN = "actors.envs.gymnasium:find_foreign"
+REGISTERED, FACTORY = "actors.envs.foreign.families:Registered", "actors.envs.foreign.families:Factory"
+FOREIGN = "actors.envs.foreign.families:find_foreign"
 
 ComputeReward = Callable[["np.ndarray", "np.ndarray", Any], Any]
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from actors.config import EnvConfig
 from actors.envs.base import EnvironmentFamily, Setup, builtin_name, families_with, find_family
 from actors.envs.errors import EnvError
-from actors.envs.options import given, missing
+from actors.envs.foreign.options import given, missing
 from transport.names import UnknownName, find, nearest
 
 if TYPE_CHECKING:

@@ -170,8 +170,7 @@ def child(order: Order) -> None:
 
 def _try(order: Order, enter: Any) -> Facts:
     """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
-    from actors.envs.checks import check_observation, check_reward
-    from actors.envs.spaces import describe_space
+    from actors.envs.spaces import check_observation, check_reward, describe_space
     from actors.envs.spec import experience_spec, has_goals
 
     config = read_env(order.env)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.envs.drawing import new_figure, pixels, write_png
+from actors.drawing import new_figure, pixels, write_png
 from actors.envs.make import make_env, open_family
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv

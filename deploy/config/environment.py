@@ -12,8 +12,8 @@ from msgspec import Struct
 from actors.config import EnvConfig
 from actors.envs.base import NoOptions, builtin_name, families_with
 from actors.envs.errors import EnvError
+from actors.envs.foreign.options import Option, missing, options_type, struct_of
 from actors.envs.make import COMMON, lacks
-from actors.envs.options import Option, missing, options_type, struct_of
 from deploy.children import child_environment, python_command
 from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Tree
@@ -40,7 +40,7 @@ def options_of(given: Tree, written: bool = False) -> type[Struct]:
 
 def _asked(env_id: str, python: str) -> type[Struct]:
     try:
-        return options_type(env_id, python_command("actors.envs.options", python=python), child_environment(python))
+        return options_type(env_id, python_command("actors.envs.foreign.options", python=python), child_environment(python))
     except EnvError as error:
         raise ConfigError(str(error)) from error
 

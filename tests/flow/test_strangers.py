@@ -1,4 +1,4 @@
-"""Environments of other people through a whole run. Slow; tests/actors/test_strangers.py is the short version."""
+"""Environments of other people through a whole run. Slow; tests/actors/envs/test_strangers.py is the short version."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from actors.envs.base import EnvironmentFamily, Setup
-from actors.envs.gymnasium import made_by_gymnasium
+from actors.envs.foreign.families import made_by_gymnasium
 from transport.names import FIXED
 
 if TYPE_CHECKING:

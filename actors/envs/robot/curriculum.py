@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from actors.envs.robot.targets import TIERS
+from actors.envs.robot.arm.targets import TIERS
 
 FULL_SHARE = 0.2  # of episodes that are at the full task at every level, so that it is not forgotten
 

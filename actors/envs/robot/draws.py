@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.solver import solve
+from actors.envs.robot.arm.targets import TIERS, Targets
 from actors.envs.robot.curriculum import FULL_SHARE, Level, levels
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.solver import solve
-from actors.envs.robot.targets import TIERS, Targets
 
 AHEAD = 16  # episodes prepared at once: checking a batch costs little more than checking one
 NOISE_METRES = 0.01  # a training target is moved by up to this along each axis

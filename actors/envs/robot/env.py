@@ -15,15 +15,15 @@ from gymnasium import spaces
 
 from actors.envs.errors import EnvError
 from actors.envs.robot import rewards
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.targets import TIERS, Targets, check_reachable, load_targets, tier_of
+from actors.envs.robot.arm.urdf import OWN_URDF, read_urdf
+from actors.envs.robot.backends.kinematic import KinematicArms
+from actors.envs.robot.backends.motion import STEPS_PER_SECOND, Arms
 from actors.envs.robot.curriculum import full_task
 from actors.envs.robot.draws import Draws
-from actors.envs.robot.kinematic import KinematicArms
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.motion import STEPS_PER_SECOND, Arms
 from actors.envs.robot.picture import describe, draw_workspace
 from actors.envs.robot.reach import FLAT, GOAL, OBSERVED, ReachSimulators
-from actors.envs.robot.targets import TIERS, Targets, check_reachable, load_targets, tier_of
-from actors.envs.robot.urdf import OWN_URDF, read_urdf
 
 TOLERANCE = 0.02  # metres
 BACKENDS = ("pybullet", "kinematic")
@@ -143,7 +143,7 @@ class ReachEnv(gymnasium.Env):
     def _arms(self, count: int) -> Arms:
         if self._backend == "kinematic":
             return KinematicArms(self.kinematics, count)
-        from actors.envs.robot.bullet import BulletArms
+        from actors.envs.robot.backends.bullet import BulletArms
 
         return BulletArms(self.kinematics, count, window=self.render_mode == "human")
 

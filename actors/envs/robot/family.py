@@ -48,7 +48,7 @@ class Robot(EnvironmentFamily):
     options: RobotOptions
 
     def make(self, setup: Setup) -> gymnasium.Env:
-        from actors.envs.gymnasium import install_hint
+        from actors.envs.foreign.families import install_hint
         from actors.envs.robot.env import ReachEnv
 
         options = self.options
@@ -82,7 +82,7 @@ class Robot(EnvironmentFamily):
         return REGISTERED.get(self.env_id, variant(self.env_id))
 
     def pinned(self) -> RobotOptions:
-        from actors.envs.robot.urdf import OWN_URDF, file_digest
+        from actors.envs.robot.arm.urdf import OWN_URDF, file_digest
 
         urdf = self.options.urdf
         path = Path(urdf).resolve() if urdf else OWN_URDF

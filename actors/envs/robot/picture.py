@@ -7,9 +7,9 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from actors.envs.drawing import new_figure, pixels
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.targets import TIERS, Targets
+from actors.drawing import new_figure, pixels
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.targets import TIERS, Targets
 
 INK, FAINT, PAPER = (30, 30, 30), (205, 205, 205), (255, 255, 255)  # red, green, blue, as all here
 ARM, TARGET = (225, 160, 20), (215, 40, 40)

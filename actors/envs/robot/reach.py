@@ -16,10 +16,10 @@ import numpy as np
 
 from actors.envs.base import Outcome, Simulators
 from actors.envs.robot import rewards
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.targets import TIERS
+from actors.envs.robot.backends.motion import STEP_SECONDS, Arms
 from actors.envs.robot.draws import Draws
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.motion import STEP_SECONDS, Arms
-from actors.envs.robot.targets import TIERS
 
 SPEED_SHARE = 0.3
 HOLD = 3
@@ -30,7 +30,7 @@ OBSERVED, GOAL, FLAT = 24, 3, 36  # entries of the goal form's parts, and of the
 
 
 class ReachSimulators(Simulators):
-    """K arms behind one step, as actors/envs/simulators.py wants them."""
+    """K arms behind one step."""
 
     def __init__(
         self, kinematics: Kinematics, arms: Arms, draws: Draws, count: int, reward: str, flat: bool, max_steps: int

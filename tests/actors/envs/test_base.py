@@ -14,8 +14,8 @@ import pytest
 from actors.config import EnvConfig
 from actors.envs.base import FAMILIES, EnvironmentFamily, Setup, builtin_families, find_family, variant
 from actors.envs.errors import EnvError
+from actors.envs.foreign.options import Option, describe, options_type, struct_of
 from actors.envs.make import env_section, make_env, open_family, read_env, settle
-from actors.envs.options import Option, describe, options_type, struct_of
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from tests.extension.stranger.envs import MODULE, Corridors, Doubled, First, Line, LineOptions, Together
@@ -201,7 +201,7 @@ def test_a_description_makes_an_equal_struct(kind: type[msgspec.Struct]) -> None
 
 def test_the_options_of_anyones_module_are_described_by_another_process() -> None:
     code = (
-        "import sys; from actors.envs.options import options_type\n"
+        "import sys; from actors.envs.foreign.options import options_type\n"
         f"options = options_type('{MODULE}:Corridors')\n"
         "print(options.__struct_fields__, [name for name in sys.modules if 'stranger' in name or name == 'gymnasium'])"
     )

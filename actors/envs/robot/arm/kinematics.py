@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.envs.robot.urdf import JOINTS, Arm
+from actors.envs.robot.arm.urdf import JOINTS, Arm
 
 
 class Pose(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.motion import STEP_SECONDS, Motion
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.backends.motion import STEP_SECONDS, Motion
 from actors.envs.robot.picture import draw_arm
 
 

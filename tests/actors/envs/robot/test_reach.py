@@ -18,13 +18,13 @@ from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.robot import rewards
+from actors.envs.robot.arm.targets import TIERS
+from actors.envs.robot.backends.motion import STEP_SECONDS
 from actors.envs.robot.env import ReachEnv
-from actors.envs.robot.motion import STEP_SECONDS
 from actors.envs.robot.reach import HOLD, SPEED_SHARE, ReachSimulators
-from actors.envs.robot.targets import TIERS
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from tests.actors import arms
+from tests.actors.envs.robot import arms
 
 needs_pybullet = pytest.mark.skipif(
     find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"
@@ -41,7 +41,7 @@ def started(backend: str, count: int = 4, **options: Any) -> tuple[ReachEnv, Rea
 
 def towards(made: ReachSimulators, share: float = 1.0) -> np.ndarray:
     """Actions that lead to joints known to reach the targets, when the flange starts where it is."""
-    from actors.envs.robot.solver import solve
+    from actors.envs.robot.arm.solver import solve
 
     fastest = SPEED_SHARE * made._kinematics.arm.speed
     goal, _ = solve(made._kinematics, made._q, made.target, 50, 0.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.urdf import OWN_URDF, read_urdf
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.urdf import OWN_URDF, read_urdf
 
 LIMIT = '<limit lower="-2" upper="2.5" velocity="3" effort="50"/>'
 INERTIA = '<inertial><mass value="1"/><inertia ixx="0.01" ixy="0" ixz="0" iyy="0.01" iyz="0" izz="0.01"/></inertial>'

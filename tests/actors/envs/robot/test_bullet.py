@@ -10,7 +10,7 @@ import pytest
 
 from actors.envs.errors import EnvError
 from actors.envs.robot.env import ReachEnv
-from tests.actors import arms
+from tests.actors.envs.robot import arms
 
 pybullet = pytest.importorskip("pybullet", reason="pybullet is not installed: pip install 'headrace[robot]'")
 

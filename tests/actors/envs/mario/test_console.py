@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.actors.mario_recital import Piece
-from tests.actors.test_mario import DOWN, ONTO_THE_PIPE, TO_THE_FLAG
+from tests.actors.envs.mario.recital import Piece
+from tests.actors.envs.mario.test_env import DOWN, ONTO_THE_PIPE, TO_THE_FLAG
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 VARIABLE = "HEADRACE_OTHER_PYTHON"
 OTHER = os.environ.get(VARIABLE, "")
 
@@ -47,7 +47,7 @@ def pieces() -> list[Piece]:
 def recite(interpreter: str, folder: Path) -> tuple[str, np.ndarray, list[Any]]:
     """Plays the pieces with an interpreter: (version of nes-py, observations, notes)."""
     out = folder / "played.npz"
-    command = [interpreter, "-m", "tests.actors.mario_recital", str(out)]
+    command = [interpreter, "-m", "tests.actors.envs.mario.recital", str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, input=json.dumps(pieces()), env=environment, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -98,7 +98,7 @@ def test_it_is_played_sent_and_learned_from(name: str) -> None:
         assert all(bool(value.isfinite()) for value in metrics.values())
         assert float(metrics["ignored"]) == 0
     assert figures(dqn)["skipped_updates"] == 0
-    assert all(bool(parameter.isfinite().all()) for parameter in dqn.parameters())
+    assert all(bool(parameter.isfinite().all()) for parameter in dqn.policy.parameters())
 
 
 def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> None:
@@ -110,7 +110,7 @@ def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> N
     before = make_update(spec, DqnConfig(hidden=16)).policy.parameters()
     moved = [float((one - other).detach().abs().max()) for one, other in zip(dqn.policy.parameters(), before, strict=True)]
     assert max(moved) < 200 * 1e-4 * 3  # Adam moves a weight by about the learning rate, however large the error
-    q = dqn.policy()({"observation": torch.zeros(1, 1, 3)})[0]
+    q = dqn.policy({"observation": torch.zeros(1, 1, 3)})[0]
     assert int(q.argmax()) == 1  # and the right action is found
 
 

@@ -20,7 +20,7 @@ from actors.envs.mario.env import MarioEnv
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from learner.algorithms.base import Needs
-from tests.actors.test_mario import DOWN, ONTO_THE_PIPE, TO_THE_FLAG
+from tests.actors.envs.mario.test_env import DOWN, ONTO_THE_PIPE, TO_THE_FLAG
 
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
 needs_retro = pytest.mark.skipif(

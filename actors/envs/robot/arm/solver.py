@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from actors.envs.robot.kinematics import Kinematics
+from actors.envs.robot.arm.kinematics import Kinematics
 
 DAMPING = 0.02  # metres: what keeps a step small where the arm is stretched
 LONGEST_TURN = 0.3  # rad of one joint in one iteration

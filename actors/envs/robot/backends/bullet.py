@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from actors.envs.errors import EnvError
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.motion import STEP_SECONDS, Motion
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.backends.motion import STEP_SECONDS, Motion
 
 SUBSTEPS = 10  # 240 per second: with half as many an arm that presses on the floor sinks in
 SOLVER_ITERATIONS = 50  # with 10, an arm that presses on the floor sinks in; motors alone would need fewer and cost the same

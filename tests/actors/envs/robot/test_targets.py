@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from actors.envs.errors import EnvError
-from actors.envs.robot import targets as module
+from actors.envs.robot.arm import targets as module
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.targets import TIERS, Targets, check_reachable, load_targets, sample_targets, tier_of
 from actors.envs.robot.curriculum import Level, full_task, levels
 from actors.envs.robot.draws import AHEAD, NOISE_METRES, Draws
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.targets import TIERS, Targets, check_reachable, load_targets, sample_targets, tier_of
-from tests.actors import arms
+from tests.actors.envs.robot import arms
 
 needs_pybullet = pytest.mark.skipif(
     find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"
@@ -160,7 +160,7 @@ def test_sampling_is_repeatable_and_another_arm_has_other_targets(tmp_path: Path
 
 
 def module_arm(folder: Path, text: str):  # type: ignore[no-untyped-def]
-    from actors.envs.robot.urdf import read_urdf
+    from actors.envs.robot.arm.urdf import read_urdf
 
     return read_urdf(arms.written(folder, text))
 
@@ -189,7 +189,7 @@ def test_what_is_no_position_is_refused() -> None:
 
 
 def test_a_moved_target_is_near_one_that_is_known_and_is_verified() -> None:
-    from actors.envs.robot.solver import solve
+    from actors.envs.robot.arm.solver import solve
 
     targets = the_targets()
     drawn = [draws(1).next(np.zeros(1, np.int64)) for _ in range(1)]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from actors.envs import options
 from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, builtin_name
 from actors.envs.errors import EnvError
+from actors.envs.foreign import options
 from transport.names import UnknownName, find
 
 if TYPE_CHECKING:

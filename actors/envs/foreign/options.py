@@ -5,7 +5,7 @@ A factory's options are its parameters, typed by their annotations or defaults; 
 
 The command line needs names, types, bounds and help of such options without importing their module, which may import a
 simulator, hang or crash, and may be installed for the actors' interpreter alone. So another process describes them:
-`python -m actors.envs.options ENV_ID` prints the description.
+`python -m actors.envs.foreign.options ENV_ID` prints the description.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from actors.envs.base import builtin_name, find_family
 from actors.envs.errors import EnvError
 from transport.names import FIXED
 
-COMMAND = (sys.executable, "-m", "actors.envs.options")
+COMMAND = (sys.executable, "-m", "actors.envs.foreign.options")
 DESCRIBE_SECONDS = 120.0  # importing a simulator takes seconds, and many on a busy machine
 PLAIN: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "any": Any}
 NOT_OPTIONS = frozenset(["self", "render_mode", *EnvConfig.__struct_fields__])  # parameters of other names than an option's

@@ -1,4 +1,4 @@
-"""`python -m tests.actors.mario_recital OUT.npz < PIECES`: plays given inputs and notes all that MarioEnv says.
+"""`python -m tests.actors.envs.mario.recital OUT.npz < PIECES`: plays given inputs and notes all that MarioEnv says.
 
 It runs on whichever generation of nes-py its interpreter has. PIECES is JSON, a list of Piece.
 """

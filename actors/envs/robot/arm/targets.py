@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from actors.envs.errors import EnvError
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.solver import solve
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.solver import solve
 
 VERSION = 1  # of what is cached: another number, another file
 TARGETS = 100_000

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from actors.envs.errors import EnvError
-from actors.envs.robot.kinematics import Kinematics
-from actors.envs.robot.urdf import file_digest, read_urdf
-from tests.actors import arms
+from actors.envs.robot.arm.kinematics import Kinematics
+from actors.envs.robot.arm.urdf import file_digest, read_urdf
+from tests.actors.envs.robot import arms
 
 needs_pybullet = pytest.mark.skipif(
     find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"

@@ -1,0 +1,1 @@
+"""Environments of Gymnasium's registry and of anyone's module."""

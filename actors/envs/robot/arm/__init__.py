@@ -1,0 +1,1 @@
+"""What an arm is and where it can reach."""
