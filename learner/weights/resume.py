@@ -18,7 +18,6 @@ from learner.weights.checkpoint import CheckpointError, Weights, load_into
 from transport.metrics import Record
 
 Contents = tuple[dict[str, Tensor], dict[str, str]]
-UNNAMED = ("adam", "scaler", "skipped")  # what followed `optimiser/` when there was one optimiser without a name
 
 
 def gather(update: Update, runtime: LearnerRuntime, counters: Record, metadata: dict[str, str]) -> Contents:
@@ -35,7 +34,6 @@ def gather(update: Update, runtime: LearnerRuntime, counters: Record, metadata: 
 
 def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata: dict[str, str]) -> Record:
     """Puts everything back where gather() took it from; returns what was counted. Raises CheckpointError."""
-    weights = migrated(weights)
     for name, module in update.modules.items():
         load_into(module, _below(weights, name))
     state = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "optimiser").items()}
@@ -52,16 +50,6 @@ def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata:
     if capabilities(device).random_state and device.type in random:  # else its generator stays as the seed made it
         set_random_state(device, random[device.type])
     return counters
-
-
-def migrated(weights: Weights) -> Weights:
-    """A checkpoint's tensors under today's names."""
-
-    def renamed(name: str) -> str:
-        kind, _, rest = name.partition("/")
-        return f"optimiser/main/{rest}" if kind == "optimiser" and rest.partition("/")[0] in UNNAMED else name
-
-    return {renamed(name): value for name, value in weights.items()}
 
 
 def _below(weights: Weights, prefix: str) -> Weights:

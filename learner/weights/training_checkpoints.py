@@ -50,7 +50,10 @@ class TrainingCheckpoints:
         path, tensors, metadata = found
         if metadata.get("spec_digest") != self._settings.spec.digest:
             raise CheckpointError(f"{path}: made for another experience spec; start with --fresh")
-        counters = resume.restore(self._update, self._runtime, tensors, metadata)
+        try:
+            counters = resume.restore(self._update, self._runtime, tensors, metadata)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}; start with --fresh") from error
         self._metrics.begin_at(counters)
         try:
             return Reached(path.name, int(metadata["epoch"]), int(metadata["policy_version"]))

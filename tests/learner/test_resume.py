@@ -78,20 +78,6 @@ def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:
     assert [group["lr"] for group in second.optimiser._adam.param_groups] == [0.5]
 
 
-def test_a_checkpoint_from_before_optimisers_had_names_is_resumed_from() -> None:
-    first, second, torn = Training(), Training(), Training()
-    first.update(3)
-    tensors, metadata = first.gather()
-    unnamed = {name.replace("optimiser/main/", "optimiser/"): value.numpy().copy() for name, value in tensors.items()}
-    assert "optimiser/adam/0/exp_avg" in unnamed and "optimiser/skipped" in unnamed
-    resume.restore(second.algorithm, second.runtime, unnamed, metadata)
-    assert all(torch.equal(tensors[name], value) for name, value in second.gather()[0].items())
-    assert second.algorithm.counters == {"updates": 3}
-    del unnamed["optimiser/skipped"]
-    with pytest.raises(CheckpointError, match="another algorithm"):
-        resume.restore(torn.algorithm, torn.runtime, unnamed, metadata)
-
-
 def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
     (tmp_path / ".epoch-0000000001.safetensors.999999999.partial").write_bytes(b"half")
     at_work = tmp_path / f".best.safetensors.{os.getppid()}.partial"

@@ -132,9 +132,9 @@ def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: 
     weights = checkpoint.read(bench.run_dir.latest)[0]
     for name, value in learner.update.modules["policy"].state_dict().items():
         assert np.array_equal(weights[name], value.numpy()), "the last weights are on disk"
-    table = bench.server.table
+    ring = bench.server.table.ring  # type: ignore[attr-defined]
     wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, 10, "the batches")
-    priorities = table._selector._tree.get(np.arange(table.size))  # type: ignore[attr-defined]
+    priorities = ring._selector._tree.get(np.arange(ring.size))
     assert len(set(priorities.tolist())) > 2, "priorities have reached the table"
 
 
@@ -281,7 +281,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
 
 def test_a_learner_that_waits_for_experience_stops_when_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = bench.learner(updates=1_000_000)
-    monkeypatch.setattr(bench.server.table, "can_sample", lambda: False)
+    monkeypatch.setattr(bench.server.table.ring, "can_sample", lambda: False)  # type: ignore[attr-defined]
     timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGTERM))
     timer.start()
     learner.run()
