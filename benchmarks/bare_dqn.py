@@ -91,7 +91,7 @@ class DqnLoop:
             loss, priority = self.loss(batch, weight, start, start + items // parts)
             self.machine.backward(loss / parts if parts > 1 else loss)
             priorities.append(priority)
-        self.machine.step(self.adam, self.parameters, self.learner.max_gradient_norm)
+        self.machine.step(self.adam, self.parameters, self.learner.max_grad_norm)
         self.host.take(torch.cat(priorities) if parts > 1 else priority)
         self.updates += 1
         if self.updates % TARGET_PERIOD == 0:

@@ -68,10 +68,10 @@ class PpoLoop:
         logits, value = self.look(rows, part["index"])
         log = torch.log_softmax(logits, 1)
         ratio = (log.gather(1, part["action"][:, None]).squeeze(1) - part["log_prob"]).exp()
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage).mean()
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip_range, 1 + config.clip_range) * advantage).mean()
         error = (value - part["return"]).square().mean()
         entropy = -(log.exp() * log).sum(1).mean()
-        return config.value_coefficient * error - surrogate - config.entropy_coefficient * entropy
+        return config.vf_coef * error - surrogate - config.ent_coef * entropy
 
     @torch.no_grad()
     def prepare(self, rollout: Tensors) -> tuple[Tensor, Tensors]:
@@ -90,7 +90,7 @@ class PpoLoop:
         item = rollout["valid"][:, here] != 0
         discount = torch.where(terminated, 0.0, config.gamma)
         following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)
-        going = (following & ~terminated & (rollout["truncated"][:, here] == 0)).float() * config.gamma * config.trace
+        going = (following & ~terminated & (rollout["truncated"][:, here] == 0)).float() * config.gamma * config.gae_lambda
         delta = reward + discount * value[:, 1:] - value[:, :-1]
         advantage, total = torch.empty_like(delta), torch.zeros_like(delta[:, 0])
         for t in range(delta.shape[1] - 1, -1, -1):
@@ -109,11 +109,11 @@ class PpoLoop:
         """All updates of a rollout."""
         rows, items = self.prepare(self.rollouts[self.passed % len(self.rollouts)])
         size = len(items["index"])
-        for _ in range(self.config.passes):
+        for _ in range(self.config.n_epochs):
             for which in torch.randperm(size).to(rows.device).tensor_split(self.config.minibatches):
                 part = {name: column.index_select(0, which) for name, column in items.items()}
                 self.machine.backward(self.loss(rows, part))
-                self.machine.step(self.adam, self.parameters, self.learner.max_gradient_norm)
+                self.machine.step(self.adam, self.parameters, self.learner.max_grad_norm)
                 self.updates += 1
         if not self.images:
             deviation, self.mean = torch.std_mean(rows, 0)

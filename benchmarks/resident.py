@@ -50,7 +50,7 @@ def networks() -> list[Network]:
         join(env, PpoAlgorithm(PpoConfig()).needs(env))
         for env in (ExperienceSpec(vector, reals, 32), ExperienceSpec(IMAGE, n, 32, 4))
     )
-    ppo: dict[str, Any] = {"name": "ppo", "passes": 1, "minibatches": 1}
+    ppo: dict[str, Any] = {"n_epochs": 1, "minibatches": 1}
     return [
         Network("DQN Nature", DqnConfig(), items, True),
         Network("DQN BatchNorm", DqnConfig(network="nature_batchnorm"), items, True),

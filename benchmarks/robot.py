@@ -67,7 +67,14 @@ TASK: Tree = {
         "tier": "all",
         "curriculum": False,
     },
-    "algorithm": {"name": "ppo", "max_kl": 0.0, "target_kl": 0.0, "value_clip": 0.0, "anneal_steps": 0, "reward_scale": 1.0},
+    "algorithm": {
+        "name": "ppo",
+        "target_kl": 0.0,
+        "adaptive_kl": 0.0,
+        "clip_range_vf": 0.0,
+        "anneal_steps": 0,
+        "reward_scale": 1.0,
+    },
     "learner": {"device": "cpu", "keep_checkpoints": 1_000_000},
     "evaluator": {"enabled": False},
 }

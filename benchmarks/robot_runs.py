@@ -228,8 +228,8 @@ def rate(kept: Sequence[Kept], warm_up_seconds: float) -> float:
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """What a peer needs to do the same: the network, and how it learns. Rollouts are told apart from environments elsewhere."""
     algorithm, learner = config.algorithm.options, config.learner
-    names = ["gamma", "trace", "clip", "passes", "entropy_coefficient", "value_coefficient", "normalise_advantage"]
-    names += ["hidden", "layers", "log_std"]
+    names = ["gamma", "gae_lambda", "clip_range", "n_epochs", "ent_coef", "vf_coef", "normalize_advantage"]
+    names += ["hidden", "layers", "log_std_init"]
     found = {name: getattr(algorithm, name) for name in names}
-    found |= {name: getattr(learner, name) for name in ("learning_rate", "adam_epsilon", "max_gradient_norm")}
+    found |= {name: getattr(learner, name) for name in ("learning_rate", "adam_epsilon", "max_grad_norm")}
     return found | {"tolerance": config.env.options.tolerance, "minibatch": learner.batch_size // algorithm.minibatches}  # type: ignore[union-attr]

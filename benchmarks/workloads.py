@@ -49,14 +49,14 @@ class Workload(Struct, frozen=True):
         return join(msgspec.structs.replace(make_spec(self.kind, self.needs.n_step, "lz4"), extras=()), self.needs)
 
 
-PPO = {"max_kl": 0.0, "target_kl": 0.0, "anneal_steps": 0, "minibatches": 4, "reward_scale": REWARD_SCALE}
+PPO = {"target_kl": 0.0, "adaptive_kl": 0.0, "anneal_steps": 0, "minibatches": 4, "reward_scale": REWARD_SCALE}
 WORKLOADS = {
     one.name: one
     for one in (
         Workload("nature", "frames", DqnConfig(reward_scale=REWARD_SCALE)),
         Workload("mlp", "vectors", DqnConfig(reward_scale=REWARD_SCALE, network="mlp", hidden=256)),
-        Workload("ppo-nature", "frames", msgspec.convert({"name": "ppo", "hidden": 512, "passes": 3} | PPO, PpoConfig)),
-        Workload("ppo-mlp", "vectors", msgspec.convert({"name": "ppo", "hidden": 128, "passes": 10} | PPO, PpoConfig)),
+        Workload("ppo-nature", "frames", msgspec.convert({"hidden": 512, "n_epochs": 3} | PPO, PpoConfig)),
+        Workload("ppo-mlp", "vectors", msgspec.convert({"hidden": 128, "n_epochs": 10} | PPO, PpoConfig)),
     )
 }
 
@@ -96,7 +96,7 @@ class Setting(Struct, frozen=True):
             "threads": self.threads,
         }
         if workload.rollouts:
-            given |= {"publish_epochs": 1, "learning_rate": 3e-4, "max_gradient_norm": 0.5}
+            given |= {"publish_epochs": 1, "learning_rate": 3e-4, "max_grad_norm": 0.5}
         return msgspec.convert(given, LearnerConfig)
 
     def write(self, run_dir: RunDir) -> None:

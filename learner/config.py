@@ -10,14 +10,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from learner.algorithms.base import read_algorithm
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.sac.config import SacConfig
 from transport.experience import ExperienceSpec, read_spec
 from transport.names import Named
 from transport.run_dir import RunDir
-
-AlgorithmConfig = DqnConfig | PpoConfig | SacConfig
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +25,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     accumulation: Annotated[int, Meta(ge=1, description="micro-batches that an update is split into")] = 1
     learning_rate: Annotated[float, Meta(gt=0, description="Adam's step size")] = 1e-4
     adam_epsilon: Annotated[float, Meta(gt=0, description="Adam's denominator term")] = 1.5e-4
-    max_gradient_norm: Annotated[float, Meta(gt=0, description="gradients are clipped to this norm")] = 10.0
+    max_grad_norm: Annotated[float, Meta(gt=0, description="gradients are clipped to this norm")] = 10.0
     updates_per_epoch: Annotated[int, Meta(ge=1, description="updates in an epoch")] = 20
     publish_epochs: Annotated[int, Meta(ge=1, description="epochs between broadcasts of weights")] = 5
     checkpoint_epochs: Annotated[int, Meta(ge=1, description="epochs between weights written to disk")] = 50

@@ -80,7 +80,7 @@ def make_ppo(wish: dict[str, Any], env: gymnasium.Env[Any, Any]) -> tuple[Any, C
     hidden = [wish["hidden"]] * wish["layers"]
     arch = {} if wish["images"] else {"policy_kwargs": {"net_arch": {"pi": hidden, "vf": hidden}, "activation_fn": torch.nn.Tanh}}
     model = PPO(
-        "CnnPolicy" if wish["images"] else "MlpPolicy", env, n_steps=steps, batch_size=wish["batch"], n_epochs=wish["passes"],
+        "CnnPolicy" if wish["images"] else "MlpPolicy", env, n_steps=steps, batch_size=wish["batch"], n_epochs=wish["n_epochs"],
         device=wish["device"], **arch,  # type: ignore[arg-type]
     )  # fmt: skip
     seen, random = observations(wish["images"], steps), np.random.default_rng(0)
@@ -95,7 +95,7 @@ def make_ppo(wish: dict[str, Any], env: gymnasium.Env[Any, Any]) -> tuple[Any, C
 
     def train() -> int:
         model.train()
-        return int(wish["passes"] * wish["minibatches"])
+        return int(wish["n_epochs"] * wish["minibatches"])
 
     return model, train
 

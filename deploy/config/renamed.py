@@ -11,7 +11,22 @@ from typing import Any
 Tree = dict[str, Any]
 
 FORMAT = 2  # of config.toml; format 1 did not say so
-RENAMED: dict[str, str] = {}  # old dotted key: new dotted key, of the same section
+RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same section
+    "algorithm.trace": "algorithm.gae_lambda",
+    "algorithm.passes": "algorithm.n_epochs",
+    "algorithm.clip": "algorithm.clip_range",
+    "algorithm.value_clip": "algorithm.clip_range_vf",
+    "algorithm.entropy_coefficient": "algorithm.ent_coef",
+    "algorithm.entropy_end": "algorithm.ent_coef_end",
+    "algorithm.value_coefficient": "algorithm.vf_coef",
+    "algorithm.max_kl": "algorithm.target_kl",
+    "algorithm.target_kl": "algorithm.adaptive_kl",
+    "algorithm.normalise_advantage": "algorithm.normalize_advantage",
+    "algorithm.normalise_observation": "algorithm.normalize_observation",
+    "algorithm.log_std": "algorithm.log_std_init",
+    "algorithm.target_period": "algorithm.target_update_interval",
+    "learner.max_gradient_norm": "learner.max_grad_norm",
+}
 # A value that a key no longer takes, and what the error says to do. An older run's config.toml just loses it.
 WITHDRAWN: dict[tuple[str, object], str] = {
     ("replay.selector", "fifo"): "leave it out: an algorithm that learns from rollouts gets them oldest first, each once",

@@ -214,7 +214,7 @@ class AdamOptimiser:
         """Clips, steps unless the gradient is not finite, forgets the gradient. Returns its norm before clipping, 0-d."""
         if self._scaler is not None:
             self._scaler.unscale_(self._adam)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_gradient_norm, foreach=self._foreach)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm, foreach=self._foreach)
         broken = (~norm.isfinite()).float()
         trouble = broken
         if self._scaler is not None:

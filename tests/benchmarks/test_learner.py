@@ -171,7 +171,7 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
     torch.testing.assert_close(found["return"], items.return_)
     assert torch.equal(found["index"], items.observation_index)
     loop.update()
-    assert loop.updates == config.passes * config.minibatches
+    assert loop.updates == config.n_epochs * config.minibatches
 
 
 def test_shares_are_weighted_by_time() -> None:

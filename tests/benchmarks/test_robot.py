@@ -158,7 +158,7 @@ def test_the_peer_is_asked_for_what_headrace_does(config: RunConfig) -> None:
     assert found["minibatch"] * algorithm.minibatches == config.learner.batch_size  # type: ignore[union-attr]
     assert found["hidden"] == algorithm.hidden and found["gamma"] == algorithm.gamma and found["tolerance"] == 0.05
     assert config.learner.batch_size % robot.ENVS == 0
-    assert algorithm.max_kl == 0 and algorithm.target_kl == 0 and not config.env.options.curriculum  # type: ignore[union-attr]
+    assert algorithm.target_kl == 0 and algorithm.adaptive_kl == 0 and not config.env.options.curriculum  # type: ignore[union-attr]
     assert make_env(config.env).observation_space.shape == (36,)
 
 

@@ -277,7 +277,7 @@ def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.Ca
     row.times(0, 1)
     spec = ExperienceSpec((observed("position", (3,), "<f4"),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
     config = msgspec.structs.replace(CONFIG, rollback_after=AFTER, checkpoint_epochs=1)
-    life, algorithm = bench.life(), Named("ppo", PpoConfig(hidden=8, passes=3, minibatches=2))
+    life, algorithm = bench.life(), Named("ppo", PpoConfig(hidden=8, n_epochs=3, minibatches=2))
     life.last_update = 1_000
     made = Learner(LearnerSettings(1, "toy", algorithm, config, spec, 1), bench.run_dir, life)
     update: Any = made.update

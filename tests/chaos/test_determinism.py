@@ -20,7 +20,7 @@ from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.config import SacConfig
-from learner.config import AlgorithmConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.feed import to_chunks, to_device
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into, pack
@@ -30,15 +30,15 @@ from replay.table.layout import array_name, layout
 from replay.table.ring import Ring
 from tests.chaos.rows import Row
 from tests.learner.acting import Acting, algorithm_of
-from tests.learner.examples import make_update
+from tests.learner.examples import AlgorithmConfig, make_update
 from transport.experience import Chunk, ExperienceSpec, bounded
 
 pytestmark = pytest.mark.chaos
 CPU = torch.device("cpu")
 ALGORITHMS: dict[str, tuple[AlgorithmConfig, str]] = {
-    "dqn": (DqnConfig(hidden=16, n_step=3, target_period=7), "CartPole-v1"),
+    "dqn": (DqnConfig(hidden=16, n_step=3, target_update_interval=7), "CartPole-v1"),
     "sac": (SacConfig(hidden=16, hindsight=0), "Pendulum-v1"),
-    "ppo": (PpoConfig(hidden=16, passes=2, minibatches=2), "CartPole-v1"),
+    "ppo": (PpoConfig(hidden=16, n_epochs=2, minibatches=2), "CartPole-v1"),
 }
 
 

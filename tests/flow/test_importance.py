@@ -77,7 +77,7 @@ class PpoFleet(Fleet):
 
     def learn(self, arrays: dict[str, np.ndarray]) -> None:
         """Moves the policy, running statistics included."""
-        config = msgspec.structs.replace(self.ppo.config, passes=1)
+        config = msgspec.structs.replace(self.ppo.config, n_epochs=1)
         update = make_update(self.spec, config, msgspec.structs.replace(self.config.learner, learning_rate=0.05))
         update.policy.load_state_dict(self.ppo.policy.state_dict())
         update.update(to_chunks(arrays, self.spec, CPU))

@@ -17,7 +17,10 @@ from actors.chunker import Chunker
 from actors.hindsight import GoalReward, Hindsight
 from actors.stack import Stack
 from learner.algorithms.base import Algorithm, find_algorithm, join
-from learner.config import AlgorithmConfig, DqnConfig, LearnerConfig, PpoConfig, SacConfig
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.sac.config import SacConfig
+from learner.config import LearnerConfig
 from learner.feed import to_chunks, to_transitions
 from learner.inference.module import infer_by
 from learner.updates.base import Outcome
@@ -29,6 +32,7 @@ from replay.table.ring import Ring
 from replay.table.rollout_queue import RolloutQueue
 from tests.golden.cases import Arrays, Case, World
 from tests.golden.cases import weights as fixed_weights
+from tests.learner.examples import AlgorithmConfig
 from transport.compression import crc32, pack_chunk
 from transport.experience import Categorical, Chunk, Column, Continuous, ExperienceSpec
 from transport.messages import Insert, SampleRequest
@@ -36,15 +40,11 @@ from transport.metrics import Metrics
 
 CPU = torch.device("cpu")
 CONFIGS: dict[str, type] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}
-OPTIONS = {  # as users type them: as they are called today
-    "target_update_interval": "target_period",
-    "n_epochs": "passes",
+OPTIONS = {
     "n_minibatches": "minibatches",
-    "ent_coef": "entropy_coefficient",
-    "clip_range_vf": "value_clip",
-    "adaptive_kl": "target_kl",
-    "target_kl": "max_kl",
-}
+    "normalise_advantage": "normalize_advantage",
+    "entropy_end": "ent_coef_end",
+}  # of cases
 
 
 def algorithm_config(case: Case) -> AlgorithmConfig:

@@ -27,6 +27,7 @@ from transport.names import Named
 
 CPU = torch.device("cpu")
 LEARNER = LearnerConfig()
+AlgorithmConfig = DqnConfig | PpoConfig | SacConfig
 
 
 def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Column:

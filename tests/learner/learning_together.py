@@ -21,12 +21,12 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
-from learner.config import AlgorithmConfig, LearnerConfig
+from learner.config import LearnerConfig
 from learner.feed import to_chunks
 from learner.parallel.group import ALONE, Group, GroupBroken, join
 from learner.updates.base import Chunks, Loss, Transitions
 from learner.updates.trees import part
-from tests.learner.examples import CPU, figures, make_batch, make_spec, make_update, vector
+from tests.learner.examples import CPU, AlgorithmConfig, figures, make_batch, make_spec, make_update, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_sac import make_batch as make_goal_batch
 from tests.learner.test_sac import make_spec as make_goal_spec
@@ -34,15 +34,15 @@ from tests.transport.columns import scalars
 from transport.experience import Categorical, Columns, ExperienceSpec
 
 ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
-LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_gradient_norm=1.0)
+LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_grad_norm=1.0)
 DQN = make_spec(vector(), n_step=3)
 PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
 SAC = make_goal_spec()
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
-    "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_period=5, importance_exponent=0.8)),
+    "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_update_interval=5, importance_exponent=0.8)),
     "sac": (SAC, SacConfig(hidden=16)),
-    "ppo": (PPO, PpoConfig(hidden=16, passes=3, minibatches=1, max_kl=0.05)),
-    "ppo-minibatches": (PPO, PpoConfig(hidden=16, passes=2, minibatches=3)),
+    "ppo": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, target_kl=0.05)),
+    "ppo-minibatches": (PPO, PpoConfig(hidden=16, n_epochs=2, minibatches=3)),
 }
 
 

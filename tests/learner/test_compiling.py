@@ -24,7 +24,7 @@ SPEC = make_spec(image(shape=(12, 12)), n=4, stack=2, n_step=3)
 
 def make_dqn(config: LearnerConfig = LearnerConfig(batch_size=16)) -> Any:  # noqa: B008
     torch.manual_seed(0)
-    return make_update(SPEC, DqnConfig(hidden=16, network="nature_batchnorm", target_period=2), config)
+    return make_update(SPEC, DqnConfig(hidden=16, network="nature_batchnorm", target_update_interval=2), config)
 
 
 def compiled_loss(dqn: Any, waiting: Callable[[], bool] = lambda: True, **limits: float) -> LossFunction:

@@ -104,7 +104,9 @@ def test_an_item_with_a_reward_that_is_not_finite_teaches_nothing_and_is_reporte
 
 def test_the_target_network_is_copied_every_period_and_gets_no_gradient() -> None:
     spec = make_spec(image(shape=(40, 40)))
-    dqn = make_update(spec, DqnConfig(hidden=8, network="nature_batchnorm", target_period=3), LearnerConfig(batch_size=4))
+    dqn = make_update(
+        spec, DqnConfig(hidden=8, network="nature_batchnorm", target_update_interval=3), LearnerConfig(batch_size=4)
+    )
 
     def same() -> bool:
         online = dqn.policy.state_dict()
@@ -145,7 +147,7 @@ def test_a_bandit_whose_best_arm_is_shown_is_solved(network: Literal["mlp", "nat
     field = image(shape=(6, 6)) if network == "nature_batchnorm" else vector(size=arms)
     spec = make_spec(field, n=arms)
     learner = LearnerConfig(batch_size=64, learning_rate=1e-3)
-    dqn = make_update(spec, DqnConfig(hidden=64, network=network, target_period=10), learner)
+    dqn = make_update(spec, DqnConfig(hidden=64, network=network, target_update_interval=10), learner)
 
     def show(paying: torch.Tensor) -> torch.Tensor:
         """[B] -> [B, rows 2, *shape]: both rows show it."""

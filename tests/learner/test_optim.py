@@ -51,7 +51,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
     batch = make_batch(SPEC, 24)
     gradients = []
     for parts in (1, 4):
-        dqn = make_dqn(LearnerConfig(batch_size=24, accumulation=parts, max_gradient_norm=1e9))
+        dqn = make_dqn(LearnerConfig(batch_size=24, accumulation=parts, max_grad_norm=1e9))
         seen: list[torch.Tensor] = []
         dqn.optimiser._adam.register_step_pre_hook(
             lambda adam, *_, seen=seen: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
@@ -76,7 +76,7 @@ def test_an_update_returns_detached_scalars_and_one_priority_per_item() -> None:
 
 def test_gradients_are_clipped_to_the_norm_and_the_norm_before_is_reported() -> None:
     batch = make_batch(SPEC, 8)._replace(reward=torch.full((8, 3), 100.0))
-    dqn = make_dqn(LearnerConfig(batch_size=8, max_gradient_norm=0.01))
+    dqn = make_dqn(LearnerConfig(batch_size=8, max_grad_norm=0.01))
     norms: list[float] = []
     dqn.optimiser._adam.register_step_pre_hook(
         lambda adam, *_: norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in adam.param_groups[0]["params"])))

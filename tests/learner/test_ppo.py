@@ -48,7 +48,7 @@ SPECS = {
 def made(spec: ExperienceSpec, seed: int = 1, learner: LearnerConfig = LEARNER, **options: Any) -> Any:
     """Away from its initial weights, and its statistics from none."""
     torch.manual_seed(seed)
-    algorithm = make_update(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "trace": 0.8} | options), learner)
+    algorithm = make_update(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "gae_lambda": 0.8} | options), learner)
     with torch.no_grad():
         for parameter in algorithm.policy.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -122,7 +122,7 @@ def expected_advantages(algorithm: Any, chunk: Chunk) -> list[tuple[float, float
             reward = config.reward_scale * float(columns["reward"][row])
             after = 0.0 if columns["terminated"][row] else config.gamma * value_of(algorithm, chunk, row + 1)
             advantage += weight * (reward + after - value_of(algorithm, chunk, row))
-            weight *= config.gamma * config.trace
+            weight *= config.gamma * config.gae_lambda
             if columns["terminated"][row] or columns["truncated"][row] or not columns["valid"][row + 1]:
                 break
         found.append((value_of(algorithm, chunk, first), advantage))
@@ -145,7 +145,7 @@ def test_values_and_advantages_equal_a_loop_over_the_chunks(name: str, corrected
 
 
 def test_a_truncated_step_is_the_last_of_its_sum_whatever_the_next_row_is() -> None:
-    algorithm, short = made(SPECS["goal"]), made(SPECS["goal"], trace=0.0)
+    algorithm, short = made(SPECS["goal"]), made(SPECS["goal"], gae_lambda=0.0)
     rollout, _, _ = rolled(algorithm)
     rollout = rollout._replace(truncated=torch.ones_like(rollout.truncated))
     torch.testing.assert_close(algorithm.prepare(rollout, False)[0].advantage, short.prepare(rollout, False)[0].advantage)
@@ -190,7 +190,7 @@ def test_a_large_rollout_is_valued_in_portions() -> None:
 
 
 def test_a_pass_is_all_items_once_in_parts_of_nearly_one_size_in_another_order_each_time() -> None:
-    algorithm = made(SPECS["categorical"], minibatches=4, normalise_advantage=False)
+    algorithm = made(SPECS["categorical"], minibatches=4, normalize_advantage=False)
     items, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
     items = items._replace(return_=torch.arange(float(len(items.action))))
     torch.manual_seed(0)
@@ -217,7 +217,7 @@ def test_advantages_are_normalised_over_a_minibatch_and_not_over_its_parts() -> 
         assert float(some.advantage.std(correction=0)) == pytest.approx(1, abs=1e-4)
         assert abs(float(part(some, 0, 10).advantage.mean())) > 1e-4
     assert algorithm.normalised(part(items, 0, 1)).advantage.tolist() == [0.0]
-    as_it_is = made(SPECS["categorical"], normalise_advantage=False)
+    as_it_is = made(SPECS["categorical"], normalize_advantage=False)
     assert torch.equal(as_it_is.normalised(items).advantage, items.advantage)
 
 
@@ -241,23 +241,23 @@ def naive_loss(algorithm: Any, items: Items, rows: dict[str, torch.Tensor]) -> d
                 entropy += 0.5 * math.log(2 * math.pi * math.e * deviation**2)
         r, a = math.exp(log_prob - float(items.log_prob[i])), float(items.advantage[i])
         v, old, goal = values[i], float(items.value[i]), float(items.return_[i])
-        sums["policy_loss"] -= min(r * a, min(max(r, 1 - config.clip), 1 + config.clip) * a)
+        sums["policy_loss"] -= min(r * a, min(max(r, 1 - config.clip_range), 1 + config.clip_range) * a)
         error = (v - goal) ** 2
-        if config.value_clip:
-            error = max(error, (old + min(max(v - old, -config.value_clip), config.value_clip) - goal) ** 2)
+        if config.clip_range_vf:
+            error = max(error, (old + min(max(v - old, -config.clip_range_vf), config.clip_range_vf) - goal) ** 2)
         sums["value_loss"] += error
         sums["entropy"] += entropy
         sums["kl"] += r - 1 - math.log(r)
-        sums["clip_fraction"] += abs(r - 1) > config.clip
+        sums["clip_fraction"] += abs(r - 1) > config.clip_range
     means = {name: total / len(items.action) for name, total in sums.items()}
-    bonus = config.entropy_coefficient * means["entropy"]
-    return means | {"loss": means["policy_loss"] + config.value_coefficient * means["value_loss"] - bonus}
+    bonus = config.ent_coef * means["entropy"]
+    return means | {"loss": means["policy_loss"] + config.vf_coef * means["value_loss"] - bonus}
 
 
-@pytest.mark.parametrize("value_clip", [0.0, 0.3])
+@pytest.mark.parametrize("clip_range_vf", [0.0, 0.3])
 @pytest.mark.parametrize("name", ["categorical", "goal"])
-def test_the_loss_equals_a_loop_over_the_items(name: str, value_clip: float) -> None:
-    algorithm = made(SPECS[name], clip=0.1, value_clip=value_clip, entropy_coefficient=0.02, value_coefficient=0.7)
+def test_the_loss_equals_a_loop_over_the_items(name: str, clip_range_vf: float) -> None:
+    algorithm = made(SPECS[name], clip_range=0.1, clip_range_vf=clip_range_vf, ent_coef=0.02, vf_coef=0.7)
     items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
     moved = made(SPECS[name], seed=2, **{key: getattr(algorithm.config, key) for key in algorithm.config.__struct_fields__})
     loss, metrics, priority = moved.loss(items, rows, torch.tensor(moved.ent_coef()))
@@ -270,7 +270,7 @@ def test_the_loss_equals_a_loop_over_the_items(name: str, value_clip: float) -> 
 
 
 def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() -> None:
-    algorithm = made(SPECS["categorical"], value_coefficient=0.0)
+    algorithm = made(SPECS["categorical"], vf_coef=0.0)
     items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
     for difference, advantage, moves in ((1.0, 1.0, False), (-1.0, -1.0, False), (1.0, -1.0, True), (0.0, 1.0, True)):
         shifted = items._replace(log_prob=items.log_prob - difference, advantage=torch.full_like(items.advantage, advantage))
@@ -282,8 +282,8 @@ def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() 
 def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_does_not_divide() -> None:
     found = []
     for parts in (1, 4):
-        learner = LearnerConfig(accumulation=parts, max_gradient_norm=1e9)
-        algorithm = made(SPECS["image and vector"], learner=learner, entropy_coefficient=0.01)
+        learner = LearnerConfig(accumulation=parts, max_grad_norm=1e9)
+        algorithm = made(SPECS["image and vector"], learner=learner, ent_coef=0.01)
         items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
         assert len(items.action) % 4
         gradients: list[torch.Tensor] = []
@@ -302,7 +302,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_
 
 def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> None:
     spec = make(vector(), image(shape=(8, 8)), stack=3)
-    algorithm = make_update(spec, PpoConfig(hidden=8, passes=2))
+    algorithm = make_update(spec, PpoConfig(hidden=8, n_epochs=2))
     rollout, chunks, _ = rolled(algorithm)
     normaliser = algorithm.policy.body.inputs.normaliser
     assert normaliser is not None and float(normaliser.count) == 0 and algorithm.counters["steps"] == 0
@@ -314,17 +314,17 @@ def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> N
 
 
 def test_it_stops_once_the_policy_has_moved_too_far_if_it_is_to() -> None:
-    assert [made(SPECS["goal"], max_kl=0.02).stop(kl) for kl in (0.0, 0.02, 0.021)] == [False, False, True]
+    assert [made(SPECS["goal"], target_kl=0.02).stop(kl) for kl in (0.0, 0.02, 0.021)] == [False, False, True]
     assert not made(SPECS["goal"]).stop(100.0)
 
 
 def test_the_learning_rate_follows_how_far_rollouts_move_the_policy_and_survives_a_resume() -> None:
-    algorithm = made(SPECS["goal"], target_kl=0.01)
+    algorithm = made(SPECS["goal"], adaptive_kl=0.01)
     algorithm.adapt(0.015)
     assert algorithm.learning_rate_share() == 1.0  # near enough
     algorithm.adapt(0.03)
     assert algorithm.learning_rate_share() < 1.0
-    other = made(SPECS["goal"], target_kl=0.01)
+    other = made(SPECS["goal"], adaptive_kl=0.01)
     other.counters.update(algorithm.counters)
     assert other.learning_rate_share() == algorithm.learning_rate_share()
     for _ in range(100):
@@ -333,7 +333,7 @@ def test_the_learning_rate_follows_how_far_rollouts_move_the_policy_and_survives
 
 
 def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
-    options: dict[str, Any] = {"anneal_steps": 1_000, "learning_rate_end": 0.1, "entropy_coefficient": 0.04, "entropy_end": 0.5}
+    options: dict[str, Any] = {"anneal_steps": 1_000, "learning_rate_end": 0.1, "ent_coef": 0.04, "ent_coef_end": 0.5}
     algorithm = made(SPECS["goal"], **options)
     shares = []
     for steps in (0, 500, 1_000, 5_000):
@@ -343,7 +343,7 @@ def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
     other = made(SPECS["goal"], **options)
     other.counters.update(algorithm.counters)
     assert (other.counters["steps"], other.learning_rate_share()) == (5_000, shares[-1][0])
-    assert made(SPECS["goal"], entropy_coefficient=0.1).ent_coef() == 0.1
+    assert made(SPECS["goal"], ent_coef=0.1).ent_coef() == 0.1
 
 
 def test_the_learning_rate_follows_its_share() -> None:
@@ -388,7 +388,7 @@ def near_the_input(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
 def test_it_learns_which_action_pays_where(action: Categorical | Continuous, payout: object, first: float, goal: float) -> None:
     torch.manual_seed(0)
     spec = make(vector(), action=action)
-    algorithm = make_update(spec, PpoConfig(hidden=32, passes=4), LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5))
+    algorithm = make_update(spec, PpoConfig(hidden=32, n_epochs=4), LearnerConfig(learning_rate=3e-3, max_grad_norm=0.5))
     policy, random, rewards = Acting(algorithm.spec, algorithm.config, algorithm.policy), np.random.default_rng(0), []
     policy.assign(0)
     for _ in range(20):
@@ -428,8 +428,8 @@ def corridor(algorithm: Any, policy: Acting, streams: int, steps: int) -> tuple[
 def test_it_learns_to_walk_to_a_reward_that_comes_late(layers: int) -> None:
     torch.manual_seed(0)
     spec = make(vector("cell", 5), action=Categorical(2))
-    config = PpoConfig(hidden=32, layers=layers, passes=4, gamma=0.9)
-    algorithm = make_update(spec, config, LearnerConfig(learning_rate=3e-3, max_gradient_norm=0.5))
+    config = PpoConfig(hidden=32, layers=layers, n_epochs=4, gamma=0.9)
+    algorithm = make_update(spec, config, LearnerConfig(learning_rate=3e-3, max_grad_norm=0.5))
     policy, rates = Acting(algorithm.spec, algorithm.config, algorithm.policy), []
     policy.assign(0)
     for _ in range(20):

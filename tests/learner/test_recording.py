@@ -72,7 +72,7 @@ def watched(update: Any) -> Any:
 
 def trained(config: LearnerConfig = CONFIG, updates: int = 3) -> Any:
     torch.manual_seed(0)
-    dqn = make_update(SPEC, DqnConfig(hidden=16, n_step=2, target_period=2), config)
+    dqn = make_update(SPEC, DqnConfig(hidden=16, n_step=2, target_update_interval=2), config)
     if config.graphs:
         watched(dqn)
     for seed in range(updates):

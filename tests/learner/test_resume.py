@@ -17,7 +17,7 @@ from learner.weights.manifest import LOCK, MANIFEST, read_manifest
 from tests.learner.examples import image, make_batch, make_spec, make_update, vector
 
 SPEC = make_spec(image(shape=(8, 8)), vector(), stack=2, n_step=2)
-ALGORITHM = DqnConfig(hidden=8, n_step=2, target_period=3, network="nature_batchnorm")
+ALGORITHM = DqnConfig(hidden=8, n_step=2, target_update_interval=3, network="nature_batchnorm")
 LEARNER = LearnerConfig(batch_size=8, accumulation=2)
 
 

@@ -31,7 +31,7 @@ from transport.experience import Categorical, Continuous, ExperienceSpec
 
 ACTIONS = Continuous((-1.0, -2.0), (1.0, 3.0))
 GOALS = (vector("achieved_goal", 3), vector("desired_goal", 3), vector("observation", 5))
-LEARNER = LearnerConfig(batch_size=32, learning_rate=1e-2, adam_epsilon=1e-8, max_gradient_norm=1e6)
+LEARNER = LearnerConfig(batch_size=32, learning_rate=1e-2, adam_epsilon=1e-8, max_grad_norm=1e6)
 
 
 def make_spec(stack: int = 1, hindsight: int = 0) -> ExperienceSpec:

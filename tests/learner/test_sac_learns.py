@@ -26,7 +26,7 @@ from transport.experience import ExperienceSpec
 
 ENV = EnvConfig(id="tests.actors.toy_envs:Plane", chunk_length=16)
 ALGORITHM = SacConfig(gamma=0.95, tau=0.02, hidden=32, temperature_rate=1e-3, clip_targets=True)
-LEARNER = LearnerConfig(batch_size=128, learning_rate=2e-3, adam_epsilon=1e-8, max_gradient_norm=1e3)
+LEARNER = LearnerConfig(batch_size=128, learning_rate=2e-3, adam_epsilon=1e-8, max_grad_norm=1e3)
 
 
 class World:

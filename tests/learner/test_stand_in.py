@@ -63,7 +63,7 @@ def test_the_stand_in_refuses_what_directml_lacks(bare: Lacking, use: str) -> No
 def dqn_changes(network: str, batch: Any) -> tuple[list[Tensor], Tensor]:
     """What three updates on a batch make of the parameters, and the last priorities."""
     torch.manual_seed(0)
-    config = DqnConfig(hidden=16, network=network, target_period=2)  # type: ignore[arg-type]
+    config = DqnConfig(hidden=16, network=network, target_update_interval=2)  # type: ignore[arg-type]
     dqn = make_update(PIXELS, config, LearnerConfig(batch_size=16, accumulation=2, learning_rate=1e-3))
     for _ in range(3):
         metrics, priorities = dqn.update(batch)
@@ -85,7 +85,7 @@ def test_dqn_learns_there_what_it_learns_on_a_cpu(network: str) -> None:
 
 def ppo_change(spec: ExperienceSpec, chunks: list[Chunk]) -> list[Tensor]:
     torch.manual_seed(0)
-    config = PpoConfig(hidden=16, passes=2, minibatches=2)
+    config = PpoConfig(hidden=16, n_epochs=2, minibatches=2)
     ppo = make_update(spec, config, LearnerConfig(batch_size=16, learning_rate=1e-3), max_policy_lag=2)
     ppo.update(to_chunks(to_arrays(spec, chunks), spec, CPU))
     return [value.detach().clone().float() for value in ppo.policy.state_dict().values()]

@@ -44,7 +44,7 @@ def tensors(columns: Columns) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(rows) for name, rows in columns.items()}
 
 
-@pytest.mark.parametrize("options", [{}, {"normalise_observation": False}, {"layers": 1}, {"statistics": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"normalize_observation": False}, {"layers": 1}, {"statistics": False}], ids=str)
 @pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
 @pytest.mark.parametrize("name", FIELDS)
 def test_its_greedy_action_and_log_probabilities_are_the_networks(
@@ -91,7 +91,7 @@ def test_it_draws_each_action_as_often_as_it_is_likely_and_never_an_impossible_o
 
 def test_it_draws_reals_from_the_gaussian_and_at_random_fills_the_bounds_evenly() -> None:
     spec = ExperienceSpec((vector(),), REALS, 16)
-    network = made(spec, log_std=-1.0)
+    network = made(spec, log_std_init=-1.0)
     policy, seen = Acting(spec, PpoConfig(), network), {"vector": np.ones((8_000, 1, 4), np.float32)}
     policy.assign(3)
     log_std = network(tensors(seen))[0, 2:].detach()

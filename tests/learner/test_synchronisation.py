@@ -69,7 +69,7 @@ def test_the_mode_sees_what_it_is_for(read: Any) -> None:
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_updates_of_dqn_are_not_read(monkeypatch: pytest.MonkeyPatch, network: str, accumulation: int) -> None:
-    config = DqnConfig(hidden=16, network=network, target_period=2)  # type: ignore[arg-type]
+    config = DqnConfig(hidden=16, network=network, target_update_interval=2)  # type: ignore[arg-type]
     dqn = make_update(SPEC, config, LearnerConfig(batch_size=16, accumulation=accumulation))
     batch = make_batch(SPEC, 16)
     dqn.update(batch)  # the first one looks at memory

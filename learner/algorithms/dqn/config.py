@@ -9,21 +9,21 @@ from msgspec import Meta, Struct
 from learner.algorithms.base import FIXED
 
 
-class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name", tag="dqn"):
+class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Deep Q-learning: double, dueling, n-step, prioritised; each can be switched off."""
 
     double: Annotated[bool, Meta(description="the online network picks the next action, the target network values it")] = True
     dueling: Annotated[bool, Meta(description="value and advantage streams", extra=FIXED)] = True
     n_step: Annotated[int, Meta(ge=1, le=64, description="steps of reward before bootstrapping", extra=FIXED)] = 3
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount per step")] = 0.99
-    clip_rewards: Annotated[
-        bool, Meta(description="learn from rewards clipped to -1 … 1; returns are still told as they are")
-    ] = False
+    clip_rewards: Annotated[bool, Meta(description="learn from rewards clipped to -1 … 1; reported returns stay as they are")] = (
+        False
+    )
     reward_scale: Annotated[
         float, Meta(gt=0, description="rewards are multiplied by this before learning; Q-values of 1 to 30 learn best")
     ] = 1.0
     importance_exponent: Annotated[float, Meta(ge=0, le=1, description="beta of prioritised sampling's correction")] = 0.4
-    target_period: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
+    target_update_interval: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
     network: Annotated[
         str,
         Meta(

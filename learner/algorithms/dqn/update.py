@@ -52,7 +52,7 @@ class DqnUpdate:
         weight = weight / self.group.greatest(weight.max())  # over the whole batch, before it is split
         outcome = self.optimiser.step(self.loss, Weighted(batch, weight))
         self.counters["updates"] += 1
-        if self.counters["updates"] % self.config.target_period == 0:
+        if self.counters["updates"] % self.config.target_update_interval == 0:
             copy_into(self.target, self.policy)
         return outcome._replace(metrics=outcome.metrics | self._ladder)
 

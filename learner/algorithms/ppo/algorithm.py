@@ -31,8 +31,8 @@ class Ppo:
         "explained_variance": "explained {:.0%}",
     }
     advice: ClassVar[Mapping[Limit, str]] = {
-        "learner": "fewer --algorithm.passes or --algorithm.minibatches",
-        "actors": "each step is learned from more with --algorithm.passes",
+        "learner": "fewer --algorithm.n-epochs or --algorithm.minibatches",
+        "actors": "each step is learned from more with --algorithm.n-epochs",
     }
 
     def __init__(self, config: PpoConfig) -> None:
@@ -46,7 +46,7 @@ class Ppo:
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks
                 "learning_rate": 3e-4,
                 "adam_epsilon": 1e-5,
-                "max_gradient_norm": 0.5,
+                "max_grad_norm": 0.5,
                 "publish_epochs": 1,
                 "checkpoint_epochs": 20,
             },

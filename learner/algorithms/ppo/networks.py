@@ -49,11 +49,11 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     """The policy, which gives logits [N, n] or means and log-deviations [N, 2A] of the unbounded action, and its value function;
     in float32 on the CPU, in training mode. Raises ValueError with one line."""
     built_in: dict[str, dict[str, Any]] = {"nature": {"width": config.hidden}, "mlp": _layered(config), "linear": {}}
-    options, normalise = config.network_options, config.normalise_observation
+    options, normalise = config.network_options, config.normalize_observation
     body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise)
     continuous = not isinstance(spec.action, Categorical)
     outputs = spec.action.n if isinstance(spec.action, Categorical) else len(spec.action.low)
-    last: list[nn.Module] = [LogStd(outputs, config.log_std)] if continuous else []
+    last: list[nn.Module] = [LogStd(outputs, config.log_std_init)] if continuous else []
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, outputs), *last))
     if body.inputs.images or body.memory:
         value = ValueFunction(body.features, None)

@@ -46,15 +46,15 @@ class PpoUpdate:
         self.optimiser.scale_learning_rate(self.learning_rate_share())
         ent_coef = torch.tensor(self.ent_coef(), device=self.runtime.device)
         mean = Mean()
-        for _ in range(config.passes):
+        for _ in range(config.n_epochs):
             for which in shuffled(len(items.action), config.minibatches, group, self.runtime.device):
                 outcome = self.optimiser.step(self.loss, self.normalised(take(items, which)), rows, ent_coef)
                 mean.add(outcome.metrics)
                 if self.runtime.interrupted():  # what was learned from half a rollout is as good as half of the steps
                     return Outcome(mean.mean() | figures)
-            if config.max_kl and self.stop(float(group.mean(outcome.metrics["kl"]))):  # waits for the device
+            if config.target_kl and self.stop(float(group.mean(outcome.metrics["kl"]))):  # waits for the device
                 break
-        if config.target_kl:
+        if config.adaptive_kl:
             self.adapt(float(group.mean(outcome.metrics["kl"])))
         newest = items.observation_index[:, -1]  # each item's own row, once: chunks share the rows of their history
         self.policy.body.inputs.observe(rows, newest, group)
@@ -101,12 +101,12 @@ class PpoUpdate:
 
     def _targets(self, steps: Steps, ratio: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns and advantages [B, L]; corrected by the ratio [B, L] if there is one."""
-        time_major, trace = Steps(*(column.T for column in steps)), self.config.trace
+        time_major, gae_lambda = Steps(*(column.T for column in steps)), self.config.gae_lambda
         if ratio is None:
-            advantage = gae(*time_major, trace)
+            advantage = gae(*time_major, gae_lambda)
             return_ = advantage + time_major.value
         else:
-            return_, advantage = vtrace(*time_major, ratio.T, trace)
+            return_, advantage = vtrace(*time_major, ratio.T, gae_lambda)
         return return_.T, advantage.T
 
     def _evaluate(self, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ class PpoUpdate:
 
     def normalised(self, items: Items) -> Items:
         """Advantages with mean 0 and deviation 1 over a minibatch of all processes, before the optimiser splits it."""
-        if not self.config.normalise_advantage:
+        if not self.config.normalize_advantage:
             return items
         deviation, mean = self.runtime.group.std_mean(items.advantage)
         return items._replace(advantage=(items.advantage - mean) / (deviation + 1e-8))
@@ -136,14 +136,14 @@ class PpoUpdate:
         log_prob, entropy = log_prob_entropy(answer, items.action)
         log_ratio = (log_prob - items.log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio, advantage = log_ratio.exp(), items.advantage
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage)
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip_range, 1 + config.clip_range) * advantage)
         policy_loss = -surrogate.mean()
         error = (value - items.return_).square()
-        if config.value_clip:
-            moved = (value - items.value).clamp(-config.value_clip, config.value_clip)
+        if config.clip_range_vf:
+            moved = (value - items.value).clamp(-config.clip_range_vf, config.clip_range_vf)
             error = torch.maximum(error, (items.value + moved - items.return_).square())
         value_loss, bonus = error.mean(), entropy.mean()
-        loss = policy_loss + config.value_coefficient * value_loss - ent_coef * bonus
+        loss = policy_loss + config.vf_coef * value_loss - ent_coef * bonus
         with torch.no_grad():
             metrics = {
                 "loss": loss.detach(),
@@ -151,20 +151,20 @@ class PpoUpdate:
                 "value_loss": value_loss.detach(),
                 "entropy": bonus.detach(),
                 "kl": (ratio - 1 - log_ratio).mean(),
-                "clip_fraction": ((ratio - 1).abs() > config.clip).float().mean(),
+                "clip_fraction": ((ratio - 1).abs() > config.clip_range).float().mean(),
             }
         return Loss(loss, metrics)
 
     def stop(self, kl: float) -> bool:
         """Whether a policy that has moved so far is to see no further pass over the rollout."""
-        return 0 < self.config.max_kl < kl
+        return 0 < self.config.target_kl < kl
 
     def adapt(self, kl: float) -> None:
         """Takes larger steps from now on if a rollout has moved the policy by less than half of what the configuration asks for,
         and smaller ones if it was more than twice that."""
-        if kl > 2 * self.config.target_kl:
+        if kl > 2 * self.config.adaptive_kl:
             self.counters["rate"] = max(self.counters["rate"] / ADAPTATION, SMALLEST_RATE)
-        elif kl < self.config.target_kl / 2:
+        elif kl < self.config.adaptive_kl / 2:
             self.counters["rate"] = min(self.counters["rate"] * ADAPTATION, GREATEST_RATE)
 
     def learning_rate_share(self) -> float:
@@ -173,7 +173,7 @@ class PpoUpdate:
 
     def ent_coef(self) -> float:
         """What the schedule makes of it now."""
-        return self.config.entropy_coefficient * self._annealed(self.config.entropy_end)
+        return self.config.ent_coef * self._annealed(self.config.ent_coef_end)
 
     def _annealed(self, end: float) -> float:
         """From 1 to `end`, straight, over anneal_steps."""

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from learner.algorithms.base import FIXED
 
 
-class SacConfig(Struct, frozen=True, forbid_unknown_fields=True, tag_field="name", tag="sac"):
+class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Soft actor-critic for continuous actions, its temperature found by itself; goals reached by chance are learned from too."""
 
     gamma: Annotated[float, Meta(ge=0, lt=1, description="discount per step")] = 0.99

@@ -430,7 +430,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
         "--learner.batch-size",
         "--algorithm.n-step",
         "transitions kept at most (rollouts are not kept) (default:",
-        "--algorithm.passes",
+        "--algorithm.n-epochs",
         "dqn 512, ppo 64, sac 256",
         "--env ENV",
     ):

@@ -44,7 +44,7 @@ def test_the_way_to_the_goal_is_an_input_of_policy_and_values() -> None:
     policy, value = actor_critic(reals(*GOAL, stack=2), SMALL)
     assert linears(policy)[0].in_features == 2 * (14 + 3)
     assert value.torso is not None and linears(value.torso)[0].in_features == 2 * (14 + 3)
-    without, _ = actor_critic(reals(*GOAL, stack=2), PpoConfig(hidden=16, normalise_observation=False))
+    without, _ = actor_critic(reals(*GOAL, stack=2), PpoConfig(hidden=16, normalize_observation=False))
     assert linears(without)[0].in_features == 2 * 14
 
 
@@ -61,7 +61,7 @@ def test_the_first_policy_is_nearly_uniform_and_hidden_layers_are_orthogonal() -
     assert float(logits.detach().abs().max()) < 0.1
     assert isinstance(value.torso, nn.Sequential)
     assert [type(layer) for layer in list(value.torso)[1:]] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh]
-    continuous, _ = actor_critic(reals(vector()), PpoConfig(log_std=-1.5))
+    continuous, _ = actor_critic(reals(vector()), PpoConfig(log_std_init=-1.5))
     assert continuous(make_observation([vector()], (3, 1)))[:, 2:].tolist() == [[-1.5, -1.5]] * 3
 
 
