@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.networks.base import TORSOS, PolicyModule, make_body, resolve
+from learner.networks.base import TORSOS, Body, PolicyModule, make_body, resolve
 from learner.networks.parts import Dueling
 from learner.updates import dense
 from transport.experience import Categorical, ExperienceSpec
 
+HEADS = ([nn.Linear], [nn.Linear, Dueling])
 
-def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
-    """Q-values [N, n] of what is observed; in float32 on the CPU, in training mode. Raises ValueError with one line."""
+
+def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
+    """What Q-values, or their distributions, are computed from. Raises ValueError with one line."""
     if not isinstance(spec.action, Categorical):
         raise ValueError(
             f"dqn picks one of n actions, but this environment's action is a vector of {len(spec.action.low)} reals: "
@@ -27,7 +29,13 @@ def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
         )
     layered = {"width": config.hidden, "apart": True}
     built_in = {"mlp": layered, "linear": {}, "nature": layered, "nature_batchnorm": layered}
-    body = make_body(spec, config.network, config.network_options, built_in)
+    return make_body(spec, config.network, config.network_options, built_in)
+
+
+def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
+    """Q-values [N, n] of what is observed; in float32 on the CPU, in training mode. Raises ValueError with one line."""
+    body = q_body(spec, config)
+    assert isinstance(spec.action, Categorical)
     n = spec.action.n
     head = (
         nn.Sequential(nn.Linear(body.features, n + 1), Dueling())
@@ -45,6 +53,8 @@ def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
 
 def layers(policy: PolicyModule) -> list[dense.Layer]:
     """The layers of a network that is nothing but linear units and ReLUs, as learner/updates/dense.py takes them; else none."""
+    if not isinstance(policy.head, nn.Sequential) or [type(part) for part in policy.head] not in HEADS:
+        return []
     return dense.layers([policy.body.torso, _last(policy)])
 
 

@@ -63,16 +63,20 @@ class DqnUpdate:
         again; `ignored` is the fraction of such items.
         """
         batch, weight = items
-        reward = batch.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else batch.reward
-        if self.config.reward_scale != 1.0:
-            reward = reward * self.config.reward_scale
-        step = transition(batch._replace(reward=reward), self.config.gamma)
+        step = self.transition(batch)
         by_hand = self.by_hand if not torch.compiler.is_compiling() and not autocasts(weight.device.type) else None
         loss, q, td, finite = (by_hand or self.plain)(step, weight)
         with torch.no_grad():
             priority = td.abs()
             metrics = {"loss": loss.detach(), "td": priority.mean(), "q": q.mean(), "ignored": 1 - finite.float().mean()}
         return Loss(loss, metrics, priority)
+
+    def transition(self, batch: Transitions) -> Transition:
+        """The items with their n-step returns, of rewards as the configuration wants them."""
+        reward = batch.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else batch.reward
+        if self.config.reward_scale != 1.0:
+            reward = reward * self.config.reward_scale
+        return transition(batch._replace(reward=reward), self.config.gamma)
 
     def plain(self, step: Transition, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The loss, Q-values [b] of the actions taken, td [b], and whether that is finite [b]."""

@@ -1,0 +1,130 @@
+"""An algorithm of someone else's package: found by its import path, trained through `headrace up`, resumed and evaluated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deploy.children import ROOT
+from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.algorithms.dqn.by_hand import LossByHand
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.networks import q_network
+from learner.algorithms.dqn.priorities import BEST_VALUE
+from learner.config import LearnerConfig
+from learner.inference.module import infer_by
+from learner.inference.program import Program
+from learner.updates.runtime import LearnerRuntime
+from replay.table.layout import PRIORITY
+from tests.extension.test_environments import headrace
+from tests.learner.examples import CPU, make_batch, make_spec, vector
+from transport.experience import read_spec
+
+QR = "stranger.qr:QrDqn"
+SMALL = """
+--actors 1 --actors.chunk-seconds 0.5 --algorithm.hidden 16 --algorithm.network mlp --algorithm.quantiles 8
+--replay.capacity 20_000 --replay.min-size 200 --learner.batch-size 32 --device cpu --run mine
+""".split()
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_it_is_found_and_asked_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from learner.algorithms.base import make_algorithm, read_algorithm\n"
+        f"algorithm = make_algorithm(read_algorithm({{'name': {QR!r}, 'quantiles': 4, 'n_step': 2}}))\n"
+        "print(algorithm.config.quantiles, algorithm.config.n_step, 'torch' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("4 2 False\n", "")
+
+
+@pytest.mark.usefixtures("installed")
+def test_its_outputs_become_the_expectiles_of_the_reward() -> None:
+    """Of rewards 0 and 1 as likely, below the Huber loss's threshold, the output at level tau is the expectile: tau itself."""
+    torch.manual_seed(0)
+    options = {"name": QR, "quantiles": 4, "hidden": 32, "n_step": 1, "network": "mlp", "importance_exponent": 0.0}
+    algorithm, spec = make_algorithm(read_algorithm(options)), make_spec(vector(), n=2)
+    update = algorithm.update(spec, LearnerRuntime(LearnerConfig(batch_size=256, learning_rate=5e-3), CPU))
+    for _ in range(300):
+        batch = make_batch(spec, 256)
+        seen = {name: torch.ones_like(rows) for name, rows in batch.observation.items()}
+        reward, ended = torch.randint(2, (256, 1)).float(), torch.ones(256, dtype=torch.bool)
+        outcome = update.update(batch._replace(observation=seen, reward=reward, terminated=ended))
+    policy = update.modules["policy"]
+    with torch.no_grad():
+        found = policy.head[:-1](policy.body({name: rows[:1, : spec.stack] for name, rows in seen.items()}))[0]  # type: ignore
+    torch.testing.assert_close(found, torch.tensor([0.125, 0.375, 0.625, 0.875]).expand(2, -1), atol=0.05, rtol=0)
+    assert outcome.priorities is not None and outcome.priorities.shape == (256,)
+    assert {"loss", "td", "q", "spread", "ignored", "epsilon_highest"} <= set(outcome.metrics)
+    acting = algorithm.acting(spec, infer_by(policy))
+    assert isinstance(infer_by(policy), Program), "its parts are known, so actors need no torch"
+    values = acting.act({"vector": np.ones((3, 1, 4), np.float32)}, {}, "greedy").columns[BEST_VALUE]
+    np.testing.assert_allclose(values, float(found.mean(1).max()), rtol=1e-4)
+
+
+def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
+    spec, config = make_spec(vector(), n=2), DqnConfig(hidden=8, network="mlp")
+    policy = q_network(spec, config)
+    assert LossByHand.of(policy, q_network(spec, config), config) is not None
+    policy.head = torch.nn.Sequential(*policy.head, torch.nn.Tanh())  # type: ignore[misc]
+    assert LossByHand.of(policy, policy, config) is None
+
+
+@pytest.mark.flow
+@pytest.mark.timeout(240)
+def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
+    started = headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *SMALL, "--total-steps", "3000")
+    assert " · spread " in started and " · epsilon ladder " in started, "its own figure and DQN's in the learner's line"
+    section = tomllib.loads((tmp_path / "runs" / "mine" / "config.toml").read_text())["algorithm"]
+    assert (section["name"], section["quantiles"], section["n_step"]) == (QR, 8, 3)
+    records = [json.loads(line) for line in (tmp_path / "runs" / "mine" / "metrics" / "learner.jsonl").read_text().splitlines()]
+    assert records[-1]["updates"] > 0 and "spread" in records[-1]
+    spec = read_spec((tmp_path / "runs" / "mine" / "spec.json").read_bytes())
+    assert [column.name for column in spec.extras] == [PRIORITY], "what DQN needs"
+    assert "another algorithm.quantiles (8, now 9)" in headrace(tmp_path, "up", *SMALL, "--algorithm.quantiles", "9", status=2)
+    resumed = headrace(tmp_path, "up", *SMALL, "--total-steps", "0", "--stop-after", "5s")
+    assert "resuming run mine" in resumed and "continues from epoch-" in resumed
+    figures = json.loads(headrace(tmp_path, "eval", "mine", "--episodes", "2", "--json").splitlines()[-1])
+    assert (figures["algorithm"], figures["episodes"]) == (QR, 2)
+
+
+@pytest.mark.timeout(120)
+def test_its_options_are_flags_with_help_and_a_wrong_one_names_the_nearest(tmp_path: Path) -> None:
+    told = " ".join(headrace(tmp_path, "up", "--algo", QR, "--help").split())
+    assert "quantiles of the return of each action (default: 51)" in told
+    refused = headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, "--algorithm.quantile", "9", status=2)
+    assert "--algorithm.quantiles" in refused
+    refused = headrace(tmp_path, "up", "--env", "Pendulum-v1", "--algo", QR, status=2)
+    assert "has 1 continuous action" in refused and "--algo ppo or sac" in refused
+    assert "stranger.qr has no QrDpn; did you mean QrDqn?" in headrace(tmp_path, "up", "--algo", "stranger.qr:QrDpn", status=2)
+
+
+@pytest.mark.slow
+@pytest.mark.flow
+@pytest.mark.timeout(600)
+def test_with_the_packages_own_network_it_balances_the_pole_within_three_minutes(tmp_path: Path) -> None:
+    """Figures are for two idle cores."""
+    options = """
+    --algorithm.network tests.extension.networks:normalised --algorithm.network-options.width 128
+    --algorithm.quantiles 16 --algorithm.target-update-interval 200 --replay.capacity 100_000 --replay.min-size 1000
+    --learner.batch-size 128 --learner.learning-rate 5e-4 --learner.publish-epochs 1 --learner.checkpoint-epochs 25
+    --actors.chunk-seconds 1 --stop-after 180s --run mine
+    """
+    headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *options.split())
+    figures = json.loads(headrace(tmp_path, "eval", "mine", "--episodes", "100", "--json").splitlines()[-1])
+    print(figures)
+    assert figures["return_mean"] >= 400
