@@ -96,7 +96,8 @@ def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
     spec = read_spec((tmp_path / "runs" / "mine" / "spec.json").read_bytes())
     assert [column.name for column in spec.extras] == [PRIORITY], "what DQN needs"
     assert "another algorithm.quantiles (8, now 9)" in headrace(tmp_path, "up", *SMALL, "--algorithm.quantiles", "9", status=2)
-    resumed = headrace(tmp_path, "up", *SMALL, "--total-steps", "0", "--stop-after", "5s")
+    done = json.loads((tmp_path / "runs" / "mine" / "status.json").read_text())["steps"]
+    resumed = headrace(tmp_path, "up", *SMALL, "--total-steps", str(done + 1_000))
     assert "resuming run mine" in resumed and "continues from epoch-" in resumed
     figures = json.loads(headrace(tmp_path, "eval", "mine", "--episodes", "2", "--json").splitlines()[-1])
     assert (figures["algorithm"], figures["episodes"]) == (QR, 2)
