@@ -94,7 +94,7 @@ class Actor:
         self._assignment = life.assignment or settings.assignment
         self._take_place()
         first_seed = settings.assignment.first_seed
-        self._hindsight = Hindsight(spec, GoalReward(self._env.example), first_seed) if spec.goals else None
+        self._hindsight = Hindsight(spec, GoalReward(self._env.compute_reward), first_seed) if spec.goals else None
         # What is learned from once and in whole rollouts had better arrive together.
         chunk_seconds = settings.actors.chunk_seconds
         self._chunker = Chunker(spec, streams, chunk_seconds, annotate=self._annotate, staggered=not self._rollouts)

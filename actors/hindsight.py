@@ -6,10 +6,9 @@ are drawn here and not where they are learned from; no row is duplicated, the k 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from actors.envs.base import ComputeReward
 from actors.envs.errors import EnvError
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Columns, ExperienceSpec
@@ -19,13 +18,13 @@ TOLERANCE = 1e-4  # rewards of goals that rest as float32 beside rewards of goal
 
 
 class GoalReward:
-    """The reward of reaching `achieved` when `desired` was the goal, for many at once, from an environment's `compute_reward`."""
+    """The reward of reaching `achieved` when `desired` was the goal, for many at once, by a family's `compute_reward`."""
 
-    def __init__(self, env: Any) -> None:
-        """Takes a Gymnasium environment. Raises EnvError where it has no compute_reward."""
-        if not hasattr(env.unwrapped, "compute_reward"):
+    def __init__(self, compute: ComputeReward | None) -> None:
+        """Raises EnvError where there is none."""
+        if compute is None:
             raise EnvError(f"hindsight needs an environment that has compute_reward; {WITHOUT}")
-        self._compute = env.unwrapped.compute_reward
+        self._compute = compute
 
     def __call__(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         """[N, *shape] each -> [N] float32. Raises EnvError for an answer of another shape, or none."""

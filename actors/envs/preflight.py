@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from actors.config import EnvConfig
+from actors.envs.base import ComputeReward
 from actors.envs.errors import EnvError
 from actors.envs.make import env_section, make_env, open_family, options_table, read_env, settle
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
@@ -179,7 +180,8 @@ def _try(order: Order, enter: Any) -> Facts:
     config = settle(config)
     env = make_env(config)
     spec = experience_spec(env, config, order.codec)
-    goals = has_goals(env, open_family(config))
+    family = open_family(config)
+    goals = has_goals(env, family)
     earned: list[tuple[Any, float]] = []  # of a goal environment: the observation after each step, and the step's reward
     env.action_space.seed(0)
     slowest = 0.0
@@ -217,7 +219,7 @@ def _try(order: Order, enter: Any) -> Facts:
                 break  # slow, but it works
         if goals:
             enter("compute_reward")
-        complaint = _goal_complaint(env, earned) if goals else ""
+        complaint = _goal_complaint(env, family.compute_reward(env), earned) if goals else ""
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
@@ -226,7 +228,7 @@ def _try(order: Order, enter: Any) -> Facts:
     return Facts(spec, slowest, spaces, options_table(config.options), goals, complaint)
 
 
-def _goal_complaint(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> str:
+def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, earned: Sequence[tuple[Any, float]]) -> str:
     """Nothing if compute_reward gives, for all steps at once, what each has given."""
     import numpy as np
 
@@ -236,7 +238,7 @@ def _goal_complaint(env: gymnasium.Env, earned: Sequence[tuple[Any, float]]) -> 
     seen = [flatten_observation(env.observation_space, observation) for observation, _ in earned]
     achieved, desired = (np.stack([values[name] for values in seen]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
     try:
-        GoalReward(env).check(achieved, desired, np.array([reward for _, reward in earned]))
+        GoalReward(compute).check(achieved, desired, np.array([reward for _, reward in earned]))
     except EnvError as error:
         return str(error)
     return ""

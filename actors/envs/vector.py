@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.envs.base import Outcome, Simulators
+from actors.envs.base import ComputeReward, Outcome, Simulators
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.spaces import read_observation
@@ -79,7 +79,7 @@ class VectorEnv:
         self.broken = 0  # episodes cut because something in them was not finite
         self._most_steps = most_steps
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
-        family = open_family(config)
+        self._family = family = open_family(config)
         self.example = env = make(config, evaluation=evaluation)  # only `simulators` steps it
         # Many stepped as one, unless a wrapper is to see each step.
         together = family.simulators(env, count) if env.unwrapped is env else None
@@ -135,6 +135,11 @@ class VectorEnv:
             final[name][ended] = seen[name][ended]
             seen[name][ended] = rows
         return VectorStep(seen, reward, terminated, truncated, final, episodes)
+
+    @property
+    def compute_reward(self) -> ComputeReward | None:
+        """The environments', if they have goals."""
+        return self._family.compute_reward(self.example)
 
     @property
     def levels(self) -> int:

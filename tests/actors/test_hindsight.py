@@ -100,7 +100,7 @@ def test_goals_were_achieved_later_in_the_episode_and_rewards_are_those_of_the_v
 ) -> None:
     spec, env = goal_spec(stack=stack), Difference()
     before = make_columns(spec, *CASES)
-    columns = Hindsight(spec, GoalReward(env), 0)({name: column.copy() for name, column in before.items()})
+    columns = Hindsight(spec, GoalReward(env.compute_reward), 0)({name: column.copy() for name, column in before.items()})
     for name, column in before.items():
         assert np.array_equal(columns[name], column), f"{name} is left alone"
     chunks, rows = before["valid"].shape
@@ -119,7 +119,7 @@ def test_goals_were_achieved_later_in_the_episode_and_rewards_are_those_of_the_v
 
 def test_the_columns_rest_as_the_spec_says() -> None:
     spec = goal_spec(hindsight=3)
-    columns = Hindsight(spec, GoalReward(Difference()), 0)(make_columns(spec, *CASES))
+    columns = Hindsight(spec, GoalReward(Difference().compute_reward), 0)(make_columns(spec, *CASES))
     for column in spec.columns:
         assert columns[column.name].dtype == np.dtype(column.dtype), column.name
         assert columns[column.name].shape == (len(CASES), spec.rows(16), *column.shape), column.name
@@ -128,7 +128,7 @@ def test_the_columns_rest_as_the_spec_says() -> None:
 def test_each_later_row_is_as_likely() -> None:
     spec = goal_spec(length=8, hindsight=16)
     chunks = 500
-    columns = Hindsight(spec, GoalReward(Difference()), 1)(make_columns(spec, *[[(6, "truncated")]] * chunks))
+    columns = Hindsight(spec, GoalReward(Difference().compute_reward), 1)(make_columns(spec, *[[(6, "truncated")]] * chunks))
     first = columns["achieved_goal"][:, 0, 0]
     drawn = Counter((columns["hindsight_goal"][:, 1, :, 0] - first[:, None]).astype(int).ravel().tolist())
     assert set(drawn) == {2, 3, 4, 5, 6}, "row 6 holds the last observation"
@@ -139,7 +139,7 @@ def test_each_later_row_is_as_likely() -> None:
 def test_a_goal_that_rests_as_bytes_is_rewarded_as_the_learner_will_see_it() -> None:
     spec = goal_spec(goal=observed("achieved_goal", (1,), "|u1", scale=0.5, offset=-3.0))
     columns = make_columns(spec, [(16, "truncated")])
-    columns = Hindsight(spec, GoalReward(Difference()), 0)(columns)
+    columns = Hindsight(spec, GoalReward(Difference().compute_reward), 0)(columns)
     assert columns["hindsight_goal"].dtype == np.uint8
     goal = columns["hindsight_goal"][0, 2, :, 0].astype(float) * 0.5 - 3.0
     assert np.allclose(columns["hindsight_reward"][0, 2], -np.abs(3 * 0.5 - 3.0 - goal))
@@ -155,7 +155,7 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
     spec = goal_spec(length=8, stack=stack)
     random = np.random.default_rng(0)
     streams = 5
-    hindsight = Hindsight(spec, GoalReward(Difference()), 0)
+    hindsight = Hindsight(spec, GoalReward(Difference().compute_reward), 0)
     chunker = Chunker(spec, streams, 1e9, annotate=hindsight, staggered=True)
     table = Ring(spec, ReplayConfig(capacity=2_000, min_size=1, selector="uniform"), 0)
     rows: list[tuple[int, int]] = []  # stream and episode of each row, by its achieved goal
@@ -204,7 +204,7 @@ def test_what_travels_and_rests_through_an_environment_is_what_its_compute_rewar
     config = EnvConfig(id=f"{TOYS}:Plane", chunk_length=16)
     spec = experience_spec(make_env(config), config, "none", Needs(goals=4))
     env = VectorEnv(config, spec, 3, [0, 1, 2])
-    chunker = Chunker(spec, 3, 1e9, annotate=Hindsight(spec, GoalReward(env.example), 0))
+    chunker = Chunker(spec, 3, 1e9, annotate=Hindsight(spec, GoalReward(env.compute_reward), 0))
     observation, random = env.reset(), np.random.default_rng(0)
     chunks: list[Chunk] = []
     for _ in range(60):

@@ -102,7 +102,7 @@ def play(case: Case, world: World, act: Callable[[Arrays], Acted], by_policy: bo
     """The chunks of the streams of `world`. `by_policy`: what goes with an action is what the policy says, not the columns."""
     spec = make_spec(case)
     policy = Acting(case, 0, 0, 1, fixed_weights).policy if by_policy else None
-    hindsight = Hindsight(spec, GoalReward(Distance()), 5) if spec.goals else None
+    hindsight = Hindsight(spec, GoalReward(Distance().compute_reward), 5) if spec.goals else None
 
     def annotate(columns: Arrays) -> Arrays:
         columns = columns if hindsight is None else hindsight(columns)

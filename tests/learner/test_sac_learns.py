@@ -35,7 +35,7 @@ class World:
     def __init__(self, spec: ExperienceSpec, policy: Acting) -> None:
         self.spec, self.policy = spec, policy
         self.env, self.stack = VectorEnv(ENV, spec, 4, range(4)), Stack(spec, 4)
-        annotate = Hindsight(spec, GoalReward(self.env.example), 0)
+        annotate = Hindsight(spec, GoalReward(self.env.compute_reward), 0)
         self.chunker = Chunker(spec, 4, 1e9, annotate=annotate)
         self.table = Ring(spec, ReplayConfig(capacity=10_000, min_size=1, selector="uniform"), 0)
         arrangement = layout(spec, LEARNER.batch_size)
