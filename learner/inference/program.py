@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,21 @@ from transport.experience import Columns
 
 CLIP, NEAR, EPSILON = 10.0, 1 / 8, 1e-8  # as learner/networks/inputs.py has them
 Weights = Mapping[str, np.ndarray]
-Values = list[np.ndarray]  # the stack; the last is on top
-Step = Callable[[Values, Columns, Columns], None]  # the stack, the state before, and that after, to be filled
 Change = Callable[[np.ndarray], np.ndarray]
+Cell = Callable[[Sequence[np.ndarray], np.ndarray, Columns], tuple[np.ndarray, Columns]]  # weights, values, state before
+
+
+class Chain:
+    """Something that gives an array, and what is done to it one after the other."""
+
+    def __init__(self, source: Callable[[], np.ndarray]) -> None:
+        self._source, self.changes = source, list[Change]()
+
+    def __call__(self) -> np.ndarray:
+        values = self._source()
+        for change in self.changes:
+            values = change(values)
+        return values
 
 
 class Program:
@@ -33,7 +46,12 @@ class Program:
         self._weights = {name: np.zeros(shape, dtype) for name, (shape, dtype) in description.tensors.items()}
         first, *others = description.program
         self._inputs = Inputs([self._weights[name] for name in first.tensors], **first.options)
-        self._steps = [self._step(op, before) for op, before in zip(others, description.program, strict=False)]
+        self._before: Columns = {}
+        self._after: Columns = {}
+        stack: list[Chain] = []
+        for op, before in zip(others, description.program, strict=False):
+            self._compile(op, before, stack)
+        (self._answer,) = stack
 
     @property
     def weights(self) -> Weights:
@@ -46,24 +64,27 @@ class Program:
 
     def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
         self._inputs.read(observation)
-        values: Values = []
-        following: Columns = {}
-        for step in self._steps:
-            step(values, state, following)
-        return values[-1].T, following
+        self._before, self._after = state, {}
+        return self._answer().T, self._after
 
-    def _step(self, op: Op, before: Op) -> Step:
+    def _compile(self, op: Op, before: Op, stack: list[Chain]) -> None:
         tensors = [self._weights[name] for name in op.tensors]
         if op.kind == "push":
-            return lambda values, state, following: values.append(self._inputs.columns(op.options["names"]))
-        if op.kind == "concat":
-            return _concatenating(op.options["count"])
-        if op.kind in MEMORIES:
-            return _remembering(MEMORIES[op.kind], tensors)
-        change = OPS[op.kind](*tensors, **op.options)
-        if op.kind in IN_PLACE and before.kind == "push":  # what was observed is not its to change
-            return lambda values, state, following: values.append(change(values.pop().copy()))
-        return lambda values, state, following: values.append(change(values.pop()))
+            stack.append(Chain(partial(self._inputs.columns, op.options["names"])))
+        elif op.kind == "concat":
+            parts = stack[-op.options["count"] :]
+            stack[-len(parts) :] = [Chain(lambda: np.concatenate([part() for part in parts]))]
+        elif op.kind in MEMORIES:
+            stack[-1].changes.append(partial(self._remember, MEMORIES[op.kind], tensors))
+        else:
+            if op.kind in IN_PLACE and before.kind == "push":
+                stack[-1].changes.append(np.copy)  # what was observed is not its to change
+            stack[-1].changes.append(OPS[op.kind](*tensors, **op.options))
+
+    def _remember(self, cell: Cell, tensors: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
+        values, after = cell(tensors, values, self._before)
+        self._after |= after
+        return values
 
 
 class Inputs:
@@ -71,7 +92,8 @@ class Inputs:
     fields that are read, and the names of achieved and desired goal. With tensors it normalises."""
 
     def __init__(self, tensors: Sequence[np.ndarray], fields: list[dict[str, Any]], stack: int, goal: list[str]) -> None:
-        self._fields, self._stack, self._goal, self._statistics = fields, stack, goal, tensors
+        self._stack, self._goal, self._statistics = stack, goal, tensors
+        self._decoders = [(field["name"], _decoder(field["scale"], field["offset"])) for field in fields]
         self._sizes = {field["name"]: math.prod(field["shape"]) for field in fields}
         if goal:
             self._sizes["goal/way"] = self._sizes[goal[1]]
@@ -83,19 +105,14 @@ class Inputs:
 
     def read(self, observation: Columns) -> None:
         """Takes in [K, stack, *shape] as stored."""
-        parts = {}
-        for field in self._fields:
-            stored = observation[field["name"]]
-            values = stored.reshape(*stored.shape[:2], -1)
-            scale, offset = field["scale"], field["offset"]
-            if scale != 1.0 or offset != 0.0:
-                values = values.astype(np.float32) * np.float32(scale) + np.float32(offset)
-            parts[field["name"]] = values.astype(np.float32, copy=False)
+        parts = {name: decode(observation[name]) for name, decode in self._decoders}
         if self._goal:
             achieved, desired = self._goal
             parts["goal/way"] = parts[desired] - parts[achieved]
-        single = len(parts) == 1 and not self._statistics  # may be the observation itself, which nothing here changes
-        self._rows = next(iter(parts.values())) if single else np.concatenate(list(parts.values()), 2)
+        if len(parts) == 1 and not self._statistics:  # may be the observation itself, which nothing here changes
+            (self._rows,) = parts.values()
+            return
+        self._rows = np.concatenate(list(parts.values()), 2)
         if self._statistics:
             self._normalise()
 
@@ -122,17 +139,26 @@ class Inputs:
     def columns(self, names: Sequence[str]) -> np.ndarray:
         """Of what was read the inputs of these names, each with its stack, side by side: [features, K]."""
         count = len(self._rows)
-        if len(names) == len(self._places) and (self._stack == 1 or len(names) == 1):
+        if len(names) == len(self._places) and (self._stack == 1 or len(self._places) == 1):
             return self._rows.reshape(count, -1).T
         parts = [self._rows[:, :, self._places[name]].reshape(count, -1) for name in names]
         return (parts[0] if len(parts) == 1 else np.concatenate(parts, 1)).T
 
 
-def _concatenating(count: int) -> Step:
-    def step(values: Values, state: Columns, following: Columns) -> None:
-        values[-count:] = [np.concatenate(values[-count:])]
+def _decoder(scale: float, offset: float) -> Change:
+    """[K, stack, *shape] as stored -> [K, stack, size] float32."""
+    factor, summand = np.float32(scale), np.float32(offset)
+    quantised = scale != 1.0 or offset != 0.0
 
-    return step
+    def decode(stored: np.ndarray) -> np.ndarray:
+        values = stored.reshape(*stored.shape[:2], -1).astype(np.float32, copy=quantised)
+        if scale != 1.0:
+            values *= factor
+        if offset != 0.0:
+            values += summand
+        return values
+
+    return decode
 
 
 def _linear(weight: np.ndarray, bias: np.ndarray | None = None) -> Change:
@@ -241,12 +267,4 @@ def _gru(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> t
     return hidden, {"memory/h": hidden.T}
 
 
-MEMORIES = {"lstm": _lstm, "gru": _gru}
-
-
-def _remembering(cell: Callable[..., tuple[np.ndarray, Columns]], tensors: Sequence[np.ndarray]) -> Step:
-    def step(values: Values, state: Columns, following: Columns) -> None:
-        values[-1], after = cell(tensors, values[-1], state)
-        following.update(after)
-
-    return step
+MEMORIES: dict[str, Cell] = {"lstm": _lstm, "gru": _gru}
