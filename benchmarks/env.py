@@ -224,10 +224,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--actor", type=int, help=argparse.SUPPRESS)
     options.add_config_options(parser)
-    parser.set_defaults(command="bench env")
-    flags = {flag for action in parser._actions for flag in action.option_strings}
     try:
-        parsed = options.parse(parser, sys.argv[1:] if arguments is None else arguments, lambda _: flags)
+        parsed = options.parse(parser, sys.argv[1:] if arguments is None else arguments, "bench env")
         if parsed.case == "phases":
             print(json.dumps(actor_cases.phases(RunDir(parsed.run_dir), parsed.actor, parsed.seconds)))
             return 0

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.report import Report
 from benchmarks.robot_runs import HeadraceTraining
 from deploy.children import child_environment, python_command
-from deploy.config import options
+from deploy.config import options, values
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
@@ -103,21 +103,19 @@ def backends(text: str) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and measures."""
     parser = options.Parser(prog="headrace bench success", description=__doc__)
-    parser.add_argument("--seconds", type=options.DURATION, default=900.0, metavar="TIME", help="of each training (default 15m)")
-    parser.add_argument("--seeds", type=options.COUNT, default=3, help="trainings of each kind (default 3)")
-    parser.add_argument("--episodes", type=options.COUNT, default=500, help="of each evaluation (default 500)")
-    known = options.argument(backends, f"some of {','.join(BACKENDS)}")
+    parser.add_argument("--seconds", type=values.DURATION, default=900.0, metavar="TIME", help="of each training (default 15m)")
+    parser.add_argument("--seeds", type=values.COUNT, default=3, help="trainings of each kind (default 3)")
+    parser.add_argument("--episodes", type=values.COUNT, default=500, help="of each evaluation (default 500)")
+    known = values.argument(backends, f"some of {','.join(BACKENDS)}")
     parser.add_argument("--backends", type=known, default=list(BACKENDS), help=f"to train in (default {','.join(BACKENDS)})")
     text = "to evaluate at, in metres (default 0.02,0.01)"
-    parser.add_argument("--tolerances", type=options.TOLERANCES, default=[0.02, 0.01], help=text)
+    parser.add_argument("--tolerances", type=values.TOLERANCES, default=[0.02, 0.01], help=text)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options.add_config_options(parser)
-    parser.set_defaults(command="bench success")
-    flags = {flag for action in parser._actions for flag in action.option_strings}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the trainings, too
     typed = sys.argv[1:] if arguments is None else arguments
     try:
-        parsed = options.parse(parser, typed, lambda _: flags)
+        parsed = options.parse(parser, typed, "bench success")
         if min(parsed.seconds, parsed.seeds, parsed.episodes) <= 0:
             raise ConfigError("--seconds, --seeds and --episodes must be greater than 0")
         given = merge({"env": {"id": "robot"}}, options.given(parsed))

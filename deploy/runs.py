@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,14 +136,27 @@ def read_steps(run: RunDir) -> int:
 
 
 def set_aside(run: RunDir) -> Path | None:
-    """Moves a run's folder, but for its keys, to the first free NAME.1, NAME.2, …; None when there is none to move."""
+    """Moves a run's folder, but for its keys, to NAME.1, NAME.2, …, one more than there is; None when there is none to move."""
     if not run.path.exists():
         return None
-    number = 1
-    while (target := run.path.with_name(f"{run.name}.{number}")).exists():
-        number += 1
+    target = run.path.with_name(f"{run.name}.{max(_aside(run), default=0) + 1}")
     run.path.rename(target)
     if (kept := RunDir(target).key_folder).exists():
         run.path.mkdir()
         kept.rename(run.key_folder)
     return target
+
+
+def remove_aside(run: RunDir, kept: int) -> list[Path]:
+    """Removes the oldest folders that `set_aside` has made of a run, but for the newest `kept`; returns them. Raises OSError."""
+    oldest = [path for _, path in sorted(_aside(run).items())][: -kept or None]
+    removed = [path for path in oldest if not is_up(RunDir(path))]
+    for path in removed:
+        shutil.rmtree(path)
+    return removed
+
+
+def _aside(run: RunDir) -> dict[int, Path]:
+    """The folders that were set aside of a run, by number."""
+    found = ((path.name.removeprefix(f"{run.name}."), path) for path in run.path.parent.glob(f"{run.name}.*"))
+    return {int(number): path for number, path in found if number.isdigit()}

@@ -89,17 +89,10 @@ class Run:
     @raises_one_line
     def status(self) -> dict[str, Any]:
         """The document of `headrace status --json`: a key without a figure holds None."""
-        from deploy import runs
-        from deploy.config.layers import load_run_config
-        from deploy.reporting import status
+        from deploy.cli.common import current_status
         from transport.run_dir import RunDir
 
-        run = RunDir(self.path)
-        found = runs.read_status(run)
-        if found is None:
-            return status.empty(run, load_run_config(run.config))
-        over = found["state"] in ("stopped", "failed")
-        return found if over or runs.is_up(run) else status.as_dead(found)
+        return current_status(RunDir(self.path))
 
     def wait(self, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Waits until the run is over and returns its last status.

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deploy import runs
-from deploy.cli.main import build_parser
+from deploy.cli.main import parser_of
 from deploy.config import options
 from deploy.config.errors import ConfigError
 from deploy.config.files import write_config
@@ -352,9 +352,9 @@ FLAGS = [
 @fuzz
 @given(words=st.lists(st.sampled_from(FLAGS) | st.text(max_size=9), max_size=6))
 def test_any_command_line_is_understood_or_a_configuration_error(words: list[str]) -> None:
-    parser, commands = build_parser()
+    parser = parser_of("up")
     try:
-        options.parse(parser, options.normalised(["up", *words]), lambda command: set(commands[command]._option_string_actions))
+        options.parse(parser, options.normalised(words), "up")
     except ConfigError as error:
         assert str(error)
     except SystemExit as end:

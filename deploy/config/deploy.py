@@ -57,4 +57,7 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "all"
     log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size")] = 20_000_000
     metrics_bytes: Annotated[int, Meta(ge=10_000, description="a file of metrics is set aside at this size")] = 20_000_000
+    fresh_kept: Annotated[
+        int, Meta(ge=0, description="old folders of a run that --fresh keeps; it removes the oldest beyond these")
+    ] = 5
     files_kept: Annotated[int, Meta(ge=1, le=100, description="files set aside that are kept, of each log and of metrics")] = 1

@@ -12,6 +12,7 @@ import tomli_w
 
 from actors.envs.make import env_section, without_foreign_options
 from deploy.config import renamed
+from deploy.config.deploy import DeployConfig
 from deploy.config.errors import ConfigError
 from deploy.config.run import RunConfig
 
@@ -56,6 +57,14 @@ def read_run(path: Path) -> Layer:
     if isinstance(values.get("env"), dict):
         values["env"] = without_foreign_options(values["env"])
     return Layer(str(path), values)
+
+
+def read_deploy(path: Path) -> DeployConfig:
+    """The deploy section of a run's config.toml, without looking at what the others name. Raises ConfigError."""
+    try:
+        return msgspec.convert(read_run(path).values.get("deploy", {}), DeployConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _check_format(path: Path, number: object) -> None:

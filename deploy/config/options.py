@@ -21,6 +21,7 @@ from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, lookup, read_file, read_run
 from deploy.config.run import RunConfig
+from deploy.config.values import BYTES, COUNT, DURATION, NUMBER, SWITCH
 from learner.algorithms.base import ALGORITHMS, DEFAULT
 from transport.names import nearest
 
@@ -32,8 +33,6 @@ SHORT = {
     "actors.envs_per_actor": "--envs-per-actor",
     "learner.device": "--device",
 }
-UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-UNITS_BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9}
 
 
 class Text(str):
@@ -50,69 +49,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises ConfigError."""
         raise ConfigError(message.removeprefix("argument "))
-
-
-def whole_number(text: str) -> int:
-    """12, 12_000 or 1e6."""
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
-    if number != int(number):
-        raise ValueError(text)
-    return int(number)
-
-
-def switch(text: str) -> bool:
-    """true or false."""
-    known = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-    return known[text.lower()]
-
-
-def lengths(text: str) -> list[float]:
-    """0.05,0.02."""
-    found = [float(part) for part in text.split(",")]
-    if not all(0 < length < 100 for length in found):
-        raise ValueError(text)
-    return found
-
-
-def _with_unit(text: str, units: dict[str, float]) -> float:
-    lowered = text.lower()
-    for unit in sorted(units, key=len, reverse=True):
-        if lowered.endswith(unit):
-            return float(lowered.removesuffix(unit)) * units[unit]
-    return float(lowered)
-
-
-def duration_seconds(text: str) -> float:
-    """90s, 5m, 2h, or plain seconds."""
-    return _with_unit(text, UNITS_SECONDS)
-
-
-def number_of_bytes(text: str) -> int:
-    """4e9 or 4GB."""
-    return int(_with_unit(text, UNITS_BYTES))
-
-
-def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
-    """An argparse type whose complaint says what is expected."""
-
-    def convert(text: str) -> Any:
-        try:
-            return parse(text)
-        except (ValueError, KeyError, OverflowError):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
-
-    return convert
-
-
-COUNT = argument(whole_number, "a whole number (12, 12_000 and 1e6 are)")
-NUMBER = argument(float, "a number")
-DURATION = argument(duration_seconds, "a duration (90s, 5m and 2h are)")
-BYTES = argument(number_of_bytes, "a number of bytes (4e9 and 4GB are)")
-SWITCH = argument(switch, "true or false")
-TOLERANCES = argument(lengths, "lengths in metres greater than 0, as in 0.05,0.02")
 
 
 def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "") -> None:
@@ -323,12 +259,13 @@ def normalised(arguments: Sequence[str]) -> list[str]:
     return result
 
 
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str], flags_of: Callable[[str], set[str]]) -> argparse.Namespace:
-    """Parses; an unknown flag is a ConfigError that names the nearest of `flags_of(command)`.
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str], command: str) -> argparse.Namespace:
+    """Parses the words after a command; an unknown flag is a ConfigError that names the nearest one.
 
     Where a command takes options of environments, it takes any: which there are is known when the environment is.
     """
-    arguments, others = _split(normalised(arguments), flags_of)
+    known = {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
+    arguments, others = _split(normalised(arguments), known)
     options, unknown = parser.parse_known_args(arguments)
     vars(options).update(others)
     for text in unknown:
@@ -336,9 +273,9 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str], flags_of: C
             flag = text.partition("=")[0]
             if new := renamed.new_name(flag.removeprefix("--")):
                 raise ConfigError(f"{flag} is called --{new.replace('_', '-')} now")
-            raise ConfigError(f"unknown option {flag}; {nearest(flag, flags_of(options.command))}")
+            raise ConfigError(f"unknown option {flag}; {nearest(flag, known)}")
     if unknown:
-        raise ConfigError(f"unexpected {unknown[0]!r}; see `headrace {options.command} --help`")
+        raise ConfigError(f"unexpected {unknown[0]!r}; see `headrace {command} --help`")
     return options
 
 
@@ -361,10 +298,9 @@ def typed_algorithm(arguments: Sequence[str], settings_of_run: Callable[[str], P
     return next((str(name) for layer in layers if (name := lookup(layer.values, "algorithm.name"))), "")
 
 
-def _split(arguments: Sequence[str], flags_of: Callable[[str], set[str]]) -> tuple[list[str], dict[str, Any]]:
+def _split(arguments: Sequence[str], known: set[str]) -> tuple[list[str], dict[str, Any]]:
     """Takes `--env.X VALUE` out where X is no flag of the command, and `--section.table.NAME VALUE` where a flag of the command
     ends in .NAME: the rest, and {"env.X": VALUE}."""
-    known = flags_of(arguments[0]) if arguments and arguments[0][:1] not in ("", "-") else set[str]()
     tables = tuple(flag.removesuffix("NAME") for flag in known if flag.endswith(".NAME"))
     rest, others = list[str](), dict[str, Any]()
     words = list(arguments)

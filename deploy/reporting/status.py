@@ -120,14 +120,14 @@ def as_dead(status: Document) -> Document:
     return status | {"state": "dead", "reason": "the supervisor was killed", "processes": processes}
 
 
-def empty(run: RunDir, config: RunConfig) -> Document:
+def empty(run: str, env_id: str, algorithm: str) -> Document:
     """The document of a run whose supervisor has not written one."""
     return {
-        "run": run.name,
+        "run": run,
         "state": "stopped",
         "uptime_seconds": None,
-        "env": config.env.id,
-        "algorithm": algorithm_name(config),
+        "env": env_id,
+        "algorithm": algorithm,
         "processes": [],
         "replay": dict.fromkeys(REPLAY_KEYS),
         "learner": dict.fromkeys(LEARNER_KEYS),

@@ -13,10 +13,10 @@ from msgspec import structs
 from actors.config import run_seed
 from deploy import runs, settings
 from deploy.children import python_command, start_in_background
-from deploy.cli import access
 from deploy.config.algorithm import takes_rollouts
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
+from deploy.launch import access
 from deploy.places.base import Place, Process
 from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes

@@ -17,12 +17,12 @@ import msgspec
 import psutil
 import pytest
 
-from deploy import minimum_versions as floors
 from deploy.children import child_environment, python_command
-from deploy.cli import access
 from deploy.cli import main as cli
 from deploy.config.deploy import DeployConfig
 from deploy.config.run import RunConfig
+from deploy.launch import access
+from deploy.launch import minimum_versions as floors
 from tests.chaos.rows import Row
 from tests.harness.run import World
 from tests.harness.waiting import ROOT, wait_until

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from deploy.cli import doctor
 from deploy.cli import main as cli
+from deploy.cli.machine import doctor
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, stdout: str) -> None:

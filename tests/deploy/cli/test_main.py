@@ -14,13 +14,15 @@ from actors.envs.make import EnvError, options_table, settle
 from actors.envs.preflight import Facts
 from deploy import runs
 from deploy.children import child_environment
-from deploy.cli import launch
 from deploy.cli import main as cli
-from deploy.config import options
+from deploy.config import values
 from deploy.config.errors import ConfigError
 from deploy.config.files import Tree
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
+from deploy.launch import prepare as launch
+from deploy.reporting import status
+from deploy.supervision import service
 from deploy.supervision.topology import topology
 from learner.config import LearnerConfig
 from learner.inference.base import PolicyDescription
@@ -70,7 +72,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setattr(launch, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle(config).options)))
     monkeypatch.setattr(launch, "Probe", StandInProbe)
-    monkeypatch.setattr(cli.service, "Service", Service)
+    monkeypatch.setattr(service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])
     monkeypatch.setattr(Service, "exit_status", 0)
 
@@ -367,7 +369,7 @@ def test_status_of_a_killed_supervisor_says_dead(capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     process = dict.fromkeys(("pid", "last_exit", "steps_per_second", "rss_bytes", "cpu_percent"))
     living = {"name": "replay", "role": "replay", "state": "ready", "restarts": 0, "silent_seconds": 0.1}
-    blank = cli.status.empty(RunDir(Path("runs/x")), RunConfig())
+    blank = status.empty("x", "mario", "dqn")
     Path("runs/x/status.json").write_text(json.dumps(blank | {"state": "running", "processes": [process | living]}))
     assert cli.main(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -439,14 +441,14 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
 
 @pytest.mark.parametrize(("text", "number"), [("12", 12), ("1e6", 1_000_000), ("12_000", 12_000), ("2.0", 2)])
 def test_a_count_may_be_written_in_several_ways(text: str, number: int) -> None:
-    assert options.whole_number(text) == number
+    assert values.whole_number(text) == number
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("250ms", 0.25), ("1d", 86400)]
 )
 def test_a_duration_may_carry_a_unit(text: str, seconds: float) -> None:
-    assert options.duration_seconds(text) == seconds
+    assert values.duration_seconds(text) == seconds
 
 
 def test_the_command_line_imports_neither_torch_nor_a_simulator() -> None:

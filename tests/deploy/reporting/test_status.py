@@ -6,9 +6,7 @@ import io
 
 from rich.console import Console
 
-from deploy.config.run import RunConfig
 from deploy.reporting import status
-from deploy.runs import run_dir
 
 
 def test_what_was_stopped_at_a_gate_is_told_of_its_process_and_only_where_there_is_something() -> None:
@@ -19,7 +17,7 @@ def test_what_was_stopped_at_a_gate_is_told_of_its_process_and_only_where_there_
     }
     found = status.troubles(records)
     assert found == {"actor-0": {"broken_episodes": 3}, "learner": {"skipped_updates": 2, "rollbacks": 1}}
-    document = status.empty(run_dir("mine"), RunConfig())
+    document = status.empty("mine", "mario", "dqn")
     shown = []
     for troubles in ({}, found):
         console = Console(file=io.StringIO(), width=200)

@@ -22,14 +22,14 @@ from actors.envs.make import env_section, open_family, options_table
 from actors.envs.preflight import Facts, preflight
 from deploy import runs
 from deploy.children import check_actor_python, child_environment, python_command
-from deploy.cli import access
-from deploy.cli.probe import Probe
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import changes_refused_on_resume, validate
 from deploy.config.errors import ConfigError
 from deploy.config.files import Layer, Tree, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
+from deploy.launch import access
+from deploy.launch.probe import Probe
 from deploy.reporting.status import algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores

@@ -1,4 +1,4 @@
-"""Who may reach a run: what `headrace up` refuses, and `headrace keys`."""
+"""`headrace keys`: the keys by which the processes of a run know each other on a network."""
 
 from __future__ import annotations
 
@@ -6,78 +6,63 @@ import argparse
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy import runs, settings
 from deploy.config.errors import ConfigError
 from deploy.config.layers import load_run_config
-from deploy.config.run import RunConfig
-from deploy.minimum_versions import shortfalls
+from deploy.config.values import COUNT
+from deploy.launch import access
 from transport.messages import MOST_ACTORS
-from transport.run_dir import RunDir, is_loopback, write_atomically
+from transport.run_dir import RunDir, write_atomically
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 
 ACTOR = re.compile(r"actor-(0|[1-9]\d{0,5})")
-ROOT_WARNING = (
-    "warning: this run belongs to root: whatever a simulator can be made to do, it does to the whole machine; "
-    "an ordinary user is safer"
-)
+DESCRIPTION = """\
+Makes the keys that a run needs before other machines may reach it: a pair for each process, in runs/NAME/keys, which nobody else
+may read. What is there already stays.
+
+  headrace keys night --actors 4                     then `headrace up --run night --deploy.bind 10.0.0.5 …`
+  headrace keys night --export actor-100 worker      copy the folder to another machine: python -m actors worker --actor 100
+  headrace keys night --renew                        all anew, while the run is down
+  headrace keys night --renew actor-100              that of one actor, whose machine was lost, say
+"""
 
 
-class Refused(RuntimeError):
-    """A run that would not be safe to start; the text says why and what to do."""
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    text = "a run's name or folder, which need not exist yet; default: the latest"
+    target.add_argument("run", nargs="?", metavar="RUN", help=text)
+    target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same")
+    target.add_argument("--actors", type=COUNT, metavar="N", help="keys for so many; default: as the run is configured, or 1")
+    either = target.add_mutually_exclusive_group()
+    text = "make all anew, or those of one process: old ones are refused from then on"
+    either.add_argument("--renew", nargs="?", const="", metavar="NAME", help=text)
+    text = "copy what an actor on another machine needs, its secret and the servers' public keys included, into a folder"
+    either.add_argument("--export", nargs=2, metavar=("ACTOR", "FOLDER"), help=text)
 
 
-def check(run: RunDir, config: RunConfig) -> None:
-    """Before anything is launched. Prints a warning to root. Raises Refused, KeysError."""
-    if old := shortfalls():
-        raise Refused("; ".join(old))
-    host, root = config.deploy.bind, hasattr(os, "getuid") and os.getuid() == 0
-    if host and not is_loopback(host):
-        if root:
-            raise Refused(
-                f"--deploy.bind {host} can be reached from other machines, and this is root: start it as an ordinary user"
-            )
-        if not run.key_folder.exists():
-            raise Refused(
-                f"--deploy.bind {host} can be reached from other machines and run {run.name} has no keys: "
-                f"make them with `headrace keys {run.name} --actors {config.actors.count}`"
-            )
-    if host and run.key_folder.exists():
-        if lacking := make_missing(run, config.actors.count):
-            print(f"made keys for {_listed(lacking)}")
-        for name in (*keys.ALWAYS, *keys.actor_names(config.actors.count)):
-            keys.read_pair(run.key_folder, name)
-    if root:
-        print(ROOT_WARNING, flush=True)
-
-
-def make_missing(run: RunDir, actors: int) -> list[str]:
-    """Keys for whoever of the run has none yet; returns whose were made. Servers read the list again by themselves."""
-    return keys.make(run.key_folder, (*keys.ALWAYS, *keys.actor_names(actors)), new_pair)
-
-
-def make_keys(parsed: argparse.Namespace) -> int:
+def run(parsed: argparse.Namespace) -> int:
     """`headrace keys`: makes what is missing, renews, or exports. Raises ConfigError, KeysError, OSError."""
-    run = _run(parsed.run)
+    folder = _run(parsed.run)
     if parsed.export:
-        return _export(run, *parsed.export)
-    configured = load_run_config(run.config).actors.count if run.config.exists() else 1
+        return _export(folder, *parsed.export)
+    configured = load_run_config(folder.config).actors.count if folder.config.exists() else 1
     actors = configured if parsed.actors is None else parsed.actors
     if not 1 <= actors <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {actors}")
     everyone = (*keys.ALWAYS, *keys.actor_names(actors))
     if parsed.renew is not None:
-        made = _renew(run, parsed.renew, everyone)
-    elif runs.is_up(run) and not run.key_folder.exists():
-        raise Refused(f"run {run.name} is up without keys; stop it first: `headrace down {run.name}`")
+        made = _renew(folder, parsed.renew, everyone)
+    elif runs.is_up(folder) and not folder.key_folder.exists():
+        raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
     else:
-        made = make_missing(run, actors)
+        made = access.make_missing(folder, actors)
     print(
-        f"made keys for {_listed(made)} in {run.key_folder}"
+        f"made keys for {access.listed(made)} in {folder.key_folder}"
         if made
-        else f"{run.key_folder} has keys for all; --renew makes them anew"
+        else f"{folder.key_folder} has keys for all; --renew makes them anew"
     )
     return 0
 
@@ -87,7 +72,7 @@ def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:
     if name and name not in everyone and not ACTOR.fullmatch(name):
         raise ConfigError(f"--renew {name}: no process of a run is called that; {', '.join(keys.ALWAYS)} and actor-0, actor-1, …")
     if runs.is_up(run) and keys.role_of(name) != "actor":
-        raise Refused(
+        raise access.Refused(
             f"run {run.name} is up and only actors' keys can be renewed meanwhile; stop it first: `headrace down {run.name}`"
         )
     if not name:  # nobody whom this call does not name shall still be let in
@@ -103,7 +88,7 @@ def _export(run: RunDir, name: str, target: str) -> int:
     if not run.config.exists() or not run.spec.exists():
         raise ConfigError(f"run {run.name} has not been started yet: what an actor needs to know is written by `headrace up`")
     if not run.key_folder.exists():
-        raise Refused(f"run {run.name} has no keys; make them with `headrace keys {run.name}`")
+        raise access.Refused(f"run {run.name} has no keys; make them with `headrace keys {run.name}`")
     keys.make(run.key_folder, (name,), new_pair)
     keys.export(run.key_folder, name, folder.key_folder)
     (folder.path / "endpoints").mkdir(parents=True, exist_ok=True)
@@ -123,7 +108,3 @@ def _run(name: str | None) -> RunDir:
     if name is None:
         return runs.find(None)
     return RunDir(Path(name)) if os.sep in name or "/" in name else runs.run_dir(name)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) if len(names) < 12 else f"{', '.join(names[:10])} and {len(names) - 10} more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -9,13 +10,13 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from deploy.children import child_environment, python_command
-from deploy.minimum_versions import shortfalls, torch_load
+from deploy.launch.minimum_versions import shortfalls, torch_load
 from transport.sockets.authenticator import library
 
 Finding = tuple[str, str, str]  # what, "ok" or "lacks" or "note", and in words
@@ -159,3 +160,13 @@ def show() -> None:
     print(
         f"Headrace lacks: {', '.join(lacking)}" if lacking else "Headrace has what it needs; - marks what is optional and absent"
     )
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    """It has none."""
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Says what this machine has and lacks; the status is 0 whatever is found."""
+    show()
+    return 0

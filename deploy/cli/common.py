@@ -1,0 +1,58 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from deploy import runs
+from deploy.config.files import lookup, read_run
+from transport.messages import Message
+from transport.run_dir import RunDir
+from transport.sockets.keys import OPERATOR
+
+ANSWER_SECONDS = 2.0
+
+DONE, FAILED, USAGE, REFUSED = 0, 1, 2, 3
+
+
+def complain(text: str, exit_status: int) -> int:
+    """Prints a line on stderr; returns the status."""
+    print(f"headrace: {' '.join(text.split())}", file=sys.stderr)
+    return exit_status
+
+
+def add_run(target: argparse.ArgumentParser) -> None:
+    """The run that a command is about, by position or --run."""
+    target.add_argument("run", nargs="?", metavar="RUN", help="a run's name; default: the one that is up, else the latest")
+    target.add_argument("--run", dest="run_flag", metavar="NAME", help="the same")
+
+
+def ask_supervisor(run: RunDir, message: Message) -> Any:
+    """The supervisor's answer, or None."""
+    from transport.sockets.client import Client
+
+    address = run.endpoint("supervisor")
+    if address is None:
+        return None
+    client = Client(address, keys=run.keys(OPERATOR), endpoint="supervisor")
+    try:
+        client.send(message)
+        arrived = client.receive(ANSWER_SECONDS)
+        return arrived[0] if arrived else None
+    finally:
+        client.close()
+
+
+def current_status(run: RunDir) -> dict[str, Any]:
+    """The supervisor's last word, corrected where it was killed. Nothing is imported that a run's configuration names."""
+    from deploy.reporting import status
+
+    found = runs.read_status(run)
+    if found is None:
+        values = read_run(run.config).values
+        env_id, algorithm = lookup(values, "env.id"), lookup(values, "algorithm.name")
+        return status.empty(run.name, str(env_id or "?"), str(algorithm or "?"))
+    over = found["state"] in ("stopped", "failed")
+    return found if over or runs.is_up(run) else status.as_dead(found)

@@ -1,0 +1,1 @@
+"""Commands about what actors have sent, and who may send."""

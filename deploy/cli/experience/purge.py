@@ -1,0 +1,35 @@
+"""`headrace purge`: removes all that one actor has sent from a stopped run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from deploy import runs
+from deploy.cli.common import add_run
+from deploy.cli.experience.common import read_spec_of
+from deploy.config.errors import ConfigError
+from replay.log import provenance
+from replay.log.segments import LogRefused
+from transport.names import nearest
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    add_run(target)
+    target.add_argument("actor", metavar="ACTOR", help="actor-3, for example")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Removes all that one actor has sent from a stopped folder."""
+    folder = runs.chosen(parsed)
+    with runs.locked(folder):
+        spec = read_spec_of(folder)
+        try:
+            known = provenance.actors(folder.segments, spec)
+            if parsed.actor not in known:
+                raise ConfigError(f"run {folder.name} has stored nothing of {parsed.actor!r}; {nearest(parsed.actor, known)}")
+            chunks, rows = provenance.purge(folder.segments, spec, parsed.actor)
+        except LogRefused as error:
+            raise ConfigError(f"run {folder.name}: {error}") from error
+    print(f"run {folder.name}: {chunks:,} chunks of {parsed.actor} ({rows:,} steps) are gone; the next start restores the others")
+    return 0

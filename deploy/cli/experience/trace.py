@@ -1,0 +1,40 @@
+"""`headrace trace`: which actor an item of replay comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from deploy import runs
+from deploy.cli.common import add_run
+from deploy.cli.experience.common import read_spec_of
+from deploy.config.errors import ConfigError
+from deploy.config.values import COUNT
+from replay.log import provenance
+from replay.log.segments import LogRefused
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    add_run(target)
+    target.add_argument("key", type=COUNT, metavar="KEY", help="the item's key, as batches tell it")
+    target.add_argument("--json", action="store_true", help="for programs")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Says where one item comes from."""
+    folder = runs.chosen(parsed)
+    try:
+        origin = provenance.trace(folder.segments, read_spec_of(folder), parsed.key)
+    except (provenance.NotThere, LogRefused) as error:
+        raise ConfigError(f"run {folder.name}: {error}") from error
+    except FileNotFoundError as error:  # the run goes on: it may have been evicted while we looked
+        raise ConfigError(f"run {folder.name}: item {parsed.key} has just been evicted") from error
+    if parsed.json:
+        print(json.dumps(origin._asdict()))
+    else:
+        print(
+            f"item {origin.key}: {origin.actor} (incarnation {origin.incarnation:x}), stream {origin.stream}, chunk "
+            f"{origin.sequence} of that incarnation, offset {origin.offset}, policy v{origin.policy_version}; in {origin.segment}"
+        )
+    return 0

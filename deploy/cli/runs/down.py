@@ -1,0 +1,41 @@
+"""`headrace down`: stops a run in order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+
+from deploy import runs
+from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
+from deploy.config.files import read_deploy
+from transport.messages import Stop, Stopping
+
+SPARE_SECONDS = 2.0  # beyond the run's own deadline
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    add_run(target)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Asks the supervisor to stop, waits, and says what happened."""
+    folder = runs.chosen(parsed)
+    if not runs.is_up(folder):
+        folder.remove_sockets()
+        print(f"run {folder.name} is not up")
+        return DONE
+    pid = runs.supervisor_pid(folder)
+    deadline = time.monotonic() + read_deploy(folder.config).stop_seconds + SPARE_SECONDS
+    if not isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping) and pid:
+        try:
+            os.kill(pid, 15)
+        except OSError:
+            pass
+    while time.monotonic() < deadline:
+        if not runs.is_up(folder):
+            print(f"run {folder.name} is down")
+            return DONE
+        time.sleep(0.05)
+    return complain(f"run {folder.name} did not stop; its supervisor (pid {pid}) does not react: `kill -9 {pid}` ends it", FAILED)

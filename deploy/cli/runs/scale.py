@@ -1,0 +1,36 @@
+"""`headrace scale`: another number of actors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from deploy import runs
+from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
+from deploy.config.errors import ConfigError
+from deploy.config.values import COUNT
+from transport.messages import MOST_ACTORS, Scale, Scaling
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    target.add_argument("actors", type=COUNT, metavar="N", help="actors from now on")
+    add_run(target)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Asks the supervisor for another number of actors; it goes on by itself."""
+    if not 1 <= parsed.actors <= MOST_ACTORS:
+        raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {parsed.actors}")
+    folder = runs.chosen(parsed)
+    if not runs.is_up(folder):
+        raise ConfigError(
+            f"run {folder.name} is not up; start it with `headrace up --run {folder.name} --actors {parsed.actors}`"
+        )
+    answer = ask_supervisor(folder, Scale(parsed.actors))
+    if not isinstance(answer, Scaling):
+        return complain(f"run {folder.name} is stopping, or its supervisor does not react; see `headrace status`", FAILED)
+    if answer.before == answer.actors:
+        print(f"run {folder.name} has {answer.actors} actors already; any that was given up is tried again")
+    else:
+        print(f"run {folder.name} goes from {answer.before} to {answer.actors} actors; see `headrace status`")
+    return DONE

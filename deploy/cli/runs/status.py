@@ -1,0 +1,26 @@
+"""`headrace status`: what each process of a run does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from deploy import runs
+from deploy.cli.common import DONE, add_run, current_status
+from deploy.reporting import status
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    add_run(target)
+    target.add_argument("--json", action="store_true", help="for programs")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Prints what the supervisor last wrote, as a table or JSON."""
+    found = current_status(runs.chosen(parsed))
+    if parsed.json:
+        print(json.dumps(found))
+    else:
+        status.show(found)
+    return DONE

@@ -1,0 +1,21 @@
+"""`headrace top`: status, live."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from deploy import runs
+from deploy.cli.common import DONE, add_run, current_status
+from deploy.reporting import status
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    add_run(target)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Shows the status again and again, until the run is down."""
+    folder = runs.chosen(parsed)
+    status.watch(lambda: current_status(folder), lambda: not runs.is_up(folder))
+    return DONE

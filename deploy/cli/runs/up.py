@@ -1,0 +1,90 @@
+"""`headrace up`: starts a run, or resumes one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from deploy import runs
+from deploy.cli.common import DONE, FAILED, REFUSED, complain
+from deploy.config import environment, options
+from deploy.launch.prepare import Request, prepare
+from deploy.reporting import logs
+from deploy.supervision import service
+from transport.run_dir import RunDir
+
+READY_SECONDS = 90.0
+USAGE_LINE = "headrace up [--env ENV] [--algo NAME] [--actors N] [--run NAME] [--section.field VALUE …]"
+DESCRIPTION = """\
+Starts a run: replay, learner and actors, kept alive until Ctrl-C or `headrace down`.
+
+  headrace up --env mario --actors 4
+  headrace up --env CartPole-v1 --total-steps 1e6 --seed 3 --run first
+  headrace up --env my.package:make_env --config mine.toml --learner.learning-rate 3e-4
+  headrace up --run first                     resume a stopped run with its own settings
+  headrace up --run first --fresh             move the old folder aside and start anew
+
+A setting is taken from the command line, else from --config, else from --preset or the preset that fits the
+environment (`headrace presets`), else it is the default shown below.
+"""
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    """The options of `headrace up`: all of the configuration, those of the algorithm that was typed included."""
+    algorithm = options.typed_algorithm(typed, lambda name: runs.run_dir(name).config)
+    group = target.add_argument_group("starting")
+    group.add_argument("--run", metavar="NAME", help="name of the run; default: made of environment and algorithm")
+    group.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, in the form of a run's config.toml")
+    group.add_argument("--preset", metavar="NAME", help="settings of this preset over those that fit the environment")
+    group.add_argument("--stop-after", type=options.DURATION, default=0.0, metavar="TIME", help="stop after 90s, 5m, 2h")
+    group.add_argument("--detach", action="store_true", help="run in the background; returns when every process is ready")
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--resume", action="store_true", help="insist on resuming (a stopped run is resumed anyway)")
+    either.add_argument("--fresh", action="store_true", help="move the old folder of this run aside first")
+    options.add_config_options(target, algorithm)
+    if {"-h", "--help"} & set(typed):
+        environment.add_help(target, typed)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Checks, writes the run's folder, and supervises in the foreground or starts a supervisor in the background."""
+    request = Request(options.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset)
+    ready = prepare(request)
+    folder = ready.run
+    if ready.fresh and (aside := runs.set_aside(folder)):
+        print(f"the old run is now {aside}")
+        for removed in runs.remove_aside(folder, ready.config.deploy.fresh_kept):
+            print(f"removed {removed}, the oldest of more than {ready.config.deploy.fresh_kept} (deploy.fresh_kept)")
+    if ready.resumed:
+        print(ready.resume_notice())
+    with runs.locked(folder):
+        ready.write()
+        if not parsed.detach:
+            print(f"run {folder.name} in {runs.RUNS / folder.name} · Ctrl-C stops it", flush=True)
+            supervised = service.Service(folder, ready.config, logs.Terminal(sys.stdout), parsed.stop_after)
+            exit_status = supervised.run()
+            return complain(f"run {folder.name} failed: {supervised.supervisor.reason}", FAILED) if exit_status else DONE
+    return _wait_until_ready(folder, service.start_detached(folder, parsed.stop_after))
+
+
+def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:
+    print(f"starting run {run.name} in the background …", flush=True)
+    began, deadline = time.time(), time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        ended = poll()
+        current = runs.read_status(run)
+        if ended is not None:
+            reason = (current or {}).get("reason") or f"see {run.log('supervisor')}"
+            if ended == DONE:
+                print(f"run {run.name} is already over: {reason}")
+                return DONE
+            return complain(f"run {run.name} failed: {reason}", ended if ended in (FAILED, REFUSED) else FAILED)
+        if current and current.get("time", 0) >= began and current["state"] == "running":
+            print(f"run {run.name} is up; see `headrace logs -f`, `headrace status`, `headrace down`")
+            return DONE
+        time.sleep(0.2)
+    print(f"run {run.name} is up but not every process is ready yet; see `headrace status` and `headrace logs`")
+    return DONE

@@ -1,0 +1,1 @@
+"""From what was typed to a run that a supervisor can be put in charge of."""

@@ -1,0 +1,38 @@
+"""What holds for every command."""
+
+import subprocess
+import sys
+
+import pytest
+
+from deploy.children import child_environment
+from deploy.cli import main as cli
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_shows_its_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--help"])
+    assert end.value.code == 0 and f"usage: headrace {command}" in capsys.readouterr().out
+
+
+def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed in ([], ["--help"], ["-h"]):
+        assert cli.main(typed) == 0
+        text = capsys.readouterr().out
+        assert all(f"  {name} " in text and about in text for name, (_, about) in cli.COMMANDS.items())
+
+
+def test_the_help_imports_nothing_but_the_command_itself() -> None:
+    code = "import sys; from deploy.cli import main; main.main(['--help']); print(sorted(m for m in sys.modules if '.' not in m))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=child_environment(), capture_output=True, text=True)
+    loaded = done.stdout.splitlines()[-1]
+    assert done.returncode == 0 and "'deploy'" in loaded
+    assert not [name for name in ("numpy", "msgspec", "zmq", "rich", "psutil", "torch") if f"'{name}'" in loaded]
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "deploy.cli", "presets"], env=child_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "cartpole" in done.stdout
