@@ -21,26 +21,41 @@ IDLE_SECONDS = 0.1
 LOSSES = ("damaged_chunks", "missing_chunks", "unfit_priorities")  # shown where there are any
 
 
-def describe(record: Record) -> str:
-    """The throughput line."""
+def describe_items(record: Record) -> str:
+    """The throughput line of a server that keeps items."""
     get = record.get
-    rejected = f" · duplicates {get('duplicates', 0):.0f} · rejected {get('rejected', 0) + get('malformed', 0):.0f}"
-    if get("quarantined"):
-        rejected += f" · quarantined {record['quarantined']:.0f}"
-    held = f" · actors held {get('insert_hold_fraction', 0):.0%} · learner held {get('sample_hold_fraction', 0):.0%}"
-    moved = f"in {get('inserted_steps_per_second', 0):,.0f} steps/s · out {get('sampled_items_per_second', 0):,.0f} items/s"
-    if "dropped_chunks" in record:  # rollouts
-        waiting = f" · waiting chunks {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}"
-        return f"{moved}{waiting} · dropped {record['dropped_chunks']:,.0f}{rejected}{held}"
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
     lost += "".join(f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in LOSSES if get(name))
     return (
-        f"{moved} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
+        f"{_moved(record)} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
         f" · samples/insert {get('samples_per_insert', 0):.1f} (band {get('band_low', 0):g}-{get('band_high', 0):g})"
-        f"{rejected} · queue {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}{held}{log}{lost}"
+        f"{_rejected(record)} · queue {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}{_blocked(record)}{log}{lost}"
     )
+
+
+def describe_rollouts(record: Record) -> str:
+    """The throughput line of a server whose chunks are drawn once."""
+    get = record.get
+    waiting = f" · waiting chunks {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}"
+    return f"{_moved(record)}{waiting} · dropped {get('dropped_chunks', 0):,.0f}{_rejected(record)}{_blocked(record)}"
+
+
+def _moved(record: Record) -> str:
+    inserted, sampled = record.get("inserted_steps_per_second", 0), record.get("sampled_items_per_second", 0)
+    return f"in {inserted:,.0f} steps/s · out {sampled:,.0f} items/s"
+
+
+def _rejected(record: Record) -> str:
+    get = record.get
+    text = f" · duplicates {get('duplicates', 0):.0f} · rejected {get('rejected', 0) + get('malformed', 0):.0f}"
+    return text + (f" · quarantined {get('quarantined', 0):.0f}" if get("quarantined") else "")
+
+
+def _blocked(record: Record) -> str:
+    actors, learner = record.get("insert_hold_fraction", 0), record.get("sample_hold_fraction", 0)
+    return f" · actors blocked {actors:.0%} · learner blocked {learner:.0%}"
 
 
 def main() -> int:
@@ -53,7 +68,7 @@ def main() -> int:
     config = settings.replay
     try:
         spec = read_spec(run_dir.spec.read_bytes())
-        life = Lifetime("replay", run_dir, describe)
+        life = Lifetime("replay", run_dir, describe_rollouts if spec.unit == "rollouts" else describe_items)
         address = run_dir.bind_address("replay")
 
         def interrupted() -> bool:

@@ -56,7 +56,7 @@ class _Unacknowledged:
 
 
 class ExperienceWriter:
-    """Sends chunks and holds each until replay has acknowledged it.
+    """Sends chunks and keeps each until replay has acknowledged it.
 
     Nothing here blocks: `insert` when `has_credit`, and call `poll` often. Chunks are sent again only where replay, when greeted,
     says that it has not got them, and replay drops what it already has.
@@ -106,7 +106,7 @@ class ExperienceWriter:
         parts = pack_chunk(self._spec, chunk)
         travelling: Sequence[Part] = parts
         sizes: tuple[int, ...] = ()
-        if max(map(len, parts)) > FRAME_BYTES:  # and held once, here and in libzmq's queue
+        if max(map(len, parts)) > FRAME_BYTES:  # and kept once, here and in libzmq's queue
             travelling, sizes = shared(cut(b"".join(parts))), tuple(map(len, parts))
         message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts), sizes)
         if not self._unacknowledged:
@@ -154,7 +154,7 @@ class ExperienceWriter:
         if not self._absent and now - self._last_word > ABSENCE_SECONDS:
             self._absent = True
             self.absences += 1
-            say(f"no word from replay for {ABSENCE_SECONDS:g} s: {self.outstanding} chunks are held until it answers")
+            say(f"no word from replay for {ABSENCE_SECONDS:g} s: {self.outstanding} chunks are kept until it answers")
 
     def _hears(self) -> None:
         """Any message will do: replay is there."""
@@ -189,7 +189,7 @@ class ExperienceWriter:
         """Sends, in order and within the credit, what has not been sent over this connection."""
         if not self._welcomed or self._next_to_send >= self._next_sequence:
             return
-        first = self._next_sequence - len(self._unacknowledged)  # the oldest that is held
+        first = self._next_sequence - len(self._unacknowledged)  # the oldest that is kept
         for sequence in range(max(self._next_to_send, first), self._next_sequence):
             entry = self._unacknowledged[sequence - first]
             if sequence > first and (sequence - first) * self._spec.chunk_bytes >= self._credit_bytes:
@@ -346,7 +346,7 @@ class Sampler:
         if self._server is not None:
             return  # an answer to a greeting sent twice
         self._server = message.server_incarnation
-        self._free.update(self._requested)  # whoever was asked before may be gone; late answers carry an old generation
+        self._free.update(self._requested)  # the server that was asked before may be gone; late answers carry an old generation
         self._requested.clear()
         self._request_free()
 

@@ -1,4 +1,4 @@
-"""How a process of a run lives: it reports from its main loop, stops when it is asked to, and never outlives its supervisor."""
+"""What every process of a run does: report from its main loop, stop when it is asked to, and never outlive its supervisor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
 def new_incarnation() -> int:
-    """A number that tells this life of a process from every other."""
+    """A number that differs at each start of a process."""
     return secrets.randbits(63)
 
 

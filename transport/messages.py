@@ -19,7 +19,7 @@ MOST_ACTORS = 1024
 DRAIN_SECONDS = 2.0  # of an actor, when the whole run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
-Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process; tells one life from the next
+Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process
 Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the column that rows keep it in
 # Names and texts of others are shown to people: nothing in them may steer a terminal, or change the order of what is read.
 Name = Annotated[str, Meta(max_length=64, pattern=r"^[ -~]*\Z")]
@@ -144,10 +144,10 @@ class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
 
 
 class SampleRequest(Message, frozen=True, tag="sample_request"):
-    """Lends `slot` to replay until it answers with the same `generation`.
+    """Leases `slot` to replay until it answers with the same `generation`.
 
     Rollouts whose newest item was acted under an older policy_version than `oldest_version` are dropped. With `priorities` so
-    many come along, those of the batch that the slot held: one raw part, as that of PriorityUpdate. Else no raw parts.
+    many come along, those of the batch that was in the slot: one raw part, as that of PriorityUpdate. Else no raw parts.
     """
 
     slot: Annotated[int, Meta(ge=0, le=64)]

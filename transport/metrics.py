@@ -94,7 +94,7 @@ class Metrics:
         self._counters[name] = self._counters.get(name, 0) + amount
 
     def begin_at(self, counters: Record) -> None:
-        """Takes up counters where an earlier life of the process left them; rates count from here."""
+        """Takes up counters where an earlier incarnation of the process left them; rates count from here."""
         self._counters.update(counters)
         self._history = deque([(self._started, dict(self._counters))])
 

@@ -1,4 +1,4 @@
-"""Whose an item is, and how to be rid of whatever somebody sent: by a run's segment log."""
+"""Which actor an item comes from, and how to remove what one actor sent: by a run's segment log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Origin(NamedTuple):
     key: int
     actor: str
     incarnation: int
-    sequence: int  # of its chunk, among those of this life of the actor
+    sequence: int  # of its chunk, among those of this incarnation of the actor
     stream: int  # environment within the actor
     offset: int  # within its chunk
     policy_version: int  # of the weights that acted

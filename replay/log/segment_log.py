@@ -46,9 +46,9 @@ class SegmentLog:
         self._size = self._chunks = 0
         self._last_key = -1
         self._retry_at = 0.0
-        self._suspended = False
+        self._failing = False
         self.unlogged = 0  # chunks acknowledged while nothing could be written
-        self._written = self._synced = Amount(0, 0)  # of this life; the latter replaced as one by the background
+        self._written = self._synced = Amount(0, 0)  # since the start; the latter replaced as one by the background
 
     @property
     def unsynced(self) -> Amount:
@@ -60,16 +60,11 @@ class SegmentLog:
         """Bytes of all segments."""
         return self._size + sum(size for _, _, size in self._closed)
 
-    @property
-    def suspended(self) -> bool:
-        """Whether chunks are acknowledged without being on disk."""
-        return self._suspended
-
     def append(self, key: int, writer: str, incarnation: int, message: Insert, parts: Sequence[bytes]) -> None:
-        """Writes a chunk. When this returns the death of this process does not lose it, unless the log is suspended."""
+        """Writes a chunk. When this returns the death of this process does not lose it, unless it cannot be written."""
         writers_before = dict(self.writers) if self._file is None else {}
         self.writers[writer] = (incarnation, message.sequence + 1)
-        if self._suspended and time.monotonic() < self._retry_at:
+        if self._failing and time.monotonic() < self._retry_at:
             self.unlogged += 1
             return
         sizes = tuple(map(len, parts))
@@ -80,10 +75,10 @@ class SegmentLog:
             record = pack_record(header, parts)
             self._write(record)
         except OSError as error:
-            self._suspend(error)
+            self._fail(error)
             return
-        if self._suspended:
-            self._suspended = False
+        if self._failing:
+            self._failing = False
             say(f"the segment log is written again; {self.unlogged:,} chunks are in memory only")
         self._last_key = key
         self._chunks += 1
@@ -141,11 +136,11 @@ class SegmentLog:
             raise
         self._size += len(record)
 
-    def _suspend(self, error: OSError) -> None:
+    def _fail(self, error: OSError) -> None:
         self.unlogged += 1
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        if not self._suspended:
-            self._suspended = True
+        if not self._failing:
+            self._failing = True
             say(
                 f"the segment log cannot be written ({error.strerror}): training goes on, but until it can, chunks are "
                 "acknowledged in memory only and would be lost with this process"

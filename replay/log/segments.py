@@ -35,7 +35,7 @@ MAX_HEADER_BYTES = 1 << 22  # a SegmentStart names every actor there was
 MOST_PARTS = 4096
 MOST_KEYS = 1 << 40  # of chunks; items' keys, up to 65,536 times as many, stay within int64
 
-# A sound checksum says that these bytes were written so, not who wrote them: numbers are held to what they may be.
+# A sound checksum says that these bytes were written so, not which process wrote them: so numbers are checked.
 Size = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 ChunkKey = Annotated[int, Meta(ge=0, lt=MOST_KEYS)]
 Name = Annotated[str, Meta(max_length=64)]

@@ -29,7 +29,7 @@ class Limiter:
         self._learner = False
 
     def connect_learner(self) -> None:
-        """A learner is there (again): what was missed while it was away is not held against anyone."""
+        """A learner is there (again): counting begins anew, so that its absence blocks neither side."""
         self._learner = True
         self._rebase()
 
@@ -54,7 +54,7 @@ class Limiter:
         return self._high == math.inf or self._sampled <= self._high * (self._inserted + self.under_way) + self.batches
 
     def inserted(self, count: int, size: int) -> None:
-        """`count` items were inserted; the table then held `size`."""
+        """`count` items were inserted; the table then had `size`."""
         if size >= self._min_size:
             self._inserted += count
 

@@ -28,5 +28,5 @@ def cut(payload: bytes | memoryview) -> list[memoryview]:
 
 
 def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
-    """Parts that go to many peers and are held in memory once."""
+    """Parts that go to many peers and are in memory once."""
     return [Shared(part, copy=False) for part in parts]

@@ -41,7 +41,7 @@ class ResourceLimits:
         if (now := time.monotonic()) < self._next_look or self._memory_bytes == math.inf:
             return
         self._next_look = now + LOOK_SECONDS
-        if now >= self._release_at:  # what the connections held has been freed by now, but is kept for later
+        if now >= self._release_at:  # what the connections took has been freed by now, but glibc keeps it
             self._release_at, self._ceiling = math.inf, self._memory_bytes
             release_memory()
         elif (taken := resident_bytes()) > self._ceiling:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from replay.__main__ import describe
+from replay.__main__ import describe_items
 from replay.client import SILENCE_SECONDS, ReplayRefused, Sampler
 from replay.config import ReplayConfig
 from replay.server import writers
@@ -242,7 +242,9 @@ def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link
     record = waits()
     assert record["insert_hold_fraction"] > 0.5 and not record.get("sample_hold_fraction")
     assert record["samples_per_insert"] < 1.0
-    assert re.search(r"samples/insert 0\.\d \(band 1-1\.5\) .* actors held (100|[5-9]\d)% · learner held 0%", describe(record))
+    assert re.search(
+        r"samples/insert 0\.\d \(band 1-1\.5\) .* actors blocked (100|[5-9]\d)% · learner blocked 0%", describe_items(record)
+    )
 
     def learn() -> None:
         batch = sampler.next(0)
@@ -264,7 +266,9 @@ def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link
     record = waits()
     assert record["sample_hold_fraction"] > 0.5 and record["insert_hold_fraction"] == 0
     assert 1.5 <= record["samples_per_insert"] < 1.6
-    assert re.search(r"samples/insert 1\.[56] \(band 1-1\.5\) .* actors held 0% · learner held (100|[5-9]\d)%", describe(record))
+    assert re.search(
+        r"samples/insert 1\.[56] \(band 1-1\.5\) .* actors blocked 0% · learner blocked (100|[5-9]\d)%", describe_items(record)
+    )
 
 
 def test_the_line_says_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Path) -> None:
@@ -276,11 +280,11 @@ def test_the_line_says_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Pat
     record = link.metrics.record()
     assert record["log_bytes"] > 0
     assert record["unsynced_chunks"] == 1 and 0 < record["unsynced_bytes"] < record["log_bytes"]
-    assert describe(record | {"log_bytes": 12.34e6, "unsynced_bytes": 0}).endswith(" · log 12.3 MB")
-    assert describe(record | {"log_bytes": 12.34e6, "unsynced_bytes": 0.4e6}).endswith(" · log 12.3 MB (0.4 not synced)")
-    assert describe(record | {"missing_chunks": 3}).endswith(" · 3 missing chunks")
-    assert describe(record | {"unlogged_chunks": 5.0}).endswith(" synced) · 5 chunks not on disk")
-    assert "log " not in describe({})
+    assert describe_items(record | {"log_bytes": 12.34e6, "unsynced_bytes": 0}).endswith(" · log 12.3 MB")
+    assert describe_items(record | {"log_bytes": 12.34e6, "unsynced_bytes": 0.4e6}).endswith(" · log 12.3 MB (0.4 not synced)")
+    assert describe_items(record | {"missing_chunks": 3}).endswith(" · 3 missing chunks")
+    assert describe_items(record | {"unlogged_chunks": 5.0}).endswith(" synced) · 5 chunks not on disk")
+    assert "log " not in describe_items({})
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -17,7 +17,7 @@ from replay.table.ring import Ring
 from replay.table.selectors import Prioritised, find_selector, selector_config
 from tests.extension.recent import Recent, RecentConfig
 from tests.replay.examples import make_spec, stream_chunks
-from tests.replay.test_table import draw
+from tests.replay.table.test_table import draw
 from transport.compression import crc32, pack_chunk
 from transport.messages import Insert
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from replay.__main__ import describe
+from replay.__main__ import describe_rollouts
 from replay.client import ExperienceWriter, ReplayRefused, SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.table.inbox import Inbox, Writer
@@ -373,10 +373,10 @@ def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
     take(link, sampler, feeder)
     link.until(lambda: (feeder.feed(), len(server.inbox.pending) == 3)[1], feeder.writer)
     server.measure()
-    line = describe(link.metrics.record() | {"dropped_chunks": 1_234.0})
+    line = describe_rollouts(link.metrics.record() | {"dropped_chunks": 1_234.0})
     assert re.fullmatch(
         r"in [\d,]+ steps/s · out [\d,]+ items/s · waiting chunks 3/4 · dropped 1,234 · duplicates 0 · rejected 0"
-        r" · actors held \d+% · learner held \d+%",
+        r" · actors blocked \d+% · learner blocked \d+%",
         line,
     )
 

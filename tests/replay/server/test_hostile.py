@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from replay.__main__ import describe
+from replay.__main__ import describe_items
 from replay.client import MOST_CREDIT_BYTES, ExperienceWriter, ReplayRefused, Sampler
 from replay.config import ReplayConfig
 from replay.server.writers import MOST_INCARNATIONS
@@ -143,7 +143,7 @@ def test_unfit_chunks_put_a_life_of_an_actor_in_quarantine_and_the_next_is_welco
     link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in third.listen()))
     assert link.server is not None
     link.server.measure()
-    assert " · quarantined 1 · " in describe(link.metrics.record())
+    assert " · quarantined 1 · " in describe_items(link.metrics.record())
     other.close()
     third.close()
 
