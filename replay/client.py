@@ -66,17 +66,17 @@ class ExperienceWriter:
         self, address: str, name: str, incarnation: int, spec: ExperienceSpec, streams: int, keys: Keys | None = None
     ) -> None:
         """Connects in the background; credit arrives with replay's welcome."""
-        self._client = Client(address, keys=keys, endpoint="replay")
-        self._name, self._incarnation, self._spec, self._streams = name, incarnation, spec, streams
-        self._unacknowledged: deque[_Unacknowledged] = deque()
+        self.client = Client(address, keys=keys, endpoint="replay")
+        self._name, self.incarnation, self._spec, self._streams = name, incarnation, spec, streams
+        self.unacknowledged: deque[_Unacknowledged] = deque()
         self._next_sequence = 0
         self._next_to_send = 0
         self._sent_below = 0  # every sequence below has been sent over some connection
-        self._credit_bytes = 0
+        self.credit_bytes = 0
         self._server: tuple[int, int] | None = None  # (incarnation, connection) of the last welcome
-        self._welcomed = False  # while a greeting is unanswered nothing is sent, or it might arrive before what was lost
+        self.welcomed = False  # while a greeting is unanswered nothing is sent, or it might arrive before what was lost
         self._heard = self._last_word = time.monotonic()
-        self._absent = False
+        self.absent = False
         self._spoke = 0.0  # when something was last sent
         self._greeted = 0.0
         self.absences = 0  # times that there was no word from replay for long
@@ -85,7 +85,7 @@ class ExperienceWriter:
         self.acknowledged_steps = 0
         self.refuted = 0  # messages that say what cannot be
         self.policy_version = -1  # that replay would have actors act under; -1 when any will do
-        self._greet()
+        self.greet()
 
     @property
     def has_credit(self) -> bool:
@@ -94,12 +94,12 @@ class ExperienceWriter:
             return False
         # Credit is counted as replay holds a waiting chunk, unpacked: counted as sent, ten times the steps would be under way. A
         # short chunk counts as a whole one, so that credit is a number of chunks.
-        return not self._unacknowledged or self.outstanding * self._spec.chunk_bytes < self._credit_bytes
+        return not self.unacknowledged or self.outstanding * self._spec.chunk_bytes < self.credit_bytes
 
     @property
     def outstanding(self) -> int:
         """Chunks not acknowledged yet."""
-        return len(self._unacknowledged)
+        return len(self.unacknowledged)
 
     def insert(self, chunk: Chunk) -> None:
         """Packs and sends a chunk."""
@@ -109,11 +109,11 @@ class ExperienceWriter:
         if max(map(len, parts)) > FRAME_BYTES:  # and kept once, here and in libzmq's queue
             travelling, sizes = shared(cut(b"".join(parts))), tuple(map(len, parts))
         message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts), sizes)
-        if not self._unacknowledged:
+        if not self.unacknowledged:
             self._heard = time.monotonic()  # silence counts from here
         history = self._spec.history
         steps = int(np.count_nonzero(chunk.columns["valid"][history : history + chunk.length]))
-        self._unacknowledged.append(_Unacknowledged(self._next_sequence, message, travelling, steps))
+        self.unacknowledged.append(_Unacknowledged(self._next_sequence, message, travelling, steps))
         self._next_sequence += 1
         self.raw_bytes += self._spec.stored_bytes(chunk.length)
         self.sent_bytes += sum(map(len, parts))
@@ -122,14 +122,14 @@ class ExperienceWriter:
     def poll(self, timeout_seconds: float = 0) -> None:
         """Takes in acknowledgements; greets again after silence. Raises ReplayRefused."""
         for _ in range(MESSAGES_PER_POLL):
-            arrival = self._client.receive(timeout_seconds)
+            arrival = self.client.receive(timeout_seconds)
             if arrival is None:
                 break
             timeout_seconds = 0
             message = arrival[0]
             self._hears()
             if isinstance(message, Credit):  # says nothing of what is under way, so it does not break a silence
-                self._credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
+                self.credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
                 continue
             self._heard = time.monotonic()
             if isinstance(message, Ack | WriterWelcome) and message.next_sequence > self._sent_below:
@@ -140,44 +140,44 @@ class ExperienceWriter:
             elif isinstance(message, WriterWelcome):
                 self._welcome(message)
             elif isinstance(message, Greet):
-                if self._welcomed:  # else it has greeted already
-                    self._greet()
+                if self.welcomed:  # else it has greeted already
+                    self.greet()
             elif isinstance(message, Refused):
                 raise ReplayRefused(message.reason)
         self._send()
         now = time.monotonic()
-        if self._welcomed and now - self._spoke > PRESENT_SECONDS and self._client.send(Present()):
+        if self.welcomed and now - self._spoke > PRESENT_SECONDS and self.client.send(Present()):
             self._spoke = now
         silent = now - self._heard > SILENCE_SECONDS
-        if (not self._welcomed or (silent and self._unacknowledged)) and now - self._greeted > SILENCE_SECONDS:
-            self._greet()
-        if not self._absent and now - self._last_word > ABSENCE_SECONDS:
-            self._absent = True
+        if (not self.welcomed or (silent and self.unacknowledged)) and now - self._greeted > SILENCE_SECONDS:
+            self.greet()
+        if not self.absent and now - self._last_word > ABSENCE_SECONDS:
+            self.absent = True
             self.absences += 1
             say(f"no word from replay for {ABSENCE_SECONDS:g} s: {self.outstanding} chunks are kept until it answers")
 
     def _hears(self) -> None:
         """Any message will do: replay is there."""
         now = time.monotonic()
-        if self._absent:
-            self._absent = False
+        if self.absent:
+            self.absent = False
             say(f"replay answers again, after {now - self._last_word:.0f} s")
         self._last_word = now
 
     def close(self) -> None:
         """Closes; call after the last acknowledgement, or accept that what is outstanding is lost."""
-        self._client.send(Goodbye())
-        self._client.close(GOODBYE_SECONDS)
+        self.client.send(Goodbye())
+        self.client.close(GOODBYE_SECONDS)
 
-    def _greet(self) -> None:
+    def greet(self) -> None:
         self._greeted = time.monotonic()
-        self._welcomed = False
-        first = self._unacknowledged[0].sequence if self._unacknowledged else self._next_sequence
-        self._client.send(WriterHello(self._name, self._incarnation, PROTOCOL, self._spec.digest, self._streams, first))
+        self.welcomed = False
+        first = self.unacknowledged[0].sequence if self.unacknowledged else self._next_sequence
+        self.client.send(WriterHello(self._name, self.incarnation, PROTOCOL, self._spec.digest, self._streams, first))
 
     def _welcome(self, message: WriterWelcome) -> None:
-        awaited, self._welcomed = not self._welcomed, True
-        self._credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
+        awaited, self.welcomed = not self.welcomed, True
+        self.credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
         server = (message.server_incarnation, message.connection)
         # All that was sent over the same connection went ahead of the greeting: what replay does not have has been lost. But what
         # answers a greeting sent twice knows nothing of what has been sent since.
@@ -187,22 +187,22 @@ class ExperienceWriter:
 
     def _send(self) -> None:
         """Sends, in order and within the credit, what has not been sent over this connection."""
-        if not self._welcomed or self._next_to_send >= self._next_sequence:
+        if not self.welcomed or self._next_to_send >= self._next_sequence:
             return
-        first = self._next_sequence - len(self._unacknowledged)  # the oldest that is kept
+        first = self._next_sequence - len(self.unacknowledged)  # the oldest that is kept
         for sequence in range(max(self._next_to_send, first), self._next_sequence):
-            entry = self._unacknowledged[sequence - first]
-            if sequence > first and (sequence - first) * self._spec.chunk_bytes >= self._credit_bytes:
+            entry = self.unacknowledged[sequence - first]
+            if sequence > first and (sequence - first) * self._spec.chunk_bytes >= self.credit_bytes:
                 return  # it has become smaller since
-            if not self._client.send(entry.message, entry.parts):
+            if not self.client.send(entry.message, entry.parts):
                 return
             self._next_to_send = sequence + 1
             self._spoke = time.monotonic()
             self._sent_below = max(self._sent_below, self._next_to_send)
 
     def _acknowledge(self, next_sequence: int) -> None:
-        while self._unacknowledged and self._unacknowledged[0].sequence < next_sequence:
-            entry = self._unacknowledged.popleft()
+        while self.unacknowledged and self.unacknowledged[0].sequence < next_sequence:
+            entry = self.unacknowledged.popleft()
             self.acknowledged_steps += entry.steps
 
 
@@ -240,7 +240,7 @@ class Sampler:
         """
         self.oldest_version = -1
         self.batch_size = batch_size
-        self._client = Client(address, keys=keys, endpoint="replay")
+        self.client = Client(address, keys=keys, endpoint="replay")
         self._slab = Slab.create(layout(spec, batch_size), slots)
         slab_name = self._slab.name if shared else ""
         self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name)
@@ -254,7 +254,7 @@ class Sampler:
         self.refuted = 0  # messages that say what cannot be
         self._heard = time.monotonic()
         self._greeted = 0.0
-        self._greet()
+        self.greet()
 
     @property
     def memory(self) -> np.ndarray:
@@ -287,17 +287,17 @@ class Sampler:
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sends priorities [N] of keys [N] back."""
-        self._client.send(PriorityUpdate(len(keys)), [_packed(keys, priorities)])
+        self.client.send(PriorityUpdate(len(keys)), [_packed(keys, priorities)])
 
     def close(self) -> None:
         """Closes the socket and gives the memory back."""
         self._ready.clear()
-        self._client.close()
+        self.client.close()
         self._slab.close()
 
-    def _greet(self) -> None:
+    def greet(self) -> None:
         self._greeted = time.monotonic()
-        self._client.send(self._hello)
+        self.client.send(self._hello)
 
     def _request_free(self) -> None:
         if self._server is None:
@@ -310,7 +310,7 @@ class Sampler:
         for slot, count, part in self._answered:
             if self._server is None:
                 self._free.add(slot)
-                self._client.send(PriorityUpdate(count), [part])
+                self.client.send(PriorityUpdate(count), [part])
             else:
                 self._request(slot, count, [part])
         self._answered.clear()
@@ -318,11 +318,11 @@ class Sampler:
     def _request(self, slot: int, priorities: int = 0, parts: Sequence[bytes] = ()) -> None:
         self._generation += 1
         self._requested[slot] = self._generation
-        self._client.send(SampleRequest(slot, self._generation, self.oldest_version, priorities), parts)
+        self.client.send(SampleRequest(slot, self._generation, self.oldest_version, priorities), parts)
 
     def _receive(self, timeout_seconds: float) -> None:
         for _ in range(MESSAGES_PER_POLL):
-            arrival = self._client.receive(timeout_seconds)
+            arrival = self.client.receive(timeout_seconds)
             if arrival is None:
                 break
             timeout_seconds = 0
@@ -334,13 +334,13 @@ class Sampler:
                 self._on_welcome(message)
             elif isinstance(message, Greet) and self._server is not None:  # else it has greeted already
                 self._server = None
-                self._greet()
+                self.greet()
             elif isinstance(message, Refused):
                 raise ReplayRefused(message.reason)
         silent = time.monotonic() - self._heard > SILENCE_SECONDS
         if (self._server is None or (silent and self._requested)) and time.monotonic() - self._greeted > SILENCE_SECONDS:
             self._server = None
-            self._greet()
+            self.greet()
 
     def _on_welcome(self, message: SamplerWelcome) -> None:
         if self._server is not None:

@@ -116,8 +116,8 @@ class Metrics:
         self._phases[name] = self._phases.get(name, 0.0) + seconds
 
     def value(self, name: str) -> float:
-        """A counter as it stands."""
-        return self._counters.get(name, 0)
+        """A counter or a gauge as it stands."""
+        return self._counters.get(name, self._gauges.get(name, 0))
 
     def record(self) -> Record:
         """Closes the interval: everything measured, as one flat record; also appended to the file."""

@@ -61,16 +61,16 @@ class Learners:
         self._most_leased_bytes = max(2 * layout(spec, leased).slot_bytes, LEASED_BYTES)
         self._spec, self._table, self._server, self._metrics = spec, table, server, metrics
         self._update_priorities = update_priorities
-        self._learners: list[ConnectedLearner] = []  # whose turn it is comes first
+        self.connected: list[ConnectedLearner] = []  # whose turn it is comes first
 
     @property
     def count(self) -> int:
-        return len(self._learners)
+        return len(self.connected)
 
     @property
     def waiting(self) -> bool:
         """Whether a learner waits for a batch."""
-        return any(learner.requests for learner in self._learners)
+        return any(learner.requests for learner in self.connected)
 
     def on_hello(self, peer: bytes, hello: SamplerHello, server_incarnation: int) -> None:
         """A learner greets: a new one, or one that is connected."""
@@ -80,22 +80,22 @@ class Learners:
             return
         known = self._of(peer)
         if known is None or known.incarnation != hello.incarnation:
-            self._drop(learner for learner in self._learners if learner.name == hello.name or learner is known)
+            self._drop(learner for learner in self.connected if learner.name == hello.name or learner is known)
             arrays = layout(self._spec, hello.batch_size)
             if reason := self._refusal(hello, arrays):
                 self._server.send(peer, Refused(reason))
                 return
             known = _connected(peer, hello, arrays)
-            self._learners.append(known)
+            self.connected.append(known)
             self._table.learners_changed(*self._wanted())
         known.requests.clear()  # once welcome it asks again for whatever it has not got
         self._server.send(peer, SamplerWelcome(server_incarnation, shared=known.slab is not None))
 
     def _refusal(self, hello: SamplerHello, arrays: Layout) -> str:
         """Why there is no room for one more learner; empty when there is."""
-        if len(self._learners) >= MOST_LEARNERS:
+        if len(self.connected) >= MOST_LEARNERS:
             return f"{hello.name} would be one learner too many: there are {MOST_LEARNERS}"
-        leased = sum(learner.layout.slot_bytes * learner.slots for learner in self._learners)
+        leased = sum(learner.layout.slot_bytes * learner.slots for learner in self.connected)
         if leased + arrays.slot_bytes * hello.slots > self._most_leased_bytes:
             what = f"{hello.slots} slots of {arrays.slot_bytes:,} bytes"
             return f"{hello.name} asks for {what}; for all there are {self._most_leased_bytes:,} bytes"
@@ -103,20 +103,20 @@ class Learners:
 
     def close(self) -> None:
         """Forgets all learners."""
-        self._drop(self._learners)
+        self._drop(self.connected)
 
     def expel(self, peer: bytes) -> None:
         """Takes nothing more from the learner at this connection."""
-        self._drop(learner for learner in self._learners if learner.peer == peer)
+        self._drop(learner for learner in self.connected if learner.peer == peer)
 
     def _of(self, peer: bytes) -> ConnectedLearner | None:
-        return next((learner for learner in self._learners if learner.peer == peer), None)
+        return next((learner for learner in self.connected if learner.peer == peer), None)
 
     def _wanted(self) -> tuple[int, int]:
         """A batch of each learner, and what all their slots hold."""
         return (
-            sum(learner.batch_size for learner in self._learners),
-            sum(learner.batch_size * learner.slots for learner in self._learners),
+            sum(learner.batch_size for learner in self.connected),
+            sum(learner.batch_size * learner.slots for learner in self.connected),
         )
 
     def _drop(self, gone: Iterable[ConnectedLearner]) -> None:
@@ -126,7 +126,7 @@ class Learners:
         for learner in leaving:
             if learner.slab:
                 learner.slab.close()
-            self._learners.remove(learner)
+            self.connected.remove(learner)
         self._table.learners_changed(*self._wanted())
 
     def on_request(self, peer: bytes, message: SampleRequest, parts: list[bytes]) -> None:
@@ -166,10 +166,10 @@ class Learners:
     def _first(self) -> ConnectedLearner | None:
         """Whose turn it is. One that wants nothing goes to the end of the line; one that waits keeps its place, with a slot half
         filled."""
-        for _ in self._learners:
-            if self._learners[0].requests:
-                return self._learners[0]
-            self._learners.append(self._learners.pop(0))
+        for _ in self.connected:
+            if self.connected[0].requests:
+                return self.connected[0]
+            self.connected.append(self.connected.pop(0))
         return None
 
     def serve(self) -> None:
@@ -180,7 +180,7 @@ class Learners:
             if items is None:
                 return
             learner.requests.pop()
-            self._learners.append(self._learners.pop(0))
+            self.connected.append(self.connected.pop(0))
             self._metrics.count("sampled_items", items)
             parts = () if learner.slab else cut(learner.scratch.data)
             if not self._server.send(learner.peer, Sample(request.slot, request.generation), parts):
@@ -188,7 +188,7 @@ class Learners:
 
     def reassure(self) -> None:
         """Tells learners that silence is not trouble; drops those that are gone."""
-        self._drop([learner for learner in self._learners if not self._server.send(learner.peer, Hold())])
+        self._drop([learner for learner in self.connected if not self._server.send(learner.peer, Hold())])
 
 
 def _connected(peer: bytes, hello: SamplerHello, arrays: Layout) -> ConnectedLearner:

@@ -89,13 +89,13 @@ class ReplayServer:
         chunk_bytes = chunk_wire_bytes(spec)
         part_bytes = max(chunk_bytes, 1 << 20)
         receive_queue = min(max(config.receive_bytes // part_bytes, LEAST_QUEUE), QUEUE_MESSAGES)
-        self._server = Server(
+        self.socket = Server(
             address, part_bytes, receive_queue=receive_queue, keys=keys, endpoint="replay", most_bytes=chunk_bytes
         )
-        self.address = self._server.address
-        self.writers = Writers(spec, self.table, self.inbox, self.journal, self._server, metrics)
+        self.address = self.socket.address
+        self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics)
         update_priorities = self.items.update_priorities if self.items else None
-        self.learners = Learners(spec, self.table, self._server, metrics, update_priorities, leased)
+        self.learners = Learners(spec, self.table, self.socket, metrics, update_priorities, leased)
         self._next_hold = 0.0
         counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks")
         restored = self.journal.counters if self.journal else {}
@@ -111,10 +111,10 @@ class ReplayServer:
         """Reads what has come, inserts and samples as far as it may, answers; waits at most `timeout_seconds` for work."""
         with self._metrics.phase(self._idle_phase()):
             if not self.inbox.pending or self.table.holds:
-                wait([self._server], timeout_seconds)
+                wait([self.socket], timeout_seconds)
         with self._metrics.phase("busy"):
             for _ in range(MESSAGES_PER_TURN):
-                arrival = self._server.receive()
+                arrival = self.socket.receive()
                 if arrival is None:
                     break
                 self._take(*arrival)
@@ -128,7 +128,7 @@ class ReplayServer:
                 self.writers.reassure()
                 self.learners.reassure()
             self.writers.share_credit()
-            for peer in self._server.expelled():
+            for peer in self.socket.expelled():
                 self.writers.expel(peer)
                 self.learners.expel(peer)
             if self.journal:
@@ -137,7 +137,7 @@ class ReplayServer:
     def close(self) -> None:
         """Closes the socket and the learners' memory; returns when everything is on disk."""
         self.learners.close()
-        self._server.close()
+        self.socket.close()
         if self.journal:
             self.journal.close(self._counters)
 
@@ -145,12 +145,12 @@ class ReplayServer:
         """Sets the gauges that change all the time."""
         self.table.measure()
         self.writers.measure()
-        self._metrics.gauge("malformed", self._server.malformed)
-        self._metrics.gauge("impostors", self._server.impostors)
-        self._metrics.gauge("handshakes_failed", self._server.handshakes_failed)
-        self._metrics.gauge("quarantined", self._server.quarantined)
-        self._metrics.gauge("unread", self._server.unread)
-        self._metrics.gauge("received_bytes", self._server.received_bytes)
+        self._metrics.gauge("malformed", self.socket.malformed)
+        self._metrics.gauge("impostors", self.socket.impostors)
+        self._metrics.gauge("handshakes_failed", self.socket.handshakes_failed)
+        self._metrics.gauge("quarantined", self.socket.quarantined)
+        self._metrics.gauge("unread", self.socket.unread)
+        self._metrics.gauge("received_bytes", self.socket.received_bytes)
 
     def _counters(self) -> Record:
         return {name: self._metrics.value(name) for name in COUNTERS}
@@ -169,7 +169,7 @@ class ReplayServer:
             self._handle(peer, message, parts)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             self._metrics.count("rejected")
-            self._server.offence(peer, "a message that cannot be dealt with")
+            self.socket.offence(peer, "a message that cannot be dealt with")
 
     def _handle(self, peer: bytes, message: object, parts: list[bytes]) -> None:
         if isinstance(message, Insert):
@@ -191,12 +191,12 @@ class ReplayServer:
             self.writers.on_goodbye(peer)
         else:
             self._metrics.count("rejected")
-            self._server.offence(peer, "messages that are not meant for replay")
+            self.socket.offence(peer, "messages that are not meant for replay")
 
     def _authorised(self, peer: bytes, role: str, name: str) -> bool:
         """Whether a peer that greets has this role and name. All else is taken only from peers that have greeted."""
-        if not (reason := self._server.authorise(peer, role, name)):
+        if not (reason := self.socket.authorise(peer, role, name)):
             return True
         self._metrics.count("rejected")
-        self._server.send(peer, Refused(reason))
+        self.socket.send(peer, Refused(reason))
         return False

@@ -35,9 +35,9 @@ class Writers:
     ) -> None:
         self._spec, self._table, self._inbox, self._journal = spec, table, inbox, journal
         self._server, self._metrics = server, metrics
-        self._known: dict[tuple[str, int], Writer] = {}  # by name and incarnation; who greeted last is last
-        self._connected: dict[str, Writer] = {}  # by name: the incarnation that has credit
-        self._peers: dict[bytes, Writer] = {}
+        self.known: dict[tuple[str, int], Writer] = {}  # by name and incarnation; who greeted last is last
+        self.connected: dict[str, Writer] = {}  # by name: the incarnation that has credit
+        self.peers: dict[bytes, Writer] = {}
         self._connections = 0
         self._forgotten = False  # some incarnation that had sent something
         self._most_pending = 0
@@ -50,18 +50,18 @@ class Writers:
             self._server.send(peer, Refused(reason))
             return
         writer = self._writer_of(hello)
-        if (before := self._peers.get(peer)) is not None and before is not writer:
+        if (before := self.peers.get(peer)) is not None and before is not writer:
             self._leave(before)  # a connection is one writer
-        if (other := self._connected.get(hello.name)) is not None and other is not writer:
+        if (other := self.connected.get(hello.name)) is not None and other is not writer:
             self._leave(other)
         if before is not writer or writer.out_of_step:  # something may have been lost: it begins again where that was
-            self._peers.pop(writer.peer, None)
+            self.peers.pop(writer.peer, None)
             self._connections += 1
             writer.peer, writer.connection = peer, self._connections
-            self._peers[peer] = writer
+            self.peers[peer] = writer
         writer.out_of_step = False
         writer.heard = time.monotonic()
-        self._connected[hello.name] = writer
+        self.connected[hello.name] = writer
         self._divide_credit()
         self.share_credit_soon()  # the shares of the others are smaller now
         writer.grant(self._table.credit_bytes(writer))
@@ -76,9 +76,9 @@ class Writers:
                 f"this process of {hello.name} is in quarantine, because it sent what cannot be used: find out why, and start it "
                 "again"
             )
-        if len(self._connected) >= MOST_ACTORS and hello.name not in self._connected:
+        if len(self.connected) >= MOST_ACTORS and hello.name not in self.connected:
             return f"{hello.name} would be one actor too many: there are {MOST_ACTORS:,}"
-        if key not in self._known and hello.first_sequence and self._forgotten and not self._written(*key):
+        if key not in self.known and hello.first_sequence and self._forgotten and not self._written(*key):
             return f"{hello.name} was away for so long that replay does not know it any more: start it again"
         return ""
 
@@ -89,31 +89,31 @@ class Writers:
     def _writer_of(self, hello: WriterHello) -> Writer:
         """What is known of this incarnation of an actor; from now on that is something."""
         key = (hello.name, hello.incarnation)
-        writer = self._known.pop(key, None)
+        writer = self.known.pop(key, None)
         if writer is None:
             # Either a new incarnation of the actor, or of this server: then what the writer still holds comes first, but for
             # what the server before this one has written down.
             first = max(hello.first_sequence, self._written(*key))
             writer = Writer(hello.name, hello.incarnation, hello.streams, b"", 0, received=first, first=first, inserted=first)
-        self._known[key] = writer
+        self.known[key] = writer
         self._forget()
         return writer
 
     def _forget(self) -> None:
         """Of incarnations that are gone, forgets first those that never sent a chunk, then those that left longest ago."""
-        while len(self._known) > MOST_INCARNATIONS:
+        while len(self.known) > MOST_INCARNATIONS:
             gone = [
-                writer for writer in self._known.values() if not writer.waiting and self._connected.get(writer.name) is not writer
+                writer for writer in self.known.values() if not writer.waiting and self.connected.get(writer.name) is not writer
             ]
             if not gone[:-1]:  # the last may be the one that has just greeted
                 return
             writer = next((writer for writer in gone[:-1] if writer.received == writer.first), gone[0])
             self._forgotten |= writer.received != writer.first
-            del self._known[writer.name, writer.incarnation]
+            del self.known[writer.name, writer.incarnation]
 
     def on_present(self, peer: bytes) -> None:
         """An actor has nothing to send."""
-        writer = self._peers.get(peer)
+        writer = self.peers.get(peer)
         if writer is None:
             self._server.offence(peer, "no greeting", ODDITY)
             self._server.send(peer, Greet())
@@ -122,27 +122,27 @@ class Writers:
 
     def on_goodbye(self, peer: bytes) -> None:
         """An actor has no more to send."""
-        writer = self._peers.get(peer)
+        writer = self.peers.get(peer)
         if writer is not None:
             self._leave(writer)
             self.share_credit_soon()
 
     def expel(self, peer: bytes) -> None:
         """Takes nothing more from the actor at this connection, nor from the same incarnation over another."""
-        writer = self._peers.get(peer)
+        writer = self.peers.get(peer)
         if writer is not None:
             self._server.quarantine.put((writer.name, writer.incarnation))
             self.on_goodbye(peer)
 
     def _leave(self, writer: Writer) -> None:
         """It has no credit any more. What has arrived is kept in mind, so that nothing is taken twice should it come back."""
-        self._peers.pop(writer.peer, None)
-        if self._connected.get(writer.name) is writer:
-            del self._connected[writer.name]
+        self.peers.pop(writer.peer, None)
+        if self.connected.get(writer.name) is writer:
+            del self.connected[writer.name]
 
     def on_insert(self, peer: bytes, message: Insert, parts: list[bytes]) -> None:
         """A chunk has arrived: it goes into the inbox when it is the next of its writer."""
-        writer = self._peers.get(peer)
+        writer = self.peers.get(peer)
         if writer is not None:
             writer.heard = time.monotonic()
         if writer is None:
@@ -182,7 +182,7 @@ class Writers:
             writer = self._inbox.advanced.pop()
             while writer.rejected > writer.charged:
                 writer.charged += 1
-                if self._peers.get(writer.peer) is writer:
+                if self.peers.get(writer.peer) is writer:
                     self._server.offence(writer.peer, "chunks that cannot be learned from")
             credit = self._table.credit_bytes(writer)
             # One answer for several chunks, where several have come: each answer wakes its writer.
@@ -203,7 +203,7 @@ class Writers:
             return
         self._next_credit = time.monotonic() + CREDIT_SECONDS
         self._divide_credit()
-        for writer in list(self._connected.values()):
+        for writer in list(self.connected.values()):
             if not self._send_credit(writer, self._table.credit_bytes(writer)):
                 self._leave(writer)
                 say(f"{writer.name} cannot be reached any more; it will send again whatever has not been acknowledged")
@@ -214,7 +214,7 @@ class Writers:
     def _report_silence(self) -> None:
         """A silent actor keeps its credit: its simulator may take so long, or the line to it be broken for now."""
         now = time.monotonic()
-        silent = [writer for writer in self._connected.values() if now - writer.heard > SILENCE_SECONDS]
+        silent = [writer for writer in self.connected.values() if now - writer.heard > SILENCE_SECONDS]
         self._metrics.gauge("silent_writers", len(silent))
         for writer in silent:
             if writer.silence_reported < writer.heard and now - writer.silence_reported > REPORT_AGAIN_SECONDS:
@@ -224,21 +224,21 @@ class Writers:
     def _divide_credit(self) -> None:
         """Divides credit among the actors that are connected, and limits how much may wait in all: to twice that, for it may
         have been divided anew."""
-        present = list(self._connected.values())
+        present = list(self.connected.values())
         self._table.writers_changed(present)
         credit = sum(self._table.credit_bytes(writer) // self._spec.chunk_bytes + 1 for writer in present)
         self._most_pending = 2 * max(credit, self._inbox.room)
 
     def reassure(self) -> None:
         """Tells actors whose chunks wait that silence is not trouble."""
-        for writer in self._connected.values():
+        for writer in self.connected.values():
             if writer.waiting and not writer.out_of_step:
                 self._server.send(writer.peer, Hold())
 
     def measure(self) -> None:
         """Sets the gauges that change all the time."""
         self._metrics.gauge("queue", len(self._inbox.pending))
-        self._metrics.gauge("queue_limit", sum(map(self._table.credit_chunks, self._connected.values())))
+        self._metrics.gauge("queue_limit", sum(map(self._table.credit_chunks, self.connected.values())))
 
     def _send_credit(self, writer: Writer, credit_bytes: int) -> bool:
         writer.grant(credit_bytes)

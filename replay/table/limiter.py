@@ -26,16 +26,16 @@ class Limiter:
         self.batches = 0
         self._inserted = 0
         self._sampled = 0
-        self._learner = False
+        self.learner_connected = False
 
     def connect_learner(self) -> None:
         """A learner is there (again): counting begins anew, so that its absence blocks neither side."""
-        self._learner = True
+        self.learner_connected = True
         self._rebase()
 
     def disconnect_learner(self) -> None:
         """No learner: inserts never wait."""
-        self._learner = False
+        self.learner_connected = False
 
     def _rebase(self) -> None:
         self._inserted = 0
@@ -43,7 +43,7 @@ class Limiter:
 
     def can_insert(self, size: int) -> bool:
         """Whether a chunk may be inserted into a table of `size` items."""
-        if not self._learner or size < self._min_size:
+        if not self.learner_connected or size < self._min_size:
             return True
         return self._sampled >= self._low * (self._inserted - self.under_way) - self.batches
 

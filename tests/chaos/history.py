@@ -162,7 +162,7 @@ def recording(folder: Path) -> Iterator[None]:
         global current
         begin(writer, *arguments, **named)
         writers.append(writer)
-        recorders[id(writer)] = current = Recorder(folder, writer._name, writer._incarnation)
+        recorders[id(writer)] = current = Recorder(folder, writer._name, writer.incarnation)
 
     def recorded_insert(writer: ExperienceWriter, chunk: Chunk) -> None:
         recorders[id(writer)].insert(writer._next_sequence, naming(writer._spec, chunk))

@@ -98,8 +98,8 @@ def test_a_greeting_with_other_fields_is_no_greeting(row: Row, tmp_path: Path) -
         ):
             client = Client(link.address)
             client._send_parts([msgpack.packb(told)])
-            malformed = link.server._server.malformed  # type: ignore[union-attr]
-            link.until(lambda before=malformed: link.server._server.malformed > before)  # type: ignore[misc, union-attr]
+            malformed = link.server.socket.malformed  # type: ignore[union-attr]
+            link.until(lambda before=malformed: link.server.socket.malformed > before)  # type: ignore[misc, union-attr]
             assert client.receive() is None
             client.close()
         writer = link.writer()

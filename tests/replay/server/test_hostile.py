@@ -153,7 +153,7 @@ def test_a_chunk_that_is_unfit_now_and_then_is_forgiven(link: Link, villain: Vil
     for sequence in range(8):
         villain.chunk(sequence, at=sequence, **({"crc32": 1} if sequence % 2 == 0 else {}))
     link.until(lambda: link.metrics.value("inserted_chunks") == 4)
-    assert link.metrics.value("rejected") == 4 and link.server is not None and link.server._server.quarantined == 0
+    assert link.metrics.value("rejected") == 4 and link.server is not None and link.server.socket.quarantined == 0
 
 
 def test_an_honest_writer_hears_why_it_is_refused(link: Link) -> None:
@@ -162,8 +162,8 @@ def test_an_honest_writer_hears_why_it_is_refused(link: Link) -> None:
     link.until(lambda: writer.has_credit, writer)
     with pytest.raises(ReplayRefused, match="quarantine"):
         for _ in range(30):
-            writer._client.send(Insert(0, 0, 9, 1), [b"junk"])
-            writer._client.send(Ack(1))
+            writer.client.send(Insert(0, 0, 9, 1), [b"junk"])
+            writer.client.send(Ack(1))
         link.until(lambda: False, writer)
 
 
@@ -191,10 +191,10 @@ def test_greetings_do_not_fill_the_memory_and_known_lives_are_kept(link: Link) -
     link.until(lambda: not writer.outstanding, writer)
     for number in range(MOST_INCARNATIONS + 50):
         server.writers.on_hello(b"%d" % number, WriterHello(f"n{number % 700}", number, PROTOCOL, SPEC.digest, 1, 0), 1)
-    assert len(server.writers._known) <= MOST_INCARNATIONS
-    assert len(server.writers._connected) <= 1024
-    assert ("honest", writer._incarnation) in server.writers._known
-    refused = server.writers._refusal(WriterHello("honest", writer._incarnation, PROTOCOL, SPEC.digest, 1, 1))
+    assert len(server.writers.known) <= MOST_INCARNATIONS
+    assert len(server.writers.connected) <= 1024
+    assert ("honest", writer.incarnation) in server.writers.known
+    refused = server.writers._refusal(WriterHello("honest", writer.incarnation, PROTOCOL, SPEC.digest, 1, 1))
     assert refused == ""
 
 
@@ -234,7 +234,7 @@ def test_a_learner_may_name_any_file_and_none_is_opened(link: Link, tmp_path: Pa
         for number, name in enumerate(names):
             hello = SamplerHello(f"learner-{number}", number, PROTOCOL, SPEC.digest, 8, 2, name)
             server.learners.on_hello(b"peer", hello, 1)
-            assert server.learners._learners[-1].slab is None, name
+            assert server.learners.connected[-1].slab is None, name
     assert plain.read_bytes() == bytes(arrangement.slot_bytes * 2)
 
 
@@ -294,7 +294,7 @@ def test_a_writer_believes_no_impossible_acknowledgement(liar: Server) -> None:
     assert not writer.has_credit
     liar.send(peer, WriterWelcome(1, 1, 0, 2**62))
     wait_until(lambda: polled(writer) and writer.has_credit, 5, "credit")
-    assert writer._credit_bytes == MOST_CREDIT_BYTES
+    assert writer.credit_bytes == MOST_CREDIT_BYTES
     for chunk in CHUNKS[:3]:
         writer.insert(chunk)
     liar.send(peer, Ack(4))
@@ -304,7 +304,7 @@ def test_a_writer_believes_no_impossible_acknowledgement(liar: Server) -> None:
     assert writer.refuted == 2 and writer.acknowledged_steps == 8
     for number in range(2000):
         liar.send(peer, (Greet(), Credit(0), Hold(), Sample(1, 1))[number % 4])
-    wait_until(lambda: polled(writer) and writer._credit_bytes == 0, 5, "it has read on")
+    wait_until(lambda: polled(writer) and writer.credit_bytes == 0, 5, "it has read on")
     assert writer.outstanding == 1
     writer.close()
 

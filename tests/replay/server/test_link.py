@@ -53,7 +53,7 @@ def test_a_part_above_the_frame_limit_is_cut_and_put_together_again(tmp_path: Pa
         server, writer = link.serve(folder=tmp_path / "log"), link.writer()
         link.until(lambda: writer.has_credit, writer)
         writer.insert(Chunk(0, 16, columns))
-        parts = writer._unacknowledged[0].parts
+        parts = writer.unacknowledged[0].parts
         assert max(map(len, parts)) <= FRAME_BYTES and len(parts) == 1 + 17 * side * side // FRAME_BYTES
         link.until(lambda: writer.outstanding == 0, writer)
         assert (server.ring._storage.room(0)["picture"] == noise).all()
@@ -65,9 +65,9 @@ def test_sizes_that_are_not_those_of_the_parts_cost_the_chunk(link: Link) -> Non
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
-    held = writer._unacknowledged[0]
+    held = writer.unacknowledged[0]
     link.until(lambda: writer.outstanding == 0, writer)
-    peer = next(iter(server.writers._peers))
+    peer = next(iter(server.writers.peers))
     wrong = msgspec.structs.replace(held.message, sequence=1, sizes=(1, 2))
     server.writers.on_insert(peer, wrong, [b"".join(held.parts)])  # type: ignore[arg-type]
     link.until(lambda: link.metrics.value("rejected") == 1, writer)
@@ -81,7 +81,7 @@ def test_credit_runs_out_before_memory_does(link: Link) -> None:
     while writer.has_credit:
         writer.insert(CHUNKS[0])
     assert 8 <= writer.outstanding
-    assert (writer.outstanding - 1) * SPEC.chunk_bytes < writer._credit_bytes
+    assert (writer.outstanding - 1) * SPEC.chunk_bytes < writer.credit_bytes
 
 
 def test_what_a_dead_server_never_acknowledged_reaches_the_next_one(link: Link) -> None:
@@ -105,12 +105,12 @@ def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
     link.tell_time(monkeypatch)
     server, writer = link.serve(folder=tmp_path / "log"), link.writer()
     link.until(lambda: writer.has_credit, writer)
-    send = server._server.send
+    send = server.socket.send
 
     def losing(peer: bytes, message: object, parts: object = ()) -> bool:
         return True if isinstance(message, Ack) else send(peer, message, parts)  # type: ignore[arg-type]
 
-    server._server.send = losing  # type: ignore[method-assign,assignment]
+    server.socket.send = losing  # type: ignore[method-assign,assignment]
     for chunk in CHUNKS[:3]:
         writer.insert(chunk)
     link.until(lambda: server.ring.inserted_items == 12, writer)
@@ -118,7 +118,7 @@ def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
     if restarted:
         server = link.serve(folder=tmp_path / "log")
     else:
-        server._server.send = send  # type: ignore[method-assign]
+        server.socket.send = send  # type: ignore[method-assign]
     link.until(lambda: writer.outstanding == 0, writer, seconds=15)
     writer.insert(CHUNKS[3])
     link.until(lambda: writer.outstanding == 0, writer)
@@ -129,8 +129,8 @@ def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
-    entry = writer._unacknowledged[0]
-    writer._client.send(entry.message, entry.parts)
+    entry = writer.unacknowledged[0]
+    writer.client.send(entry.message, entry.parts)
     link.until(lambda: writer.outstanding == 0 and link.metrics.value("duplicates") == 1, writer)
     assert server.ring.inserted_items == 4
 
@@ -138,7 +138,7 @@ def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:
 def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
-    send, lost = writer._client.send, list[Insert]()
+    send, lost = writer.client.send, list[Insert]()
 
     def lossy(message: object, parts: object = ()) -> bool:
         if isinstance(message, Insert) and message.sequence == 2 and not lost:
@@ -146,7 +146,7 @@ def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -
             return True
         return send(message, parts)  # type: ignore[arg-type]
 
-    writer._client.send = lossy  # type: ignore[method-assign,assignment]
+    writer.client.send = lossy  # type: ignore[method-assign,assignment]
     for chunk in CHUNKS[:6]:
         writer.insert(chunk)
     link.until(lambda: writer.outstanding == 0, writer, seconds=15)
@@ -159,10 +159,10 @@ def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that
     link.tell_time(monkeypatch)
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
-    send = writer._client.send
-    writer._client.send = lambda message, parts=(): True  # type: ignore[method-assign,assignment]
+    send = writer.client.send
+    writer.client.send = lambda message, parts=(): True  # type: ignore[method-assign,assignment]
     writer.insert(CHUNKS[0])
-    writer._client.send = send  # type: ignore[method-assign]
+    writer.client.send = send  # type: ignore[method-assign]
     link.until(lambda: writer.outstanding == 0, writer)
     assert server.ring.inserted_items == 4 and link.metrics.value("duplicates") == 0
 
@@ -170,9 +170,9 @@ def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that
 def test_a_greeting_answered_twice_sends_nothing_twice(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
-    writer._greet()
-    writer._greet()
-    link.until(lambda: writer._welcomed, writer)
+    writer.greet()
+    writer.greet()
+    link.until(lambda: writer.welcomed, writer)
     for chunk in CHUNKS[:6]:
         writer.insert(chunk)
     link.until(lambda: writer.outstanding == 0, writer)
@@ -183,7 +183,7 @@ def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:
     server = link.serve()
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
-    server.writers._peers.clear()  # as if this were another server behind the same address
+    server.writers.peers.clear()  # as if this were another server behind the same address
     writer.insert(CHUNKS[0])
     link.until(lambda: writer.outstanding == 0, writer)
     assert server.ring.inserted_items == 4
@@ -343,7 +343,7 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=100.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()
     sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 1)
-    link.until(lambda: writer.has_credit and server.learners._learners, writer)
+    link.until(lambda: writer.has_credit and server.learners.connected, writer)
     server.ring.limiter.under_way = server.ring.limiter.batches = 0
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
@@ -380,13 +380,13 @@ def test_another_spec_is_refused_with_the_reason(link: Link) -> None:
 def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
-    send = writer._client.send
+    send = writer.client.send
 
     def damaging(message: object, parts: object = ()) -> bool:
         damaged = [part[:-1] + bytes([part[-1] ^ 1]) for part in parts]  # type: ignore[attr-defined]
         return send(message, damaged if isinstance(message, Insert) and message.sequence == 0 else parts)  # type: ignore[arg-type]
 
-    writer._client.send = damaging  # type: ignore[method-assign,assignment]
+    writer.client.send = damaging  # type: ignore[method-assign,assignment]
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
     link.until(lambda: writer.outstanding == 0, writer)
@@ -402,13 +402,13 @@ def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
     begun = clock.now
     link.until(lambda: clock.now - begun > 2 * writers.SILENCE_SECONDS, writer)
     assert capsys.readouterr().out == "" and not writer.absences
-    link.until(lambda: link.metrics._gauges["silent_writers"] == 1)  # the server turns, the writer does not
+    link.until(lambda: link.metrics.value("silent_writers") == 1)  # the server turns, the writer does not
     assert re.fullmatch(r"nothing has come from actor-0 for [45] s\n", capsys.readouterr().out)
-    link.until(lambda: not link.metrics._gauges["silent_writers"], writer)
+    link.until(lambda: not link.metrics.value("silent_writers"), writer)
     link.server = None
     link.until(lambda: writer.absences == 1, writer)
     link.server = server
-    link.until(lambda: not writer._absent, writer)
+    link.until(lambda: not writer.absent, writer)
     said = capsys.readouterr().out
     assert "no word from replay for 3 s: 0 chunks are held" in said and "replay answers again" in said
 
@@ -419,7 +419,7 @@ def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: 
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
     server = link.serve()
-    link.until(lambda: server.writers._connected, writer)
+    link.until(lambda: server.writers.connected, writer)
 
 
 def test_who_said_goodbye_leaves_the_credit_to_the_others(link: Link) -> None:
@@ -438,7 +438,7 @@ def test_who_is_gone_without_a_word_leaves_the_credit_too(link: Link) -> None:
     link.serve(FREE)
     stays, leaves = link.writer("actor-0"), link.writer("actor-1")
     link.until(lambda: stays.has_credit and leaves.has_credit, stays, leaves)
-    leaves._client.close()
+    leaves.client.close()
     link.opened.remove(leaves)
     link.until(lambda: queue_limit(link) == 8, stays)
 
@@ -449,15 +449,15 @@ def test_a_smaller_share_reaches_those_who_came_first(link: Link) -> None:
     )
     writers = [link.writer("actor-0")]
     link.until(lambda: writers[0].has_credit, *writers)
-    before = writers[0]._credit_bytes
+    before = writers[0].credit_bytes
     writers += [link.writer(f"actor-{index}") for index in range(1, 200)]
-    link.until(lambda: writers[0]._credit_bytes < before, *writers)
+    link.until(lambda: writers[0].credit_bytes < before, *writers)
 
 
 def queue_limit(link: Link) -> float:
     assert link.server is not None
     link.server.measure()
-    return link.metrics._gauges["queue_limit"]
+    return link.metrics.value("queue_limit")
 
 
 def draw(sampler: Sampler) -> int:
@@ -505,7 +505,7 @@ def test_the_slot_of_one_learner_is_filled_after_that_of_another_however_fast_th
     def drawing(request: object, arrays: dict[str, np.ndarray]) -> int | None:
         found = draw_from(request, arrays)  # type: ignore[arg-type]
         if found is not None:
-            order.append(server.learners._learners[0].name)
+            order.append(server.learners.connected[0].name)
         return found
 
     server.table.draw = drawing  # type: ignore[method-assign,assignment]
@@ -514,7 +514,7 @@ def test_the_slot_of_one_learner_is_filled_after_that_of_another_however_fast_th
     def both_wait() -> bool:
         for sampler in (one, other):
             sampler._receive(0)
-        return all(learner.requests for learner in server.learners._learners)
+        return all(learner.requests for learner in server.learners.connected)
 
     link.until(both_wait, writer)
     for chunk in CHUNKS[:4]:
@@ -523,7 +523,7 @@ def test_the_slot_of_one_learner_is_filled_after_that_of_another_however_fast_th
     serve = server.learners.serve
 
     def serve_when_both_ask() -> None:  # a request takes a moment to arrive
-        if all(learner.requests for learner in server.learners._learners):
+        if all(learner.requests for learner in server.learners.connected):
             serve()
 
     server.learners.serve = serve_when_both_ask  # type: ignore[method-assign]
@@ -545,8 +545,8 @@ def test_a_learner_that_is_gone_is_forgotten_and_the_others_go_on(link: Link) ->
     link.until(lambda: writer.has_credit and server.learners.count == 2, writer)
     leaves.close()
     link.opened.remove(leaves)
-    link.until(lambda: [learner.name for learner in server.learners._learners] == ["learner"], writer)
-    assert server.ring.limiter.batches == 2 * 8 and server.ring.limiter._learner
+    link.until(lambda: [learner.name for learner in server.learners.connected] == ["learner"], writer)
+    assert server.ring.limiter.batches == 2 * 8 and server.ring.limiter.learner_connected
     writer.insert(CHUNKS[0])
     drawn = 0
 
@@ -562,11 +562,11 @@ def test_a_new_life_of_a_learner_takes_the_place_of_the_old_one_of_its_name_alon
     server, writer = link.serve(), link.writer()
     samplers = [link.sampler(), link.sampler(name="learner-1")]
     link.until(lambda: writer.has_credit and server.learners.count == 2, writer)
-    before = {learner.name: learner.incarnation for learner in server.learners._learners}
+    before = {learner.name: learner.incarnation for learner in server.learners.connected}
     link.sampler(name="learner-1")
 
     def lives() -> dict[str, int]:
-        return {learner.name: learner.incarnation for learner in server.learners._learners}
+        return {learner.name: learner.incarnation for learner in server.learners.connected}
 
     link.until(lambda: lives().get("learner-1") not in (None, before["learner-1"]), writer)
     assert lives().keys() == before.keys() and lives()["learner"] == before["learner"]

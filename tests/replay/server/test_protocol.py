@@ -205,7 +205,7 @@ class Protocol(RuleBasedStateMachine):
         first = self.begins[-1]
         assert set(range(first, first + acknowledged)) <= stored, "lost"
         assert max(stored, default=-1) < self.next, "invented"
-        ends = self.server._server
+        ends = self.server.socket
         assert self.metrics.value("overdrawn") == 0 and isinstance(ends, Ends) and ends.offences == 0
 
     def teardown(self) -> None:

@@ -179,7 +179,7 @@ def settle(link: Link, *writers: ExperienceWriter) -> None:
     """Until everything that is on its way has come: a greeting that is answered came after it."""
     for writer in writers:
         writer._greet()
-    link.until(lambda: all(writer._welcomed for writer in writers), *writers)
+    link.until(lambda: all(writer.welcomed for writer in writers), *writers)
 
 
 def share(link: Link, *writers: ExperienceWriter) -> None:
@@ -262,7 +262,7 @@ def test_actors_that_are_killed_return_or_join_never_leave_both_sides_waiting(li
     feeders = [Feeder(link.writer(f"actor-{n}", streams=n + 1), marked(n)) for n in range(3)]
     found = take(link, sampler, *feeders)
     killed = feeders.pop()  # half of all streams
-    killed.writer._client.close()
+    killed.writer.client.close()
     link.opened.remove(killed.writer)
     for _ in range(3):
         found += take(link, sampler, *feeders)
@@ -337,19 +337,19 @@ def test_one_that_is_dropped_behind_one_that_waits_gives_its_credit_back(link: L
     server = link.serve()
     sampler, writer = link.sampler(slots=1, batch_size=2), link.writer(streams=2)
     link.until(lambda: writer.has_credit, writer)
-    send = writer._client.send
+    send = writer.client.send
 
     def damaging(message: object, parts: object = ()) -> bool:
         if isinstance(message, Insert) and message.sequence in (1, 2):
             parts = [bytes([part[0] ^ 1]) + part[1:] for part in parts]  # type: ignore[attr-defined]
         return send(message, parts)  # type: ignore[arg-type]
 
-    writer._client.send = damaging  # type: ignore[method-assign,assignment]
+    writer.client.send = damaging  # type: ignore[method-assign,assignment]
     feeder = Feeder(writer, CHUNKS[:4])
     assert all_same(take(link, sampler, feeder), [CHUNKS[0], CHUNKS[3]])
     link.until(lambda: not writer.outstanding, writer)
     assert link.metrics.value("rejected") == 2 and not server.inbox.pending
-    link.until(lambda: writer._credit_bytes == SPEC.chunk_bytes + 1, writer)
+    link.until(lambda: writer.credit_bytes == SPEC.chunk_bytes + 1, writer)
 
 
 def test_a_learner_that_wants_another_unit_is_refused_with_one_line(link: Link) -> None:
