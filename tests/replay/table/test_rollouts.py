@@ -178,7 +178,7 @@ def test_what_is_left_of_a_writer_when_a_batch_is_drawn_stays_unacknowledged(lin
 def settle(link: Link, *writers: ExperienceWriter) -> None:
     """Until everything that is on its way has come: a greeting that is answered came after it."""
     for writer in writers:
-        writer._greet()
+        writer.greet()
     link.until(lambda: all(writer.welcomed for writer in writers), *writers)
 
 
@@ -308,7 +308,7 @@ def test_a_learner_that_greets_again_is_served_under_its_new_requests(link: Link
     sampler, feeder = link.sampler(slots=1, batch_size=2), Feeder(link.writer(streams=2), CHUNKS)
     link.until(lambda: (sampler.next(0), server.learners.waiting)[1], feeder.writer)
     sampler._server = None  # as after a long silence
-    sampler._greet()
+    sampler.greet()
     link.until(lambda: (sampler.next(0), sampler._server is not None)[1], feeder.writer)
     assert all_same(take(link, sampler, feeder), CHUNKS[:2])
 
