@@ -410,7 +410,7 @@ def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
     link.server = server
     link.until(lambda: not writer.absent, writer)
     said = capsys.readouterr().out
-    assert "no word from replay for 3 s: 0 chunks are held" in said and "replay answers again" in said
+    assert "no word from replay for 3 s: 0 chunks are kept" in said and "replay answers again" in said
 
 
 def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
