@@ -125,7 +125,7 @@ def test_with_the_packages_own_network_it_balances_the_pole_within_three_minutes
     --learner.batch-size 128 --learner.learning-rate 5e-4 --learner.publish-epochs 1 --learner.checkpoint-epochs 25
     --actors.chunk-seconds 1 --stop-after 180s --run mine
     """
-    headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *options.split())
+    headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *options.split(), seconds=400)
     figures = json.loads(headrace(tmp_path, "eval", "mine", "--episodes", "100", "--json").splitlines()[-1])
     print(figures)
     assert figures["return_mean"] >= 400

@@ -21,11 +21,11 @@ SMALL = """
 """.split()
 
 
-def headrace(folder: Path, *arguments: str, status: int = 0) -> str:
+def headrace(folder: Path, *arguments: str, status: int = 0, seconds: float = 200) -> str:
     """The command as the package's author runs it: their package is importable, nothing of it is known here."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)])}
     command = python_command("deploy.cli.main", *arguments)
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == status, done.stdout[-4000:] + done.stderr
     return done.stdout + done.stderr
 
