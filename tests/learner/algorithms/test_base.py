@@ -85,3 +85,19 @@ def test_what_each_needs_becomes_part_of_the_spec() -> None:
     assert (dqn.n_step, dqn.extras, dqn.goals) == (3, scalars("initial_priority"), 0)
     assert join(VECTOR, Ppo(PpoConfig()).needs(VECTOR)).extras == scalars("log_prob")
     assert join(GOAL, Sac(SacConfig(hindsight=2)).needs(GOAL)).goals == 2
+
+
+class OwnConfig(DqnConfig, frozen=True, forbid_unknown_fields=True):
+    """Options beside those of DQN."""
+
+    temperature: float = 1.0
+
+
+class Own(Dqn):
+    Config = OwnConfig
+
+
+def test_an_algorithm_derived_from_a_built_in_one_keeps_its_name_and_options() -> None:
+    chosen = read_algorithm({"name": f"{__name__}:Own", "temperature": 0.5, "n_step": 5})
+    assert chosen.flat()["name"] == f"{__name__}:Own"
+    assert read_algorithm(chosen.flat()) == chosen
