@@ -16,20 +16,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from actors.envs.base import EnvironmentFamily
     from headrace.errors import ConfigurationError, HeadraceError, RefusedError, RunFailedError
     from headrace.evaluation import evaluate
     from headrace.policy import Policy, load
     from headrace.run import Run, train
     from learner.algorithms.base import Algorithm
+    from learner.networks.base import TorsoFactory as Network
+    from replay.table.base import Selector
 
 __all__ = [
     "Algorithm",
     "ConfigurationError",
+    "EnvironmentFamily",
     "HeadraceError",
+    "Network",
     "Policy",
     "RefusedError",
     "Run",
     "RunFailedError",
+    "Selector",
     "evaluate",
     "load",
     "train",
@@ -44,6 +50,9 @@ _PLACES = {
     "load": "headrace.policy:load",
     "evaluate": "headrace.evaluation:evaluate",
     "Algorithm": "learner.algorithms.base:Algorithm",
+    "Network": "learner.networks.base:TorsoFactory",
+    "EnvironmentFamily": "actors.envs.base:EnvironmentFamily",
+    "Selector": "replay.table.base:Selector",
 }
 
 

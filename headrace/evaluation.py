@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.envs.make import make_env
+from actors.envs.make import make_env, read_env
 from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play, summarise
@@ -25,7 +25,7 @@ MOST_STEPS = 27_000  # an episode that lasts longer is cut there, as the evaluat
 @raises_one_line
 def evaluate(
     policy: Policy | str | os.PathLike[str],
-    env: gymnasium.Env | str | Callable[..., gymnasium.Env] | None = None,
+    env: gymnasium.Env | str | Callable[..., gymnasium.Env] | Mapping[str, Any] | None = None,
     episodes: int = 100,
     deterministic: bool = True,
     seed: int = 0,
@@ -33,14 +33,15 @@ def evaluate(
     """Plays `episodes` episodes and gives the document of `headrace eval --json`.
 
     `policy` may also be a run or a file, as `load` takes it. `env` is an environment (which stays open), or what `--env`
-    takes, or a function that makes one; without it, it is the environment of training. Other seeds are used than in training.
+    takes, or a function that makes one, or a mapping of the [env] section; without it, it is the environment of training. Other
+    seeds are used than in training.
     Raises ConfigurationError.
     """
     policy = policy if isinstance(policy, Policy) else load(policy)
     if episodes < 1:
         raise ConfigurationError(f"episodes must be at least 1, not {episodes}")
     given = env if isinstance(env, gymnasium.Env) else None
-    config = policy.env if env is None or given is not None else EnvConfig(id=reference(env, "env"))
+    config = policy.env if env is None or isinstance(env, gymnasium.Env) else _read(env)
     count = 1 if given is not None else min(ENVIRONMENTS, episodes)
     seeds = [seed + SEED_OFFSET + k for k in range(count)]
 
@@ -58,6 +59,11 @@ def evaluate(
             worlds.close()
     known = policy.about | {"env": "a given environment" if given is not None else config.id, "stochastic": not deterministic}
     return known | summarise(played)
+
+
+def _read(env: str | Callable[..., gymnasium.Env] | Mapping[str, Any]) -> EnvConfig:
+    section = dict(env) if isinstance(env, Mapping) else {"id": env}
+    return read_env(section | {"id": reference(section.get("id"), "env")})
 
 
 def _check_same(policy: Policy, env: gymnasium.Env) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,19 +36,19 @@ UNKNOWN_VERSION = -1
 class Policy:
     """A policy, and the observations that it remembers where it acts on several of them.
 
-    Attributes: observation_space, action_space; env, the configuration of the environment that it has learned in; about, what its
-    file says of it: run, env, algorithm, policy_version.
+    Attributes: observation_space, action_space; about, what its file says of it: run, env, algorithm, policy_version.
     """
 
     def __init__(
         self,
         spec: ExperienceSpec,
         acting: Any,
-        env: EnvConfig,
+        env: Callable[[], EnvConfig],
         spaces: tuple[gymnasium.Space, gymnasium.Space],
         about: dict[str, Any],
     ) -> None:
-        self.spec, self.env, self.about = spec, env, about
+        self.spec, self.about = spec, about
+        self._env = env  # read when it is asked for: to act, the environment's module need not be there
         self.observation_space, self.action_space = spaces
         self.acting = acting
         self._agent: Agent | None = None
@@ -58,6 +59,11 @@ class Policy:
     def __repr__(self) -> str:
         version, algorithm = self.about.get("policy_version"), self.about.get("algorithm")
         return f"<headrace.Policy {algorithm} for {self.about.get('env')}, version {version}>"
+
+    @property
+    def env(self) -> EnvConfig:
+        """The environment that it has learned in."""
+        return self._env()
 
     def seed(self, seed: int) -> None:
         """Begins the stream of random choices anew: those of predict(…, deterministic=False)."""
@@ -122,8 +128,9 @@ def load(path_or_run: str | os.PathLike[str], best: bool = False) -> Policy:
 def _load_file(path: Path) -> Policy:
     inference, spec, algorithm, metadata = load_exported(path)
     config = msgspec.json.decode(metadata["config"])
-    env = read_env(config["env"] if "format" in config else without_foreign_options(config["env"]))
-    return _policy(spec, algorithm.acting(spec, inference), metadata, metadata.get("spaces", ""), env)
+    section = config["env"] if "format" in config else without_foreign_options(config["env"])
+    acting = algorithm.acting(spec, inference)
+    return _policy(spec, acting, metadata, metadata.get("spaces", ""), section["id"], lambda: read_env(section))
 
 
 def _load_run(run_dir: RunDir, best: bool) -> Policy:
@@ -135,28 +142,32 @@ def _load_run(run_dir: RunDir, best: bool) -> Policy:
     settings = read_settings(run_dir)
     acting, metadata = load_policy(run_dir, settings, best)
     spaces = run_dir.spaces.read_text() if run_dir.spaces.is_file() else ""
-    return _policy(settings.spec, acting, metadata | {"run": run_dir.name}, spaces, settings.env)
+    return _policy(settings.spec, acting, metadata | {"run": run_dir.name}, spaces, settings.env.id, lambda: settings.env)
 
 
-def _policy(spec: ExperienceSpec, acting: Any, metadata: dict[str, str], spaces: str, env: EnvConfig) -> Policy:
+def _policy(
+    spec: ExperienceSpec, acting: Any, metadata: dict[str, str], spaces: str, env_id: str, env: Callable[[], EnvConfig]
+) -> Policy:
     about = {
         "run": metadata.get("run"),
-        "env": env.id,
+        "env": env_id,
         "algorithm": metadata.get("algorithm"),
         "policy_version": int(metadata.get("policy_version", UNKNOWN_VERSION)),
     }
-    return Policy(spec, acting, env, _spaces(spaces, env), about)
+    return Policy(spec, acting, env, _read_spaces(spaces) if spaces else _ask_for_spaces(env_id, env), about)
 
 
-def _spaces(described: str, env: EnvConfig) -> tuple[gymnasium.Space, gymnasium.Space]:
-    """The environment's spaces; a run or file of an older version does not describe them, so the environment is asked."""
-    if described:
-        data = msgspec.json.decode(described)
-        return read_space(data["observation"]), read_space(data["action"])
+def _read_spaces(described: str) -> tuple[gymnasium.Space, gymnasium.Space]:
+    data = msgspec.json.decode(described)
+    return read_space(data["observation"]), read_space(data["action"])
+
+
+def _ask_for_spaces(env_id: str, env: Callable[[], EnvConfig]) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """The environment's spaces, where a run or file of an older version does not describe them."""
     try:
-        made = make_env(env)
+        made = make_env(env())
     except EnvError as error:
-        raise ConfigurationError(f"the spaces of {env.id} are not recorded, and it cannot be made here: {error}") from error
+        raise ConfigurationError(f"the spaces of {env_id} are not recorded, and it cannot be made here: {error}") from error
     with contextlib.closing(made):
         return made.observation_space, made.action_space
 
