@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,11 @@ import pytest
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, matches
 
 CHEAP_SECONDS, LONG_SECONDS = 60, 900
+# A path of the source tree, as text or code names it: learner/feed.py, replay/table/.
+NAMED = re.compile(
+    r"`((?:transport|replay|learner|actors|deploy|headrace|tests|benchmarks|docs)/(?:[\w./-]*/)?(?:[\w.-]+\.\w+)?)`"
+)
+MOST_CHARACTERS = {"README.md": 6_000, "ARCHITECTURE.md": 8_000}
 
 
 def name_of(page: Path) -> str:
@@ -77,6 +83,19 @@ def test_sphinx_builds_the_documentation_without_a_warning(tmp_path: Path) -> No
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "html" / "index.html").is_file()
+
+
+def test_every_file_that_a_page_names_is_there() -> None:
+    missing = []
+    for page in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md"]:
+        named = set(NAMED.findall(page.read_text(encoding="utf-8")))
+        missing += [f"{name_of(page)}: {name}" for name in sorted(named) if not (ROOT / name).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize(("name", "most"), MOST_CHARACTERS.items())
+def test_the_first_pages_stay_short(name: str, most: int) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8")) <= most
 
 
 def test_a_block_says_what_it_is_for() -> None:
