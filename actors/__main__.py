@@ -10,6 +10,7 @@ from actors.actor import Actor, describe
 from actors.envs.errors import EnvError
 from actors.settings import read_settings
 from learner.devices.errors import DeviceError
+from learner.weights.errors import CheckpointError
 from replay.client import ReplayRefused
 from transport.experience import SpecError
 from transport.lifetime import Lifetime, say
@@ -35,7 +36,7 @@ def main() -> int:
             place = settings.assignment.offset, arguments.environments, arguments.first_seed
             life.assignment = Assignment(*place, arguments.level)
         Actor(settings, run_dir, life).run()
-    except (SpecError, EnvError, DeviceError, ReplayRefused, UnknownName) as error:
+    except (SpecError, EnvError, DeviceError, CheckpointError, ReplayRefused, UnknownName) as error:
         say(f"actor-{arguments.actor}: {error}")
         return 2
     life.close()

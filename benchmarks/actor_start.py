@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,6 +74,9 @@ class Run:
                 self.close()
                 raise SystemExit((folder / "up.log").read_text()[-2000:])
             time.sleep(0.2)
+        settings = folder / "runs/bench/settings"
+        if settings.is_dir():  # the further actors are given what the first one is
+            shutil.copy(settings / "actor-0.json", settings / "actor-1.json")
 
     def actor(self) -> dict[str, float]:
         """One more actor, until it has done its steps."""

@@ -200,7 +200,7 @@ def main() -> int:
         config = read_evaluator(run_dir)
         life = Lifetime(NAME, run_dir, silent)
         Evaluator(settings, config, run_dir, life).run()
-    except (SpecError, EnvError, UnknownName) as error:
+    except (SpecError, EnvError, CheckpointError, UnknownName) as error:
         say(f"{NAME}: {error}")
         return 2
     life.close()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from learner.inference.base import Inference, PolicyDescription, check_precision, read_description
 from learner.inference.program import Program
+from learner.weights.errors import CheckpointError
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 
@@ -19,11 +20,15 @@ def open_inference(
     """The fastest way to act by a policy: numpy where it knows every part, else torch.
 
     `precision` is that of convolutions, or auto; all else is float32. `threads` are torch's; 0: as they are.
-    Raises DeviceError for a precision that there is not, and ValueError for a policy that cannot be built.
+    Raises CheckpointError for a damaged description, DeviceError for a precision that there is not, and ValueError for a policy
+    that cannot be built.
     """
     check_precision(precision)
     if description.program is not None:
-        return Program(description)
+        try:
+            return Program(description)
+        except (KeyError, TypeError, ValueError, IndexError, MemoryError) as error:  # of a damaged file, or a newer version's
+            raise CheckpointError(f"not the description of a policy: {type(error).__name__}: {error}") from error
     from learner.inference.module import limit_threads, open_module
 
     if threads:

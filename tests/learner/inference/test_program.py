@@ -12,7 +12,7 @@ from torch import nn
 
 from learner.algorithms.base import find_algorithm
 from learner.devices.errors import DeviceError
-from learner.inference.base import read_description
+from learner.inference.base import Op, PolicyDescription, read_description
 from learner.inference.module import Module, infer_by
 from learner.inference.open import open_inference
 from learner.inference.program import Program
@@ -185,6 +185,24 @@ def test_an_unknown_part_is_acted_by_in_torch_and_known_ones_in_numpy(torso: str
     }
     with pytest.raises(DeviceError, match="precision float16 is not to be had for acting: use one of auto, float32"):
         open_inference(algorithm, spec, describe(module), "float16")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        (Op("inputs", (), {"fields": [], "stack": 1, "goal": []}), Op("push", (), {"names": []}), Op("convolve")),
+        (Op("inputs", ("head.weight",), {"fields": []}),),
+        (Op("inputs", ("none",), {"fields": [], "stack": 1, "goal": []}),),
+        (),
+    ],
+    ids=["kind", "options", "tensor", "nothing"],
+)
+def test_a_damaged_description_is_refused_in_one_line(program: tuple[Op, ...]) -> None:
+    kind = find_algorithm("dqn")
+    description = PolicyDescription({"head.weight": ((3, 4), "float32")}, program)
+    with pytest.raises(CheckpointError, match="not the description of a policy") as refusal:
+        open_inference(kind(kind.Config()), make_spec(vector()), description)
+    assert "\n" not in str(refusal.value)
 
 
 def test_weights_are_taken_up_whole_or_not_at_all() -> None:
