@@ -46,7 +46,7 @@ from tests.chaos.rows import Row
 from tests.harness.link import Link
 from tests.harness.waiting import ROOT, wait_until
 from tests.learner.rollouts import play, to_arrays
-from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
+from tests.learner.test_loop import CONFIG, SPEC, Bench, write_run
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed

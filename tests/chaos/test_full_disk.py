@@ -16,7 +16,7 @@ from replay.config import ReplayConfig
 from replay.log.segments import scan
 from tests.chaos.rows import Row
 from tests.harness.link import Link
-from tests.learner.test_train import CONFIG, Bench
+from tests.learner.test_loop import CONFIG, Bench
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 
 pytestmark = pytest.mark.chaos

@@ -15,8 +15,8 @@ import torch
 
 from learner.parallel.group import ALONE, STORE_VARIABLE, join, place
 from tests.harness.waiting import ROOT, wait_until
-from tests.learner import learning_together
-from tests.learner.learning_together import CASES, fixed_noise, learn
+from tests.learner.parallel import learning_together
+from tests.learner.parallel.learning_together import CASES, fixed_noise, learn
 
 SECONDS = 120
 

@@ -14,7 +14,7 @@ from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.updates.base import Transitions
-from tests.learner import test_sac
+from tests.learner.algorithms.sac import test_update as test_sac
 from tests.learner.examples import image, make_batch, make_spec, make_update, vector
 
 SPEC = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)

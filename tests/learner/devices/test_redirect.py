@@ -20,7 +20,7 @@ from learner.devices import redirect
 from learner.devices.capabilities import Capabilities
 from learner.devices.redirect import redirected
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CPU, META = torch.device("cpu"), torch.device("meta")
 CUDA = torch.device("cuda")  # made outside any context
 

@@ -23,12 +23,12 @@ from learner.updates.adam import PlainAdam
 from learner.updates.optimiser import AdamOptimiser
 from learner.updates.runtime import LearnerRuntime
 from learner.weights import checkpoint
-from tests.learner import test_sac
+from tests.learner.algorithms.sac import test_update as test_sac
 from tests.learner.examples import CPU, image, make_batch, make_spec, make_update, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.learner.stand_in import Lacking, like_directml
-from tests.learner.test_train import CONFIG, SPEC, Bench, write_run
-from tests.learner.test_train import bench as bench  # noqa: PLC0414  # a fixture
+from tests.learner.test_loop import CONFIG, SPEC, Bench, write_run
+from tests.learner.test_loop import bench as bench  # noqa: PLC0414  # a fixture
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, Columns, Continuous, ExperienceSpec
 
@@ -153,7 +153,7 @@ def test_compiling_is_left_out_and_said(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench: Bench = request.getfixturevalue("bench")
-    monkeypatch.setattr("tests.learner.test_train.CONFIG", msgspec.structs.replace(CONFIG, compile=True))
+    monkeypatch.setattr("tests.learner.test_loop.CONFIG", msgspec.structs.replace(CONFIG, compile=True))
     with like_directml():
         learner = bench.learner(updates=2)
         learner.run()
@@ -169,7 +169,7 @@ def test_another_precision_than_float32_is_refused_in_one_line(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench: Bench = request.getfixturevalue("bench")
-    monkeypatch.setattr("tests.learner.test_train.CONFIG", msgspec.structs.replace(CONFIG, precision="bfloat16"))
+    monkeypatch.setattr("tests.learner.test_loop.CONFIG", msgspec.structs.replace(CONFIG, precision="bfloat16"))
     write_run(bench.run_dir, SPEC)
     monkeypatch.setattr("sys.argv", ["learner", str(bench.run_dir.path)])
     monkeypatch.setattr(command, "Lifetime", bench.life)

@@ -26,10 +26,10 @@ from learner.feed import to_chunks
 from learner.parallel.group import ALONE, Group, GroupBroken, join
 from learner.updates.base import Chunks, Loss, Transitions
 from learner.updates.trees import part
+from tests.learner.algorithms.sac.test_update import make_batch as make_goal_batch
+from tests.learner.algorithms.sac.test_update import make_spec as make_goal_spec
 from tests.learner.examples import CPU, AlgorithmConfig, figures, make_batch, make_spec, make_update, vector
 from tests.learner.rollouts import play, to_arrays
-from tests.learner.test_sac import make_batch as make_goal_batch
-from tests.learner.test_sac import make_spec as make_goal_spec
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Columns, ExperienceSpec
 

@@ -20,6 +20,7 @@ from learner.parallel import ranks
 from learner.parallel.ranks import BROKEN_STATUS, resolve_each
 from tests.harness.waiting import ROOT
 from tests.learner.examples import CPU, make_spec, vector
+from transport.experience import write_spec
 from transport.run_dir import RunDir
 
 
@@ -79,7 +80,7 @@ def test_what_no_process_can_do_is_said_once_and_ends_them_all(tmp_path: Path) -
     sections = {"algorithm": msgspec.to_builtins(DqnConfig(hidden=8)), "learner": learner}
     run_dir.config.write_text(tomli_w.dumps({"env": {"id": "toy"}} | sections))
     write_settings(run_dir, {"env": {"id": "toy"}} | sections)
-    run_dir.spec.write_bytes(msgspec.json.encode(make_spec(vector(), n_step=3)))
+    run_dir.spec.write_bytes(write_spec(make_spec(vector(), n_step=3)))
     command = [sys.executable, "-m", "learner", str(run_dir.path)]
     child = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     assert child.returncode == 2
