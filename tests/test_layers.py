@@ -69,7 +69,7 @@ UNSAFE_ATTRIBUTES = {"recv_pyobj", "send_pyobj", "recv_serialized", "send_serial
 UNSAFE_CALLS = {"torch.save", "os.system", "os.popen", "torch.jit.load", "torch.package.PackageImporter", "torch.export.load"}
 UNSAFE_OPTIONS = {"ext_hook", "object_hook", "object_pairs_hook", "dec_hook"}  # of decoders: types of the sender's choice
 # These make pickles, to show that nobody reads them.
-HOSTILE = ("tests/chaos/test_code_execution.py", "tests/chaos/test_hostile_files.py", "tests/learner/test_redirect.py")
+HOSTILE = ("tests/chaos/test_code_execution.py", "tests/chaos/test_hostile_files.py", "tests/learner/devices/test_redirect.py")
 # What reads what others have written checks it by raising, not by assert, which `python -O` leaves out.
 DECODERS = (
     "transport/messages.py", "transport/sockets/channel.py", "transport/compression.py", "transport/experience.py",
