@@ -244,7 +244,7 @@ def crowded(paths: list[str]) -> list[Breach]:
     for path in paths:
         parts = path.split("/")
         for depth in range(1, len(parts)):
-            if parts[depth] != "__init__.py":
+            if parts[depth] not in ("__init__.py", "py.typed"):
                 entries.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
     return [
         Breach(folder, f"more than {MOST_SIBLINGS} siblings", 0, f"{len(names)} entries")
