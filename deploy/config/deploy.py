@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -55,6 +55,13 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["all", "events"],
         Meta(description="what the terminal shows: all that the log has, or only starts, ends, evaluations and bottlenecks"),
     ] = "all"
+    sinks: Annotated[
+        tuple[str, ...],
+        Meta(description="where figures go besides the run's files: tensorboard, jsonl, package.module:Name"),
+    ] = ("tensorboard",)
+    sink_options: Annotated[
+        dict[str, dict[str, Any]], Meta(description='the options of a sink: [deploy.sink_options."package.module:Name"]')
+    ] = {}
     log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size")] = 20_000_000
     metrics_bytes: Annotated[int, Meta(ge=10_000, description="a file of metrics is set aside at this size")] = 20_000_000
     fresh_kept: Annotated[

@@ -32,6 +32,7 @@ SHORT = {
     "actors.count": "--actors",
     "actors.envs_per_actor": "--envs-per-actor",
     "learner.device": "--device",
+    "deploy.sinks": "--sinks",
 }
 
 

@@ -30,6 +30,7 @@ from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.launch import access
 from deploy.launch.probe import Probe
+from deploy.reporting import sinks
 from deploy.reporting.status import algorithm_name
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores
@@ -136,6 +137,7 @@ def prepare(request: Request) -> Launch:
     if stopped:
         _check_resume(run, config)
     access.check(run, config)
+    sinks.check(config.deploy.sinks, config.deploy.sink_options)
     _check_device_name(config.learner.device)
     check_actor_python(config.deploy.actor_python)
     _check_precision(config)

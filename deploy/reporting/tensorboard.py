@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from deploy.reporting.base import Point
 from transport.metrics import Record
 
 # The learner's figures that are told elsewhere, or that are no figures of training.
@@ -16,27 +17,26 @@ NOT_TRAINING = ("policy_version", "epoch", "lag_mean", "rejected_weights")
 DERIVED = ("_per_second", "_per_second_60", "_fraction", "_seconds")
 
 
-class Board:
-    """One event file of one life of the supervisor. A full disk costs points, never the run."""
+class TensorBoard:
+    """One event file of one incarnation of the supervisor, in the run's folder tensorboard/. A full disk costs points."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, run: Path, config: object = None) -> None:
         """Nothing is written, nor imported, before the first point."""
-        self._folder = folder
+        self._folder = run / "tensorboard"
         self._file: IO[bytes] | None = None
 
-    def write(self, steps: float, values: Record) -> None:
-        """Adds the values at this number of environment steps."""
+    def write(self, record: Point) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in record.values.items()])
         try:
-            self._append(Event(wall_time=time.time(), step=int(steps), summary=summary).SerializeToString())
+            self._append(Event(wall_time=record.time, step=record.steps, summary=summary).SerializeToString())
         except OSError:
             self.close()
 
     def close(self) -> None:
-        """Closes the file; a later point opens another."""
+        """A later point opens another file."""
         if self._file is not None:
             try:
                 self._file.close()

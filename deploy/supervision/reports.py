@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import partial
 from typing import Any
 
 import psutil
@@ -12,10 +13,12 @@ import psutil
 from deploy import runs
 from deploy.config.algorithm import takes_rollouts
 from deploy.config.run import RunConfig
+from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.logs import Log
+from deploy.reporting.sinks import Sinks
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
-from deploy.reporting.tensorboard import Board, tags
+from deploy.reporting.tensorboard import tags
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
@@ -29,9 +32,9 @@ BOTTLENECK_SECONDS = 30.0
 class Reports:
     """Writes each when it is due, from the newest records of the processes."""
 
-    def __init__(self, run: RunDir, log: Log, supervisor: Supervisor, curriculum: Curriculum) -> None:
+    def __init__(self, run: RunDir, config: RunConfig, log: Log, supervisor: Supervisor, curriculum: Curriculum) -> None:
         self._run, self._log, self._supervisor, self._curriculum = run, log, supervisor, curriculum
-        self._board = Board(run.tensorboard)
+        self._sinks = Sinks(config.deploy.sinks, config.deploy.sink_options, run.path, partial(log.line, "supervisor"))
         self._began = time.monotonic()
         self._next_status, self._next_point, self._next_bottleneck = 0.0, self._began + POINT_SECONDS, self._began
         self._next_bottleneck += BOTTLENECK_SECONDS
@@ -53,7 +56,7 @@ class Reports:
             self._log.verdict(self._bottleneck(config))
 
     def close(self) -> None:
-        self._board.close()
+        self._sinks.close()
 
     def write_status(self, config: RunConfig, steps: float, next_seed: int) -> None:
         """Replaces status.json."""
@@ -86,7 +89,7 @@ class Reports:
         if self._curriculum.levels:
             level = self._curriculum.figures()
             values |= {f"curriculum/{name}": float(value) for name, value in level.items() if value is not None}
-        self._board.write(steps, values)
+        self._sinks.write(Point(int(steps), time.time(), values))
 
     def _bottleneck(self, config: RunConfig) -> str:
         records = {slot.name: slot.record for slot in self._supervisor.slots}

@@ -68,7 +68,7 @@ class Service:
         self.supervisor = Supervisor(
             plan(config, run.path), config.deploy, clock=time.monotonic, spawn=self._spawn, ask=self._ask, say=self.say
         )
-        self._reports = Reports(run, self.log, self.supervisor, self._curriculum)
+        self._reports = Reports(run, config, self.log, self.supervisor, self._curriculum)
 
     def say(self, text: str) -> None:
         """A line of the supervisor's own."""

@@ -35,16 +35,20 @@ class Plan:
 
 
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
-    """The processes of a run on one machine, in the order of their start."""
+    """The processes of a run on one machine, in the order of their start.
+
+    Servers and actors start side by side: each imports what it needs and then waits itself for the servers that it talks to.
+    The evaluator comes later: nobody waits for it, and imports take processor time from the others.
+    """
     folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
     learner = config.learner
     computing = learner.threads or 1  # 0 has been settled by whoever launches
     servers = (
         Plan("replay", "replay", "replay", (folder,), vital=True),
-        Plan("learner", "learner", "learner", (folder,), ("replay",), True, threads=computing, processes=learner.processes),
+        Plan("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),
     )
     actors = (
-        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), ("learner",), threads=threads, python=python)
+        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), threads=threads, python=python)
         for i in range(config.actors.count)
     )
     evaluator = Plan(

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.reporting.tensorboard import Board, tags
+from deploy.reporting.base import Point
+from deploy.reporting.tensorboard import TensorBoard, tags
 
 ACTOR = {"steps": 50.0, "steps_per_second": 10.0, "episode_return": 3.0, "episode_length": 7.0}
 LEARNER = {
@@ -32,9 +33,9 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
 
-    board = Board(tmp_path / "tensorboard")
-    board.write(100, {"time/fps": 20.0})
-    board.write(200, {"time/fps": 30.0, "eval/mean_reward": -1.5})
+    board = TensorBoard(tmp_path)
+    board.write(Point(100, 1.0, {"time/fps": 20.0}))
+    board.write(Point(200, 1.0, {"time/fps": 30.0, "eval/mean_reward": -1.5}))
     board.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
     events = [Event.FromString(raw) for raw in RawEventFileLoader(str(file)).Load()]
@@ -45,6 +46,6 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_costs_points_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    board = Board(tmp_path / "file" / "tensorboard")
-    board.write(1, {"time/fps": 1.0})
+    board = TensorBoard(tmp_path / "file")
+    board.write(Point(1, 1.0, {"time/fps": 1.0}))
     board.close()

@@ -1,0 +1,42 @@
+"""A run's figures as lines of JSON, for programs: metrics/run.jsonl."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from deploy.reporting.base import Point
+from transport.run_dir import set_aside
+
+
+class JsonLinesConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Lines of JSON."""
+
+    bytes: Annotated[int, Meta(ge=10_000, description="the file is set aside at this size")] = 20_000_000
+    kept: Annotated[int, Meta(ge=1, description="files set aside that are kept")] = 1
+
+
+class JsonLines:
+    """{"steps": …, "time": …, tag: value, …} in each line."""
+
+    Config: ClassVar[type[Struct]] = JsonLinesConfig
+
+    def __init__(self, run: Path, config: JsonLinesConfig) -> None:
+        self._path, self._config = run / "metrics" / "run.jsonl", config
+
+    def write(self, record: Point) -> None:
+        """A full disk costs points."""
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"steps": record.steps, "time": record.time, **record.values}) + "\n")
+                full = file.tell() >= self._config.bytes
+            if full:
+                set_aside(self._path, self._config.kept)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,70 @@
+"""A stranger's sink gets the figures of a run; one that fails is switched off and harms nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deploy.config.errors import ConfigError
+from deploy.config.files import FLAGS, Layer, write_config
+from deploy.config.layers import load_run_config, resolve
+from deploy.reporting import sinks
+from deploy.reporting.base import Point
+from deploy.reporting.sinks import Sinks
+from tests.harness.waiting import wait_until
+
+CSV = "tests.extension.sinks:Csv"
+
+
+def point(steps: int) -> Point:
+    return Point(steps, 12.5, {"time/fps": steps / 10, "eval/mean_reward": -1.0})
+
+
+def test_a_sink_of_ones_own_gets_its_options_every_point_and_the_end(tmp_path: Path) -> None:
+    said: list[str] = []
+    made = Sinks([CSV, "jsonl"], {CSV: {"tag": "eval/mean_reward"}}, tmp_path, said.append)
+    (tmp_path / "metrics").mkdir()
+    for steps in (100, 200):
+        made.write(point(steps))
+    made.close()
+    assert (tmp_path / "figures.csv").read_text() == "100,-1.0\n200,-1.0\nclosed\n" and not said
+    lines = [json.loads(line) for line in (tmp_path / "metrics" / "run.jsonl").read_text().splitlines()]
+    assert [line["steps"] for line in lines] == [100, 200] and lines[0]["time/fps"] == 10.0
+
+
+def test_a_sink_that_raises_is_off_with_one_line_and_the_others_go_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    names = ["tests.extension.sinks:Raising", CSV, "tests.extension.sinks:Unmakeable"]
+    made = Sinks(names, {}, tmp_path, said.append)
+    made.write(point(100))
+    wait_until(lambda: len(said) == 2, 10, "both are off")
+    made.write(point(200))
+    made.close()
+    assert sorted(said) == [
+        "sink tests.extension.sinks:Raising is off from here on: SystemExit: the server is gone",
+        "sink tests.extension.sinks:Unmakeable is off from here on: ValueError: no account",
+    ]
+    assert (tmp_path / "figures.csv").read_text() == "100,10.0\n200,20.0\nclosed\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        (["tensorbord"], {}, "no sink is called 'tensorbord'; did you mean tensorboard"),
+        ([CSV], {CSV: {"tga": "x"}}, "unknown field tga"),
+        ([CSV], {CSV: {"tag": ""}}, "length >= 1"),
+        (["jsonl"], {"jsonll": {}}, "'jsonll' is not among deploy.sinks; did you mean jsonl"),
+    ],
+)
+def test_a_mistake_is_one_line_before_the_launch(names: list[str], options: dict[str, dict[str, str]], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        sinks.check(names, options)
+    assert "\n" not in str(error.value)
+
+
+def test_sinks_and_their_options_are_kept_with_the_run(tmp_path: Path) -> None:
+    given = {"deploy": {"sinks": ["tensorboard", CSV], "sink_options": {CSV: {"tag": "eval/mean_reward"}}}}
+    config = resolve([Layer(FLAGS, given)])
+    (tmp_path / "config.toml").write_bytes(write_config(config))
+    again = load_run_config(tmp_path / "config.toml")
+    assert again == config and again.deploy.sink_options == {CSV: {"tag": "eval/mean_reward"}}
