@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learner.devices import detection as finding
+from learner.devices import detection
 from learner.devices.errors import DeviceError as DeviceError
 
 KINDS = ("cuda", "xpu", "mps", "directml")  # in the order in which auto wants them; then the CPU
@@ -140,13 +140,13 @@ def resolve(name: str) -> torch.device:
     Raises DeviceError.
     """
     if name == "auto":  # looks no further than it has to: to look for the last one may mean an import
-        name = next((kind for kind in KINDS if not finding.missing(kind)), "cpu")
+        name = next((kind for kind in KINDS if not detection.missing(kind)), "cpu")
     kind, colon, index = name.partition(":")
     if kind not in ("cpu", *KINDS) or (colon and not index.isdecimal()):
         raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda (ROCm's too), cuda:N, xpu, mps or directml")
     if kind == "cpu":
         return torch.device("cpu")
-    reason = finding.missing(kind)
+    reason = detection.missing(kind)
     if reason:
         raise DeviceError(f"device {name} is not here: {reason}")
     if kind == "directml":
@@ -174,7 +174,7 @@ def precision(requested: str, device: torch.device, convolutions: bool = False) 
 
 
 def set_up(device: torch.device, threads: int) -> None:
-    """Sets torch up for this process: compute threads (0, which nobody settled: one), TF32 and cuDNN's choice of kernels.
+    """Sets torch up for this process: compute threads (0 means one), TF32 and cuDNN's choice of kernels.
 
     Call before any work.
     """
@@ -192,12 +192,12 @@ def backend(device: torch.device) -> Any:
 
 
 def page_lock(memory: np.ndarray, device: torch.device) -> bool:
-    """Locks memory that is mapped already, for copies to the device that nobody waits for; says whether that went well."""
+    """Locks memory that is mapped already, so that copies from it to the device are asynchronous; whether that worked."""
     if device.type != "cuda":
         return False
     if int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
         return True
-    with suppress(RuntimeError):  # CUDA reports what failed a second time, to whoever comes next
+    with suppress(RuntimeError):  # CUDA reports the failure once more, at the next call
         torch.zeros(1, device=device).cpu()
     return False
 
@@ -219,7 +219,7 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 def fork_random(device: torch.device) -> AbstractContextManager[None]:
-    """Within, what is drawn does not count: the generators of the CPU and the device are put back."""
+    """Within, random numbers may be drawn: the generators of the CPU and the device are put back afterwards."""
     if capabilities(device).random_state:
         return torch.random.fork_rng([device], device_type=device.type)
     return torch.random.fork_rng([])

@@ -1,4 +1,4 @@
-"""Without torch, for who only has to catch it."""
+"""Without torch, for processes that only catch it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from learner.algorithms.base import make_algorithm, read_algorithm
-from learner.devices import detection as finding
+from learner.devices import detection
 from learner.devices.capabilities import DeviceError, capabilities, precision
 from learner.inference.base import PolicyDescription
 from learner.networks.describe import describe
@@ -47,7 +47,7 @@ def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
         precision(wanted, device)
     except DeviceError as error:
         return {"error": f"{flag}: {error}"}
-    note = finding.missing("cuda") if name == "auto" and device.type == "cpu" and finding.gpus() else ""
+    note = detection.missing("cuda") if name == "auto" and device.type == "cpu" and detection.gpus() else ""
     return {"device": str(device), "name": capabilities(device).name, "note": note, "processes": processes}
 
 

@@ -1,6 +1,7 @@
-"""Every kind of accelerator: what it can do where it is there, and why it is not where it is missing. `python -m
-learner.devices.survey`
-prints it in JSON."""
+"""Every kind of accelerator: what it can do where it is there, and why it is missing where it is not.
+
+`python -m learner.devices.survey` prints it in JSON.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import sys
 
 import torch
 
-from learner.devices import detection as finding
+from learner.devices import detection
 from learner.devices.capabilities import KINDS, Capabilities, backend, capabilities, precision, resolve
 
 ADAM = {"fused": "fused optimiser", "foreach": "multi-tensor optimiser", "single": "plain optimiser"}
@@ -21,7 +22,7 @@ def survey() -> dict[str, object]:
     `advice`: a line, or nothing."""
     chosen = resolve("auto")
     rows = [_row(kind, chosen) for kind in ("cuda", "rocm", "xpu", "mps", "directml", "cpu")]
-    return {"auto": str(chosen), "order": [*KINDS, "cpu"], "kinds": rows, "advice": finding.directml_advice()}
+    return {"auto": str(chosen), "order": [*KINDS, "cpu"], "kinds": rows, "advice": detection.directml_advice()}
 
 
 def _row(kind: str, chosen: torch.device) -> dict[str, str]:
@@ -39,10 +40,10 @@ def _missing(kind: str, chosen: torch.device) -> str:
     if kind == "cpu":
         return ""
     if kind in ("cuda", "rocm"):
-        return finding.missing_cuda() if kind == "cuda" else finding.missing_rocm()
+        return detection.missing_cuda() if kind == "cuda" else detection.missing_rocm()
     if kind == "directml" and chosen.type in KINDS:  # another accelerator is there, so it is not worth an import
-        return finding.directml_obstacles() or f"not tried, since {chosen.type} is here; --device directml tries it"
-    return finding.missing(kind)
+        return detection.directml_obstacles() or f"not tried, since {chosen.type} is here; --device directml tries it"
+    return detection.missing(kind)
 
 
 def precisions(device: torch.device) -> str:
