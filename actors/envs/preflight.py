@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-m", "actors.envs.preflight")
 STEPS = 20
 STEP_SHARE = 0.5  # of the time limit: an environment that is slow makes fewer steps
-ORPHAN_GRACE_SECONDS = 5  # how much longer than its limit a child lives whose parent was killed
+ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends this long after its limit
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -93,7 +93,7 @@ def read_observation(phase: str, space: spaces.Space, fields: Sequence[Column], 
 def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> None:
     """Everything that is declared and matters: too slow for every step. Raises EnvError.
 
-    Bounds matter where they decide what is stored (env.quantise). Elsewhere many an environment strays from what it declares, and
+    Bounds matter where they decide what is stored (env.quantise). Elsewhere many environments deviate from what they declare, and
     nothing comes of it.
     """
     values = read_observation(phase, space, fields, observation)

@@ -45,7 +45,7 @@ class Console(ABC):
 
     @abstractmethod
     def press(self, buttons: int) -> None:
-        """Holds these buttons (a sum of BUTTONS) until told otherwise."""
+        """Holds these buttons (a sum of BUTTONS) until the next call."""
 
     @abstractmethod
     def advance(self, frames: int) -> None:
@@ -65,7 +65,7 @@ class Console(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees what is held."""
+        """Frees the simulator."""
 
     def number(self, address: int, digits: int) -> int:
         """Reads a number that the game keeps as decimal digits."""
@@ -126,7 +126,7 @@ class Console8(NesPyConsole):
         self._frame = np.frombuffer(screen, np.uint8).reshape(nes_env.SCREEN_SHAPE_32_BIT)
 
     def press(self, buttons: int) -> None:
-        """Holds these buttons until told otherwise."""
+        """Holds these buttons until the next call."""
         self._buttons[0] = buttons
 
     def advance(self, frames: int) -> None:
@@ -152,7 +152,7 @@ class Console9(NesPyConsole):
         self._frame = np.lib.stride_tricks.as_strided(screen, nes_env.SCREEN_SHAPE_32_BIT, (*screen.strides[:2], 1))
 
     def press(self, buttons: int) -> None:
-        """Holds these buttons until told otherwise."""
+        """Holds these buttons until the next call."""
         self._buttons = buttons
 
     def advance(self, frames: int) -> None:

@@ -158,7 +158,7 @@ class RetroConsole(Console):
         cv2.LUT(self._picture[-len(rows) :], _greys(), dst=rows)
 
     def press(self, buttons: int) -> None:
-        """Holds these buttons until told otherwise, from the frame after the next on."""
+        """Holds these buttons until the next call, from the frame after the next on."""
         self._buttons = buttons
 
     def advance(self, frames: int) -> None:

@@ -97,7 +97,7 @@ class ReachSimulators(Simulators):
         """What arms `where` [M] see, float32: the goal form's three parts, or one.
 
         observation [M, 24]: sin q, cos q, velocity as a share of the datasheet's, the action before; not the tolerance, so that a
-        policy can be held against another one than it was trained with. The flat form [M, 36] is that, where the flange is, where
+        policy can be evaluated at another one than it was trained with. The flat form [M, 36] is that, where the flange is, where
         it is to go, how far that is along each axis, and the same squeezed so that centimetres show: x / (|x| + 5 cm), |x| being
         the distance.
         """

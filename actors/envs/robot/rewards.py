@@ -4,7 +4,7 @@ sparse  0 within the tolerance, -1 elsewhere (as in Gymnasium-Robotics' Fetch).
 dense   0 within the tolerance; elsewhere -(d + 0.25 d / (d + 0.05)), d the distance in metres: the first part says which way, the
         second steepens near the target, where it is five times the first, so that the last centimetres are worth their while.
 
-No reward is above 0, so whoever reaches the target and ends the episode does best: the bonus for success is that the cost ends.
+No reward is above 0, so reaching the target and ending the episode is best: the bonus for success is that the cost ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def distance(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
 
 
 def reward(kind: str, apart: np.ndarray, tolerance: np.ndarray | float) -> np.ndarray:
-    """[…] float32, of distances […] and the tolerance, in metres, that they are held against."""
+    """[…] float32, of distances […] and the tolerance, in metres, that they are compared with."""
     outside = apart > tolerance
     if kind == "sparse":
         return np.where(outside, -1.0, 0.0).astype(np.float32)
@@ -34,7 +34,7 @@ def reward(kind: str, apart: np.ndarray, tolerance: np.ndarray | float) -> np.nd
 
 
 def tolerance_of(info: Any, default: float) -> np.ndarray | float:
-    """The tolerance that an episode was held against, where `info` (of one step, or a sequence of such) says so."""
+    """The tolerance of an episode, where `info` (of one step, or a sequence of such) says so."""
     if isinstance(info, Mapping):
         return float(info.get("tolerance", default))
     if isinstance(info, Sequence | np.ndarray):

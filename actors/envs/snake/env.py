@@ -166,7 +166,7 @@ class SnakeBoards(Simulators):
         return Outcome({"observation": self._observe(self._board)}, reward, terminated, truncated, score, full)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to free."""
 
     def cells(self, k: int) -> tuple[np.ndarray, int]:
         """Board k as [dim, dim] steps until a cell is free (the head's is the length), and the food's index, or -1."""

@@ -135,4 +135,4 @@ class Together(Simulators):
         return Outcome({"observation": self.eye[self.place]}, actions.astype(np.float32), ended, np.zeros_like(ended), none, none)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to free."""

@@ -68,8 +68,8 @@ def load_targets(kinematics: Kinematics) -> Targets:
 
 def cache_folder() -> Path:
     """HEADRACE_CACHE, else headrace in XDG_CACHE_HOME, else ~/.cache/headrace."""
-    if told := os.environ.get("HEADRACE_CACHE"):
-        return Path(told)
+    if folder := os.environ.get("HEADRACE_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 

@@ -79,11 +79,11 @@ class BulletArms:
         """Which of PyBullet's joints are ours; and which of ours each of its links turns with."""
         bullet, first, arm = self._bullet, self._bodies[0], self._kinematics.arm
         count = bullet.getNumJoints(first, physicsClientId=self.client)
-        told = [bullet.getJointInfo(first, joint, physicsClientId=self.client) for joint in range(count)]
-        index = {entry[1].decode(): entry[0] for entry in told}
+        entries = [bullet.getJointInfo(first, joint, physicsClientId=self.client) for joint in range(count)]
+        index = {entry[1].decode(): entry[0] for entry in entries}
         self._joints = [index[name] for name in arm.joints]
         self._number = {-1: 0}  # link of PyBullet, which bears the number of the joint into it -> link of ours
-        for entry in told:
+        for entry in entries:
             own = self._joints.index(entry[0]) + 1 if entry[0] in self._joints else None
             self._number[entry[0]] = self._number[entry[16]] if own is None else own
 
@@ -114,11 +114,11 @@ class BulletArms:
         self._bullet.stepSimulation(physicsClientId=self.client)
         read, client = self._bullet.getJointStates, self.client
         states = [[entry[:2] for entry in read(body, self._joints, physicsClientId=client)] for body in self._bodies]
-        told = np.array(states)  # [K, 6, (position, velocity)]
-        q = np.ascontiguousarray(told[:, :, 0])
+        measured = np.array(states)  # [K, 6, (position, velocity)]
+        q = np.ascontiguousarray(measured[:, :, 0])
         if self._window:
             self._keep_time()
-        return Motion(q, told[:, :, 1], self._kinematics.flange(q))
+        return Motion(q, measured[:, :, 1], self._kinematics.flange(q))
 
     def _drive(self, k: int, speeds: list[float]) -> None:
         self._bullet.setJointMotorControlArray(
@@ -131,7 +131,7 @@ class BulletArms:
         )
 
     def _keep_time(self) -> None:
-        """Waits until the step is over by the clock on the wall, for whoever watches."""
+        """Waits until the step is over by the wall clock, for people who watch."""
         self._due = max(self._due + STEP_SECONDS, time.monotonic() - STEP_SECONDS)
         time.sleep(max(self._due - time.monotonic(), 0.0))
 

@@ -39,4 +39,4 @@ class KinematicArms:
         return draw_arm(self._kinematics, self._q[0], target)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to free."""

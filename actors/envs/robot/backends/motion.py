@@ -28,10 +28,10 @@ class Arms(Protocol):
         """Turns the joints at velocity [K, 6] rad/s, which does not lead beyond a limit, for a step."""
 
     def show_target(self, target: np.ndarray) -> None:
-        """Marks where the first arm is to go [3], where somebody watches."""
+        """Marks where the first arm is to go [3], where there is a window."""
 
     def picture(self, target: np.ndarray) -> np.ndarray:
         """[H, W, 3] RGB uint8 of the first arm and its target [3]."""
 
     def close(self) -> None:
-        """Frees what is held."""
+        """Frees the simulator."""
