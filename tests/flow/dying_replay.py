@@ -18,6 +18,7 @@ def die() -> None:
 
 def main() -> int:
     how, left = sys.argv[2], int(sys.argv[3])
+    del sys.argv[2:]  # the rest is replay's own
     append, write = SegmentLog.append, SegmentLog._write
 
     def dying_append(log: SegmentLog, *arguments: Any) -> None:
