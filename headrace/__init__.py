@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.envs.base import EnvironmentFamily
+    from deploy.reporting.base import Sink
     from headrace.errors import ConfigurationError, HeadraceError, RefusedError, RunFailedError
     from headrace.evaluation import evaluate
     from headrace.policy import Policy, load
@@ -36,6 +37,7 @@ __all__ = [
     "Run",
     "RunFailedError",
     "Selector",
+    "Sink",
     "evaluate",
     "load",
     "train",
@@ -53,6 +55,7 @@ _PLACES = {
     "Network": "learner.networks.base:TorsoFactory",
     "EnvironmentFamily": "actors.envs.base:EnvironmentFamily",
     "Selector": "replay.table.base:Selector",
+    "Sink": "deploy.reporting.base:Sink",
 }
 
 
