@@ -126,6 +126,7 @@ def test_with_the_packages_own_network_it_balances_the_pole_within_three_minutes
     --actors.chunk-seconds 1 --stop-after 180s --run mine
     """
     headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *options.split(), seconds=400)
-    figures = json.loads(headrace(tmp_path, "eval", "mine", "--episodes", "100", "--json").splitlines()[-1])
+    told = headrace(tmp_path, "eval", "mine", "--episodes", "100", "--json").splitlines()
+    figures = json.loads(next(line for line in told if line.startswith("{")))  # the rest is what it says on the way
     print(figures)
     assert figures["return_mean"] >= 400
