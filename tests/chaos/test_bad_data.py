@@ -49,7 +49,7 @@ from tests.learner.rollouts import play, to_arrays
 from tests.learner.test_loop import CONFIG, SPEC, Bench, write_run
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.transport.columns import scalars
-from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed
+from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed, write_spec
 from transport.lifetime import HOPELESS_STATUS
 from transport.names import Named
 
@@ -88,7 +88,7 @@ class Faulty(gymnasium.Env):
 def test_what_a_simulator_breaks_never_leaves_its_actor(row: Row) -> None:
     envs: list[Faulty] = []
 
-    def make(config: EnvConfig) -> Faulty:
+    def make(config: EnvConfig, **how: object) -> Faulty:
         envs.append(Faulty())
         return envs[-1]
 
@@ -378,7 +378,7 @@ def test_rewards_out_of_range_are_rejected_and_an_actor_can_be_purged(
     chunks = stream_chunks(SENDING, {9: "terminated"}, 200)
     wild, run = (1e9 * 1.01, -3e38, 1e30), tmp_path / "runs" / "mine"
     run.mkdir(parents=True)
-    (run / "spec.json").write_bytes(msgspec.json.encode(SENDING))
+    (run / "spec.json").write_bytes(write_spec(SENDING))
     (run / "config.toml").write_bytes(write_config(RunConfig()))
     with Link(tmp_path, SENDING, FREE) as link:
         server = link.serve(folder=run / "replay")
