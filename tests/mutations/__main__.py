@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.mutations.faults import Fault, place, read_faults, test_files
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "runs")
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache")
 SECONDS = 300.0  # of one test file; more counts as caught: it hangs
 
 
