@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from deploy.children import ROOT
-from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.algorithms.base import find_algorithm, make_algorithm, read_algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -22,6 +22,7 @@ from learner.algorithms.dqn.priorities import BEST_VALUE
 from learner.config import LearnerConfig
 from learner.inference.module import infer_by
 from learner.inference.program import Program
+from learner.throughput_line import describe
 from learner.updates.runtime import LearnerRuntime
 from replay.table.layout import PRIORITY
 from tests.extension.test_environments import headrace
@@ -43,7 +44,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_found_and_asked_without_torch() -> None:
     code = (
         "import sys\n"
-        "from learner.algorithms.base import make_algorithm, read_algorithm\n"
+        "from learner.algorithms.base import find_algorithm, make_algorithm, read_algorithm\n"
         f"algorithm = make_algorithm(read_algorithm({{'name': {QR!r}, 'quantiles': 4, 'n_step': 2}}))\n"
         "print(algorithm.config.quantiles, algorithm.config.n_step, 'torch' in sys.modules)"
     )
@@ -87,12 +88,12 @@ def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
 @pytest.mark.flow
 @pytest.mark.timeout(240)
 def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
-    started = headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *SMALL, "--total-steps", "3000")
-    assert " · spread " in started and " · epsilon ladder " in started, "its own figure and DQN's in the learner's line"
+    headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *SMALL, "--total-steps", "3000")
     section = tomllib.loads((tmp_path / "runs" / "mine" / "config.toml").read_text())["algorithm"]
     assert (section["name"], section["quantiles"], section["n_step"]) == (QR, 8, 3)
     records = [json.loads(line) for line in (tmp_path / "runs" / "mine" / "metrics" / "learner.jsonl").read_text().splitlines()]
-    assert records[-1]["updates"] > 0 and "spread" in records[-1]
+    line = describe(records[-1], find_algorithm(QR).figures)
+    assert " · spread " in line and " · epsilon ladder " in line, "its own figure and DQN's in the learner's line"
     spec = read_spec((tmp_path / "runs" / "mine" / "spec.json").read_bytes())
     assert [column.name for column in spec.extras] == [PRIORITY], "what DQN needs"
     assert "another algorithm.quantiles (8, now 9)" in headrace(tmp_path, "up", *SMALL, "--algorithm.quantiles", "9", status=2)

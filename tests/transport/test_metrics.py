@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -114,8 +115,9 @@ def test_as_many_older_files_are_kept_as_the_configuration_says(tmp_path: Path) 
 
 def test_shares_tell_computing_from_waiting_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     moments, used, waited = iter([10.0, 20.0, 30.0]), iter([1.0, 6.0, 6.0]), iter([0.0, 2.5, None])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(moments))
-    monkeypatch.setattr(module.time, "process_time", lambda: next(used))
+    # The module's own clock: other threads of this process go on reading the real one.
+    clock = SimpleNamespace(monotonic=lambda: next(moments), process_time=lambda: next(used))
+    monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "waited_for_a_core_seconds", lambda: next(waited))
     shares = Shares()
     assert shares.read() == {"processor_fraction": 0.5, "starved_fraction": 0.25}

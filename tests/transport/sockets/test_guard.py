@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_memory_beyond_the_limit_closes_them_again_only_when_still_more_is_taken
     told: list[str] = []
     taken, now = 0, 0.0
     monkeypatch.setattr(guard, "resident_bytes", lambda: taken)
-    monkeypatch.setattr(guard.time, "monotonic", lambda: now)
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now))
     watching = ResourceLimits([door.address], 1000, told.append)
     seen = []
     for now, taken in [  # noqa: B007 - the functions above read them
