@@ -15,6 +15,7 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, descriptors), descriptors))
     if scheme == "tcp":
         RunDir.bind_address = lambda run, role: "tcp://127.0.0.1:*"  # type: ignore[method-assign,assignment]
+    del sys.argv[2:]  # the rest is for this module
     return replay.main()
 
 
