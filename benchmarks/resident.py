@@ -91,7 +91,7 @@ def record_adam(kind: str, found: dict[Any, Operation]) -> None:
 def record(network: Network, items: int, precision: str, found: dict[Any, Operation]) -> None:
     """Adds the operations of one update on the CPU, of a batch of `items`, the upload left out. For PPO: of a whole rollout."""
     torch.manual_seed(0)
-    (algorithm,) = (found for name in ALGORITHMS if isinstance(network.config, (found := find_algorithm(name)).Config))
+    (algorithm,) = (one for one in map(find_algorithm, ALGORITHMS) if isinstance(network.config, one.Config))
     learner = msgspec.convert({"batch_size": items, "precision": precision, "device": "cpu"}, LearnerConfig)
     runtime = LearnerRuntime(learner, CPU, max_policy_lag=1)
     update = updating(algorithm(network.config).update(network.spec, runtime), network.spec, items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 
 class Limiter:
@@ -21,7 +22,8 @@ class Limiter:
         """`low`, `high`: samples per insert."""
         self._min_size = min_size
         self._low = low
-        self._high = high
+        # JSON has no infinity: in a settings file the largest number stands for it, and that times no insert would be 0.
+        self._high = high if high < sys.float_info.max else math.inf
         self.under_way = 0
         self.batches = 0
         self._inserted = 0

@@ -17,6 +17,9 @@ from replay.table.storage import Storage
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.metrics import Record
 
+# What a selector raises for a state that is not its own.
+REFUSED_STATES = (ArithmeticError, LookupError, TypeError, ValueError)
+
 
 @dataclass(frozen=True)
 class RingState:
@@ -178,7 +181,7 @@ class Ring:
         """Before `restore`: takes up what concerns all items. Raises ValueError for the state of another selector."""
         try:
             self._selector.resume(state.selector.numbers)
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except REFUSED_STATES as error:
             raise ValueError(f"the saved state is not of this selector ({' '.join(str(error).split())[:200]})") from error
         self.inserted_items, self.sampled_items = state.inserted_items, state.sampled_items
 

@@ -21,8 +21,11 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.weights import checkpoint, export, resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack
 from learner.weights.manifest import MANIFEST, DamagedManifest, read_manifest
+from replay.config import ReplayConfig
 from replay.log.segments import scan
-from replay.log.state import DamagedState, read_state
+from replay.log.state import STATE_FORMAT, DamagedState, read_state
+from replay.table.ring import REFUSED_STATES
+from replay.table.selectors import make_selector
 from tests.chaos.rows import Row
 from tests.learner.examples import make_update
 from tests.replay.examples import make_spec
@@ -169,16 +172,16 @@ def test_a_checkpoint_that_is_sound_but_not_ours_is_refused(row: Row, tmp_path: 
 
 @pytest.mark.row("S15", "a state of replay whose numbers are no state's", "refused; the log is restored without it")
 def test_a_state_that_says_what_cannot_be_is_left_out(row: Row, tmp_path: Path) -> None:
-    true = {"next_chunk": 3, "inserted_items": 9, "sampled_items": 9, "exponent": 0.6, "highest": 1.0, "counters": {}}
-    true |= {"random": np.random.default_rng(0).bit_generator.state}
+    true = {"next_chunk": 3, "inserted_items": 9, "sampled_items": 9, "counters": {}}
+    drawing = {"exponent": 0.6, "highest": 1.0, "random": dict(np.random.default_rng(0).bit_generator.state)}
+    true |= {"format": STATE_FORMAT, "selector": drawing}
     keys, values = np.arange(4), np.ones(32)
     cases: dict[str, tuple[dict[str, object], np.ndarray, np.ndarray]] = {
         "a key beyond all keys": (true | {"next_chunk": 2**70}, keys, values),
         "a key below nothing": (true | {"next_chunk": -1}, keys, values),
         "a count without end": (true | {"inserted_items": float("inf")}, keys, values),
         "a priority that is none": (true, keys, np.full(32, np.nan)),
-        "a highest that is none": (true | {"highest": -1.0}, keys, values),
-        "another generator": (true | {"random": {"bit_generator": "MT19937", "state": {}}}, keys, values),
+        "a selector that is no table": (true | {"selector": 3}, keys, values),
         "a field of somebody else's": (true | {"run": "os.system"}, keys, values),
         "too few priorities": (true, keys, values[:16]),
         "keys of another type": (true, keys.astype(np.float32), values),
@@ -197,4 +200,15 @@ def test_a_state_that_says_what_cannot_be_is_left_out(row: Row, tmp_path: Path) 
         assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400, kind
     with pytest.raises(DamagedState, match="compressed"):
         read_state(written(true, keys, values, np.savez_compressed), 8)
-    row.measured(states=len(cases) + 1, refused=len(cases) + 1)
+    selector = make_selector(ReplayConfig(), 32, np.random.default_rng(1))
+    of_the_selector: dict[str, dict[str, object]] = {
+        "a highest that is none": {"highest": -1.0},
+        "another generator": {"random": {"bit_generator": "MT19937", "state": {}}},
+        "a field of another": {"run": "os.system"},
+    }
+    selector.resume(drawing)
+    for change in of_the_selector.values():
+        with pytest.raises(REFUSED_STATES):
+            selector.resume(drawing | change)
+    refused = len(cases) + len(of_the_selector) + 1
+    row.measured(states=refused, refused=refused)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
+import sys
+
+import pytest
 
 from replay.table.limiter import Limiter
 
@@ -76,3 +80,11 @@ def test_an_infinite_bound_never_makes_the_learner_wait() -> None:
     limiter.connect_learner()
     limiter.sampled(10**9)
     assert limiter.can_sample(MIN) and not limiter.can_sample(MIN - 1)
+
+
+@pytest.mark.parametrize("endless", [math.inf, sys.float_info.max])  # JSON has no infinity: the largest number stands for it
+def test_without_an_upper_limit_samples_never_wait(endless: float) -> None:
+    limiter = Limiter(MIN, LOW, endless)
+    limiter.connect_learner()
+    limiter.sampled(10**9)
+    assert limiter.can_sample(MIN)
