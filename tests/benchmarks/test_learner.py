@@ -159,7 +159,8 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
     arrays["truncated"][:, 20] = 1
     loop = PpoLoop(setting, config, [arrays])
     algorithm = make_update(spec, config)
-    assert sorted(one.shape for one in loop.parameters) == sorted(one.shape for one in algorithm.policy.parameters())
+    learned = [*algorithm.policy.parameters(), *algorithm.value.parameters()]
+    assert sorted(one.shape for one in loop.parameters) == sorted(one.shape for one in learned)
     with torch.no_grad():
         for mine, other in zip(algorithm.policy.parameters(), loop.policy.parameters(), strict=True):
             mine.copy_(other)
