@@ -72,10 +72,17 @@ def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec |
         config = msgspec.convert(tree | named, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
-    complaints = validate(config)
+    complaints = [_with_origin(complaint, stack) for complaint in validate(config)]
     if complaints:
         raise ConfigError("; ".join(complaints))
     return config
+
+
+def _with_origin(complaint: str, stack: Sequence[Layer]) -> str:
+    """A complaint of the form `section.key: …` with the file or the flag that gave the key."""
+    path = complaint.partition(":")[0]
+    origin = next((layer.origin for layer in reversed(stack) if lookup(layer.values, path) is not None), "")
+    return f"--{complaint}" if origin == FLAGS else f"{origin}: {complaint}" if origin else complaint
 
 
 def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None:

@@ -180,7 +180,7 @@ def test_a_mistake_in_a_file_is_one_line_that_names_file_key_and_fix(tmp_path: P
         resolve(layers({}, file))
     message = str(error.value)
     assert "\n" not in message and all(word in message for word in words), message
-    assert "mine.toml" in message or "is called" in message
+    assert "mine.toml" in message or "algorithm" in message
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
