@@ -96,7 +96,7 @@ lint: environment
 	@$(PYTHON) -m mypy
 
 # Those that start processes and wait for them come one by one, and last; the others share two cores.
-PROCESSES = tests/flow tests/chaos tests/benchmarks tests/headrace
+PROCESSES = tests/flow tests/chaos tests/benchmarks tests/headrace tests/extension tests/deploy/supervision tests/deploy/places
 
 test: lint
 	@$(PYTHON) -m pytest -m "not slow" --numprocesses 2 $(foreach folder,$(PROCESSES),--ignore $(folder)) $(ARGS)
