@@ -10,46 +10,98 @@ from transport.names import FIXED
 
 
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which environment, and what every environment has. 0 means: what suits it. Its family's options lie in the same table."""
+    """The environment, and what applies to every environment. An environment's own options are in the same table."""
 
     id: Annotated[
         str,
         Meta(
-            description="mario, mario:1-2, robot, snake, snake:8, ALE/Pong-v5, a Gymnasium id, package.module:factory or :Family",
+            description="environment: mario, mario:1-2, robot, snake:8, a Gymnasium id (CartPole-v1, ALE/Pong-v5), or "
+            "package.module:Name for a factory or family of your own",
             extra=FIXED,
         ),
     ] = "mario"
-    stack: Annotated[int, Meta(ge=0, le=16, description="observations stacked; 0: 4 for images, 1 otherwise", extra=FIXED)] = 0
-    max_episode_steps: Annotated[
-        int, Meta(ge=0, description="truncate an episode after this many steps; 0: the environment's own", extra=FIXED)
+    stack: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=16,
+            description="observations stacked into one input; 0 means the usual number of the environment: 4 for "
+            "images, 1 for vectors",
+            extra=FIXED,
+        ),
     ] = 0
-    quantise: Annotated[bool, Meta(description="store bounded float observations as uint8", extra=FIXED)] = False
+    max_episode_steps: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="steps after which an episode is truncated; 0 means the limit of the environment itself",
+            extra=FIXED,
+        ),
+    ] = 0
+    quantise: Annotated[
+        bool, Meta(description="store bounded float observations as uint8: a quarter of the memory, but less exact", extra=FIXED)
+    ] = False
     chunk_length: Annotated[
-        int, Meta(ge=0, le=4096, description="rows per chunk, a power of two; 0: 128 images, 64 otherwise", extra=FIXED)
+        int,
+        Meta(
+            ge=0,
+            le=4096,
+            description="steps that are sent and stored together, a power of two; 0 means 128 for images and 64 for vectors",
+            extra=FIXED,
+        ),
     ] = 0
     wrappers: Annotated[
         tuple[str, ...],
-        Meta(description="package.module:Wrapper,… put around the environment in this order, each called with it", extra=FIXED),
+        Meta(
+            description="wrappers put around the environment in this order, each package.module:Wrapper, separated by commas",
+            extra=FIXED,
+        ),
     ] = ()
-    preflight_seconds: Annotated[float, Meta(gt=0, description="time an environment has to be made and stepped")] = 60.0
-    options: Any = None  # an instance of what its family's options_type() gives; None: its defaults
+    preflight_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="time that making and stepping the environment may take in the check before the launch; raise "
+            "it for a slow simulator",
+        ),
+    ] = 60.0
+    options: Any = None  # an instance of what its family's options_type() gives; None: the defaults
 
 
 class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many actors, and how each collects."""
+    """The processes that step environments."""
 
-    count: Annotated[int, Meta(ge=1, le=1024, description="actor processes")] = 2
+    count: Annotated[
+        int, Meta(ge=1, le=1024, description="actor processes; more collect faster as long as CPU cores are free")
+    ] = 2
     envs_per_actor: Annotated[
-        int, Meta(ge=1, le=1024, description="environments stepped by one actor, with one batched inference")
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="environments in each actor, which share one forward pass per step; more collect faster and use "
+            "more memory",
+        ),
     ] = 4
-    chunk_seconds: Annotated[float, Meta(gt=0, description="a chunk leaves at the latest after this long")] = 10.0
-    threads: Annotated[int, Meta(ge=1, description="compute threads of one actor")] = 1
+    chunk_seconds: Annotated[
+        float,
+        Meta(gt=0, description="longest time that an actor keeps steps before it sends them, even if the chunk is not full"),
+    ] = 10.0
+    threads: Annotated[int, Meta(ge=1, description="CPU threads that compute in each actor")] = 1
     memory_bytes: Annotated[
-        int, Meta(ge=0, description="an actor whose processes hold more than this together is replaced; 0: no limit")
+        int,
+        Meta(
+            ge=0,
+            description="memory that one actor and its child processes may use before it is replaced, for simulators "
+            "that leak; 0 means no limit",
+        ),
     ] = 0
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "int8"],
-        Meta(description="what convolutions act in; auto asks the processor for bfloat16, int8 is faster still and less exact"),
+        Meta(
+            description="number type of convolutions while acting; auto takes bfloat16 where the CPU is faster with it, "
+            "int8 is faster and less exact"
+        ),
     ] = "auto"
 
 
@@ -59,12 +111,21 @@ def run_seed(seed: int) -> int:
 
 
 class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the newest weights are measured, greedily, while the run goes on."""
+    """The process that measures the newest weights, acting greedily, while the run goes on."""
 
-    enabled: Annotated[bool, Meta(description="whether a run has an evaluator")] = True
-    episodes: Annotated[int, Meta(ge=1, description="episodes of a round, all with the same weights")] = 20
-    max_episode_steps: Annotated[int, Meta(ge=1, description="an episode that lasts longer is cut there")] = 27_000
-    core_share: Annotated[float, Meta(gt=0, le=1, description="share of one core that the evaluator takes at most")] = 0.15
+    enabled: Annotated[
+        bool, Meta(description="start an evaluator process, which measures the newest weights and keeps the best")
+    ] = True
+    episodes: Annotated[int, Meta(ge=1, description="episodes of one evaluation, all played with the same weights")] = 20
+    max_episode_steps: Annotated[int, Meta(ge=1, description="steps after which an episode of an evaluation is cut off")] = 27_000
+    core_share: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="largest share of one CPU core that the evaluator uses; raise it for more frequent evaluations",
+        ),
+    ] = 0.15
 
 
 class ActorProcess(Struct, frozen=True, forbid_unknown_fields=True):

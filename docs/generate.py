@@ -66,7 +66,8 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, str | tuple | dict):
-        return f"`{value}`" if value else "empty"
+        text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return f"`{text}`" if value else "empty"
     return f"`{number(value)}`" if isinstance(value, int | float) else f"`{value}`"
 
 

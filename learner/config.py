@@ -16,41 +16,94 @@ from transport.run_dir import RunDir
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How batches become weights."""
+    """The process that trains."""
 
     processes: Annotated[
-        int, Meta(ge=1, le=64, description="learner processes, one for each device: an update learns from a batch of each")
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="learner processes; each trains on batches of its own and gradients are averaged. Set it to the "
+            "number of GPUs",
+        ),
     ] = 1
-    batch_size: Annotated[int, Meta(ge=1, description="items per update and process, all micro-batches together")] = 64
-    accumulation: Annotated[int, Meta(ge=1, description="micro-batches that an update is split into")] = 1
-    learning_rate: Annotated[float, Meta(gt=0, description="Adam's step size")] = 1e-4
-    adam_epsilon: Annotated[float, Meta(gt=0, description="Adam's denominator term")] = 1.5e-4
-    max_grad_norm: Annotated[float, Meta(gt=0, description="gradients are clipped to this norm")] = 10.0
-    updates_per_epoch: Annotated[int, Meta(ge=1, description="updates in an epoch")] = 20
-    publish_epochs: Annotated[int, Meta(ge=1, description="epochs between broadcasts of weights")] = 5
-    checkpoint_epochs: Annotated[int, Meta(ge=1, description="epochs between weights written to disk")] = 50
-    keep_checkpoints: Annotated[int, Meta(ge=1, description="checkpoints kept; older ones are deleted")] = 3
+    batch_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="transitions in a batch of one learner process; for algorithms that learn from rollouts the "
+            "steps of a rollout batch",
+        ),
+    ] = 64
+    accumulation: Annotated[
+        int,
+        Meta(
+            ge=1, description="micro-batches that each batch is split into, to save device memory; must divide learner.batch_size"
+        ),
+    ] = 1
+    learning_rate: Annotated[float, Meta(gt=0, description="learning rate of Adam")] = 1e-4
+    adam_epsilon: Annotated[float, Meta(gt=0, description="epsilon of Adam, which keeps its denominator above 0")] = 1.5e-4
+    max_grad_norm: Annotated[float, Meta(gt=0, description="gradients are scaled down to this norm when they exceed it")] = 10.0
+    updates_per_epoch: Annotated[
+        int, Meta(ge=1, description="updates in an epoch; with rollouts an epoch is always one rollout batch")
+    ] = 20
+    publish_epochs: Annotated[
+        int, Meta(ge=1, description="epochs between two broadcasts of weights to the actors; lower it to give them newer weights")
+    ] = 5
+    checkpoint_epochs: Annotated[int, Meta(ge=1, description="epochs between two checkpoints on disk")] = 50
+    keep_checkpoints: Annotated[int, Meta(ge=1, description="number of checkpoints kept; the oldest is deleted first")] = 3
     rollback_after: Annotated[
-        int, Meta(ge=1, description="updates in a row skipped as not finite, after which the learner goes back to a checkpoint")
+        int,
+        Meta(
+            ge=1,
+            description="after this many consecutive updates that are skipped because of NaN or infinity, the learner "
+            "restores a checkpoint",
+        ),
     ] = 100
     precision: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], Meta(description="autocast type; auto asks the device")
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(
+            description="number type of forward passes in training (autocast); auto takes the one that is fastest on the device"
+        ),
     ] = "auto"
-    compile: Annotated[bool, Meta(description="compile the update (torch.compile): minutes at the start, then faster")] = False
-    graphs: Annotated[
-        bool, Meta(description="launch the update as one, recorded as a CUDA graph (CUDA, ROCm): faster for small networks")
+    compile: Annotated[
+        bool, Meta(description="compile the update with torch.compile: the start takes minutes longer, each update less time")
     ] = False
-    device: Annotated[str, Meta(description="auto, cpu, cuda, cuda:1, directml, xpu or mps")] = "auto"
+    graphs: Annotated[
+        bool, Meta(description="record the update as a CUDA graph (CUDA and ROCm only): faster for small networks")
+    ] = False
+    device: Annotated[
+        str, Meta(description="device that trains: auto (the best one found), cpu, cuda, cuda:1, directml, xpu or mps")
+    ] = "auto"
     threads: Annotated[
         int,
-        Meta(ge=0, description="compute threads of all processes; 0: one, for images on a CPU all that actors and replay leave"),
+        Meta(
+            ge=0,
+            description="CPU threads that compute, in all learner processes together; 0 means every core that actors "
+            "and replay leave free where images are trained on by the CPU, and 1 everywhere else",
+        ),
     ] = 0
-    prefetch: Annotated[int, Meta(ge=1, le=16, description="batches asked for ahead")] = 3
+    prefetch: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=16,
+            description="batches requested from replay in advance; raise it when the learner's line shows much data wait",
+        ),
+    ] = 3
     memory_limit_bytes: Annotated[
-        int, Meta(ge=0, description="memory that updates may take; micro-batches are made small enough; 0: what is free")
+        int,
+        Meta(
+            ge=0,
+            description="device memory that updates may use; batches are split until they fit. 0 means all memory that is free",
+        ),
     ] = 0
     weights: Annotated[
-        str, Meta(description="a new run begins with this policy: a file of `headrace export`, or a checkpoint")
+        str,
+        Meta(
+            description="file with the policy that a new run starts from, made by `headrace export`, or a checkpoint; "
+            "empty means random weights"
+        ),
     ] = ""
 
     def batch_items(self, spec: ExperienceSpec) -> int:

@@ -8,42 +8,76 @@ from msgspec import Meta, Struct
 
 
 class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much experience is kept, and how it is drawn."""
+    """The process that stores experience and samples batches from it."""
 
-    capacity: Annotated[int, Meta(ge=1, description="transitions kept at most (rollouts are not kept)")] = 200_000
-    budget_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes that the replay process may take at most")] = 4_000_000_000
-    min_size: Annotated[int, Meta(ge=1, description="transitions before the first batch is served (not of rollouts)")] = 5_000
+    capacity: Annotated[int, Meta(ge=1, description="transitions kept in memory, the newest ones (not used with rollouts)")] = (
+        200_000
+    )
+    budget_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_000_000,
+            description="memory that the replay process may use; it keeps fewer than replay.capacity transitions where "
+            "they do not fit",
+        ),
+    ] = 4_000_000_000
+    min_size: Annotated[int, Meta(ge=1, description="transitions collected before training starts (not used with rollouts)")] = (
+        5_000
+    )
     selector: Annotated[
         str,
         Meta(
-            description="how items are drawn: prioritised, uniform or package.module:Name; rollouts come oldest first, each once"
+            description="how items are sampled: prioritised, uniform, or package.module:Name for your own (not used "
+            "with rollouts, which are taken oldest first, each once)"
         ),
     ] = "prioritised"
-    selector_options: Annotated[
-        dict[str, bool | int | float | str], Meta(description="an option of the selector, such as one of your own")
-    ] = {}
+    selector_options: Annotated[dict[str, bool | int | float | str], Meta(description="an option of a selector of your own")] = {}
     max_policy_lag: Annotated[
-        int, Meta(ge=1, description="versions that a rollout may be behind when it is drawn; older ones are dropped")
+        int,
+        Meta(
+            ge=1,
+            description="policy versions that a rollout may be behind the newest weights; older rollouts are dropped and counted",
+        ),
     ] = 1
-    priority_exponent: Annotated[float, Meta(ge=0, le=1, description="alpha: 0 draws uniformly, 1 by priority")] = 0.6
+    priority_exponent: Annotated[
+        float, Meta(ge=0, le=1, description="alpha of prioritised replay: 0 samples uniformly, 1 in proportion to priority")
+    ] = 0.6
     samples_per_insert_low: Annotated[
-        float, Meta(ge=0, description="actors wait when fewer samples than this are drawn per insert (not of rollouts)")
+        float,
+        Meta(
+            ge=0,
+            description="actors wait while fewer samples than this are drawn per inserted transition (not used with rollouts)",
+        ),
     ] = 2.0
     samples_per_insert_high: Annotated[
-        float, Meta(gt=0, description="the learner waits above this many samples per insert (not for rollouts)")
+        float,
+        Meta(
+            gt=0,
+            description="the learner waits while more samples than this are drawn per inserted transition; raise it to "
+            "train more on the same experience (not used with rollouts)",
+        ),
     ] = 8.0
-    receive_bytes: Annotated[int, Meta(ge=1_000_000, description="bytes of unacknowledged chunks, all actors together")] = (
-        256_000_000
-    )
+    receive_bytes: Annotated[
+        int, Meta(ge=1_000_000, description="memory for chunks that have arrived but are not stored yet, shared by all actors")
+    ] = 256_000_000
     reward_limit: Annotated[
-        float, Meta(gt=0, description="chunks with a reward further from 0 are rejected and counted, as those with a NaN are")
+        float, Meta(gt=0, description="chunks that contain a reward of larger magnitude, or NaN, are rejected and counted")
     ] = 1e9
     durable: Annotated[
-        bool, Meta(description="acknowledged chunks are on disk and restored at the next start (not rollouts)")
+        bool,
+        Meta(
+            description="write chunks to disk before they are acknowledged, so that a restart restores them (not used "
+            "with rollouts)"
+        ),
     ] = True
-    fsync_seconds: Annotated[float, Meta(gt=0, description="a power cut loses at most about this much of them")] = 5.0
+    fsync_seconds: Annotated[
+        float, Meta(gt=0, description="time between flushes of chunks to the disk; a power cut loses at most about this much")
+    ] = 5.0
     state_seconds: Annotated[float, Meta(gt=0, description="time between saves of priorities and counters")] = 30.0
-    codec: Annotated[Literal["none", "lz4", "zstd"], Meta(description="compression of image columns on the wire")] = "lz4"
+    codec: Annotated[
+        Literal["none", "lz4", "zstd"],
+        Meta(description="compression of images between actors and replay and on disk; zstd is smaller, lz4 faster"),
+    ] = "lz4"
 
 
 class ReplayProcess(Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,63 +8,80 @@ from msgspec import Meta, Struct
 
 
 class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the processes of a run are kept alive and brought to an end."""
+    """Start, supervision and end of the processes, addresses, logs and metrics."""
 
-    stop_seconds: Annotated[float, Meta(gt=0, le=300, description="time for an orderly stop; then whoever is left is killed")] = (
-        8.0
-    )
+    stop_seconds: Annotated[
+        float, Meta(gt=0, le=300, description="time that processes get to stop in order; those that still run are then killed")
+    ] = 8.0
     leave_seconds: Annotated[
-        float, Meta(ge=0, description="time an actor that is no longer wanted has to hand over what it holds")
+        float, Meta(ge=0, description="time that an actor gets to send its last steps after `headrace scale` has removed it")
     ] = 60.0
     restarts: Annotated[
-        int, Meta(ge=0, description="deaths of one process that are made good by a restart before the next gives it up")
+        int, Meta(ge=0, description="crashes of one process after each of which it is restarted; after one more it is abandoned")
     ] = 6
-    healthy_seconds: Annotated[float, Meta(gt=0, description="so long at work makes up for one of them")] = 5.0
+    healthy_seconds: Annotated[
+        float, Meta(gt=0, description="time at work after which a process has one crash less counted against deploy.restarts")
+    ] = 5.0
     min_actors: Annotated[
-        int, Meta(ge=1, description="with fewer actors that have not been given up the run fails (never more than there are)")
+        int, Meta(ge=1, description="the run fails when fewer actors than this are left because the others were abandoned")
     ] = 1
     hang_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="an actor at work that is silent for so long is replaced; longer where steps take longer; "
-            "0: 3.5, or four times what the slowest reset or step took in the check before launch",
+            description="an actor that reports nothing for this long is killed and restarted; 0 means 3.5 s, or four "
+            "times the slowest reset or step in the check before the launch where that is longer",
         ),
     ] = 0.0
     stall_seconds: Annotated[
         float,
-        Meta(gt=0, description="the same for learner, replay and evaluator, and an actor until its first step is done"),
+        Meta(
+            gt=0,
+            description="replay, learner or evaluator, or an actor before its first step, is killed and restarted when "
+            "it reports nothing for this long",
+        ),
     ] = 300.0
     bind: Annotated[
         str,
         Meta(
-            description="address that servers listen on over TCP, such as 127.0.0.1 or ::1; any that other machines reach needs "
-            "`headrace keys`; empty: private sockets of this user"
+            description="IP address on which the servers listen; one that other machines can reach requires `headrace "
+            "keys`. Empty means local sockets that only this user can open"
         ),
     ] = ""
     advertise: Annotated[
         str,
         Meta(
-            description="name or address that clients connect to; empty: that of deploy.bind, for 0.0.0.0 and :: the host's name"
+            description="host name or address that clients connect to; empty means that of deploy.bind, and the name of "
+            "this host for 0.0.0.0 or ::"
         ),
     ] = ""
     actor_python: Annotated[
-        str, Meta(description="interpreter of whatever makes an environment (actors, evaluator, pre-flight); empty: this one")
+        str,
+        Meta(
+            description="Python interpreter of the processes that make environments, for a simulator that needs another "
+            "Python; empty means this one"
+        ),
     ] = ""
     verbosity: Annotated[
         Literal["all", "events"],
-        Meta(description="what the terminal shows: all that the log has, or only starts, ends, evaluations and bottlenecks"),
+        Meta(
+            description="what the terminal shows: all lines of the log, or only events (starts, ends, evaluations, bottlenecks)"
+        ),
     ] = "all"
     sinks: Annotated[
         tuple[str, ...],
-        Meta(description="where figures go besides the run's files: tensorboard, jsonl, package.module:Name"),
+        Meta(
+            description="where metrics are written besides the run's own files: tensorboard, jsonl, or "
+            "package.module:Name for your own, separated by commas"
+        ),
     ] = ("tensorboard",)
     sink_options: Annotated[
-        dict[str, dict[str, Any]], Meta(description='the options of a sink: [deploy.sink_options."package.module:Name"]')
+        dict[str, dict[str, Any]],
+        Meta(description="options of a sink, as a table of its own in a configuration file: [deploy.sink_options.NAME]"),
     ] = {}
-    log_bytes: Annotated[int, Meta(ge=10_000, description="a log file is set aside at this size")] = 20_000_000
-    metrics_bytes: Annotated[int, Meta(ge=10_000, description="a file of metrics is set aside at this size")] = 20_000_000
+    log_bytes: Annotated[int, Meta(ge=10_000, description="size at which a log file is rotated")] = 20_000_000
+    metrics_bytes: Annotated[int, Meta(ge=10_000, description="size at which a metrics file is rotated")] = 20_000_000
     fresh_kept: Annotated[
-        int, Meta(ge=0, description="old folders of a run that --fresh keeps; it removes the oldest beyond these")
+        int, Meta(ge=0, description="old folders of a run that are kept; --fresh removes the oldest beyond this number")
     ] = 5
-    files_kept: Annotated[int, Meta(ge=1, le=100, description="files set aside that are kept, of each log and of metrics")] = 1
+    files_kept: Annotated[int, Meta(ge=1, le=100, description="rotated files kept of each log and each metrics file")] = 1

@@ -231,8 +231,10 @@ def _choice(known: Sequence[str]) -> Callable[[str], str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if value == () or value is None:
-        return "none"
+    if value is None or isinstance(value, tuple | dict):
+        return ",".join(map(str, value or ())) or "none"
+    if isinstance(value, str):
+        return value or "empty"
     return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else repr(value)
 
 

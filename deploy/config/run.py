@@ -16,10 +16,12 @@ from transport.names import Named
 
 
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything about a run. Each section is defined beside the code that reads it."""
+    """All settings of a run."""
 
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and weights")] = 1
-    total_steps: Annotated[int, Meta(ge=0, description="end the run after this many environment steps; 0: never")] = 0
+    seed: Annotated[
+        int, Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and initial weights")
+    ] = 1
+    total_steps: Annotated[int, Meta(ge=0, description="the run ends after this many environment steps; 0 means never")] = 0
     env: EnvConfig = EnvConfig()
     algorithm: Named = msgspec.field(default_factory=lambda: read_algorithm({}))
     actors: ActorsConfig = ActorsConfig()

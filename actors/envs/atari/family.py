@@ -19,7 +19,7 @@ SKIP = 4
 class AtariOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Atari 2600 games."""
 
-    skip: Annotated[int, Meta(ge=0, le=60, description="emulator frames per step; 0: 4", extra=FIXED)] = 0
+    skip: Annotated[int, Meta(ge=0, le=60, description="emulator frames per step; 0 means 4", extra=FIXED)] = 0
 
 
 class Atari(EnvironmentFamily):

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Super Mario Bros."""
 
-    actions: Annotated[str, Meta(description="set of actions: right, simple, complex; empty: simple", extra=FIXED)] = ""
-    skip: Annotated[int, Meta(ge=0, le=60, description="emulator frames per step; 0: 4", extra=FIXED)] = 0
+    actions: Annotated[str, Meta(description="action set: right, simple or complex; empty means simple", extra=FIXED)] = ""
+    skip: Annotated[int, Meta(ge=0, le=60, description="emulator frames per step; 0 means 4", extra=FIXED)] = 0
     backend: Annotated[
         Literal["", "nes_py", "retro", "auto"],
-        Meta(description="emulator: nes_py, retro (four times as fast), auto (retro where installed); empty: nes_py"),
+        Meta(
+            description="emulator: nes_py, retro (four times as fast) or auto (retro where it is installed); empty means nes_py"
+        ),
     ] = ""
 
 

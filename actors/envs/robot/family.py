@@ -24,19 +24,37 @@ REGISTERED = {"headrace/FanucReach-v0": "", "headrace/FanucReachFlat-v0": "flat"
 
 
 class RobotOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """An arm that reaches for targets."""
+    """A robot arm that reaches for targets."""
 
-    urdf: Annotated[str, Meta(description="file of an arm of six revolute joints; empty: FANUC LR Mate 200iD", extra=FIXED)] = ""
-    arm: Annotated[str, Meta(description="digest of the arm that a run began with; headrace up writes it", extra=FIXED)] = ""
-    reward: Annotated[Literal["dense", "sparse"], Meta(description="how reaching is paid", extra=FIXED)] = "dense"
-    tolerance: Annotated[float, Meta(gt=0, lt=1, description="how near to its target the flange must come, in metres")] = 0.02
-    tier: Annotated[Literal["all", "easy", "medium", "hard"], Meta(description="targets by their distance from home")] = "all"
+    urdf: Annotated[
+        str, Meta(description="URDF file of an arm with six revolute joints; empty means the FANUC LR Mate 200iD", extra=FIXED)
+    ] = ""
+    arm: Annotated[
+        str,
+        Meta(
+            description="digest of the arm's file, written by `headrace up` so that a resumed run has the same arm; "
+            "leave it empty",
+            extra=FIXED,
+        ),
+    ] = ""
+    reward: Annotated[
+        Literal["dense", "sparse"],
+        Meta(description="dense rewards each step towards the target, sparse only success", extra=FIXED),
+    ] = "dense"
+    tolerance: Annotated[float, Meta(gt=0, lt=1, description="distance from the target, in metres, that counts as reached")] = (
+        0.02
+    )
+    tier: Annotated[
+        Literal["all", "easy", "medium", "hard"],
+        Meta(description="which targets, by distance from the home position: all, easy, medium or hard"),
+    ] = "all"
     curriculum: Annotated[
-        bool, Meta(description="begin with near targets and 10 cm, and go on to the task as success allows")
+        bool,
+        Meta(description="start with near targets and a tolerance of 10 cm, and make the task harder as the success rate rises"),
     ] = False
     backend: Annotated[
         Literal["", "pybullet", "kinematic"],
-        Meta(description="simulator: pybullet, kinematic (no physics, many times as fast); empty: pybullet"),
+        Meta(description="simulator: pybullet, or kinematic (no physics, many times as fast); empty means pybullet"),
     ] = ""
 
 

@@ -10,28 +10,57 @@ from learner.algorithms.base import FIXED
 
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Deep Q-learning: double, dueling, n-step, prioritised; each can be switched off."""
+    """Deep Q-learning (DQN) with double Q-learning, a dueling network and n-step returns, each of which can be switched off."""
 
-    double: Annotated[bool, Meta(description="the online network picks the next action, the target network values it")] = True
-    dueling: Annotated[bool, Meta(description="value and advantage streams", extra=FIXED)] = True
-    n_step: Annotated[int, Meta(ge=1, le=64, description="steps of reward before bootstrapping", extra=FIXED)] = 3
-    gamma: Annotated[float, Meta(ge=0, le=1, description="discount per step")] = 0.99
-    clip_rewards: Annotated[bool, Meta(description="learn from rewards clipped to -1 … 1; reported returns stay as they are")] = (
+    double: Annotated[
+        bool, Meta(description="double Q-learning: the online network chooses the next action, the target network evaluates it")
+    ] = True
+    dueling: Annotated[
+        bool,
+        Meta(
+            description="dueling network: separate outputs for the value of a state and the advantages of its actions",
+            extra=FIXED,
+        ),
+    ] = True
+    n_step: Annotated[
+        int, Meta(ge=1, le=64, description="n of n-step returns: rewards summed before bootstrapping", extra=FIXED)
+    ] = 3
+    gamma: Annotated[float, Meta(ge=0, le=1, description="discount factor per step")] = 0.99
+    clip_rewards: Annotated[bool, Meta(description="train on rewards clipped to [-1, 1]; reported returns are not clipped")] = (
         False
     )
     reward_scale: Annotated[
-        float, Meta(gt=0, description="rewards are multiplied by this before learning; Q-values of 1 to 30 learn best")
+        float,
+        Meta(gt=0, description="rewards are multiplied by this in training; choose it so that Q-values lie between 1 and 30"),
     ] = 1.0
-    importance_exponent: Annotated[float, Meta(ge=0, le=1, description="beta of prioritised sampling's correction")] = 0.4
-    target_update_interval: Annotated[int, Meta(ge=1, description="updates between copies into the target network")] = 1_000
+    importance_exponent: Annotated[
+        float, Meta(ge=0, le=1, description="beta of prioritised replay: 0 does not correct for the sampling, 1 corrects fully")
+    ] = 0.4
+    target_update_interval: Annotated[
+        int, Meta(ge=1, description="updates between two copies of the weights to the target network")
+    ] = 1_000
     network: Annotated[
         str,
         Meta(
-            description="auto (nature for images, else mlp), nature, nature_batchnorm, mlp, linear, or package.module:Name",
+            description="network before the output layer: auto (nature for images, else mlp), nature, nature_batchnorm, "
+            "mlp, linear, or package.module:Name for your own",
             extra=FIXED,
         ),
     ] = "auto"
-    network_options: Annotated[dict[str, Any], Meta(description="options of the network", extra=FIXED)] = {}  # noqa: RUF012
-    hidden: Annotated[int, Meta(ge=1, description="width of the hidden layers after the torso", extra=FIXED)] = 512
-    epsilon_base: Annotated[float, Meta(ge=0, le=1, description="exploration of the most exploring environment")] = 0.4
-    epsilon_power: Annotated[float, Meta(ge=0, description="the least exploring has epsilon_base ** (1 + this)")] = 7.0
+    network_options: Annotated[
+        dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)
+    ] = {}  # noqa: RUF012
+    hidden: Annotated[
+        int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)
+    ] = 512
+    epsilon_base: Annotated[
+        float, Meta(ge=0, le=1, description="probability of a random action in the environment that explores most")
+    ] = 0.4
+    epsilon_power: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="the environment that explores least acts randomly with probability epsilon_base ** (1 + "
+            "epsilon_power); the others lie between",
+        ),
+    ] = 7.0

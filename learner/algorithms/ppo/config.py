@@ -12,51 +12,86 @@ LOG_PROB = "log_prob"  # a column: of the action under what it was drawn from; o
 
 
 class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Proximal policy optimisation: learns from each rollout in a few passes, then drops it."""
+    """Proximal policy optimisation (PPO): trains on each rollout batch in a few passes, then drops it."""
 
-    gamma: Annotated[float, Meta(ge=0, le=1, description="discount per step")] = 0.99
+    gamma: Annotated[float, Meta(ge=0, le=1, description="discount factor per step")] = 0.99
     gae_lambda: Annotated[
         float,
-        Meta(ge=0, le=1, description="lambda of GAE: 0 trusts the value function, 1 the rewards that were seen"),
+        Meta(
+            ge=0,
+            le=1,
+            description="lambda of generalized advantage estimation: 0 relies on the value function, 1 on the rewards received",
+        ),
     ] = 0.95
-    clip_range: Annotated[float, Meta(gt=0, description="a probability ratio further than this from 1 is not rewarded")] = 0.2
-    clip_range_vf: Annotated[float, Meta(ge=0, description="values move at most this far per rollout; 0: no limit")] = 0.0
+    clip_range: Annotated[
+        float, Meta(gt=0, description="the policy gains nothing from a probability ratio that differs from 1 by more than this")
+    ] = 0.2
+    clip_range_vf: Annotated[
+        float, Meta(ge=0, description="a predicted value may change by at most this much per rollout batch; 0 means no limit")
+    ] = 0.0
     n_epochs: Annotated[int, Meta(ge=1, description="passes over each rollout batch")] = 10
-    minibatches: Annotated[int, Meta(ge=1, description="updates per pass, each on a share of the batch")] = 4
-    ent_coef: Annotated[float, Meta(ge=0, description="weight of the policy's entropy, which keeps it exploring")] = 0.0
+    minibatches: Annotated[
+        int, Meta(ge=1, description="minibatches that each pass splits the rollout batch into; one update each")
+    ] = 4
+    ent_coef: Annotated[
+        float, Meta(ge=0, description="weight of the entropy in the loss; raise it when the policy stops exploring too early")
+    ] = 0.0
     vf_coef: Annotated[float, Meta(ge=0, description="weight of the value loss")] = 0.5
-    normalize_advantage: Annotated[bool, Meta(description="advantages have mean 0 and deviation 1 in each minibatch")] = True
+    normalize_advantage: Annotated[bool, Meta(description="normalise advantages to mean 0 and deviation 1 in each minibatch")] = (
+        True
+    )
     normalize_observation: Annotated[
-        bool, Meta(description="vectors are scaled by their running mean and deviation, which travel with the weights")
+        bool, Meta(description="normalise vectors by their running mean and deviation, which are part of the weights")
     ] = True
     target_kl: Annotated[
-        float, Meta(ge=0, description="no further pass once the policy has moved so far (KL divergence); 0: all")
+        float,
+        Meta(
+            ge=0,
+            description="skip the remaining passes over a rollout batch once the KL divergence from the policy before "
+            "it exceeds this; 0 means never",
+        ),
     ] = 0.0
     adaptive_kl: Annotated[
         float,
         Meta(
             ge=0,
-            description="adapt the learning rate so that each rollout moves the policy this far (KL divergence); 0: do not",
+            description="adapt the learning rate so that each rollout batch changes the policy by this KL divergence; 0 "
+            "means a fixed rate",
         ),
     ] = 0.0
     anneal_steps: Annotated[
-        int, Meta(ge=0, description="steps over which learning rate and entropy coefficient fall to their ends; 0: they stay")
+        int,
+        Meta(
+            ge=0,
+            description="environment steps over which learning rate and entropy weight fall linearly; 0 means that they "
+            "stay constant",
+        ),
     ] = 0
-    learning_rate_end: Annotated[float, Meta(ge=0, le=1, description="share of the learning rate that is left at the end")] = 0.0
-    ent_coef_end: Annotated[float, Meta(ge=0, le=1, description="share of the entropy coefficient left at the end")] = 0.0
-    clip_rewards: Annotated[bool, Meta(description="learn from rewards clipped to -1 … 1; reported returns stay as they are")] = (
+    learning_rate_end: Annotated[
+        float, Meta(ge=0, le=1, description="share of the learning rate that is left after anneal_steps")
+    ] = 0.0
+    ent_coef_end: Annotated[
+        float, Meta(ge=0, le=1, description="share of the entropy weight that is left after anneal_steps")
+    ] = 0.0
+    clip_rewards: Annotated[bool, Meta(description="train on rewards clipped to [-1, 1]; reported returns are not clipped")] = (
         False
     )
-    reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this before learning")] = 1.0
+    reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this in training")] = 1.0
     network: Annotated[
         str,
-        Meta(description="auto (nature for images, else mlp), nature, mlp, linear, or package.module:Name", extra=FIXED),
+        Meta(
+            description="network before the output layer: auto (nature for images, else mlp), nature, mlp, linear, or "
+            "package.module:Name for your own",
+            extra=FIXED,
+        ),
     ] = "auto"
-    network_options: Annotated[dict[str, Any], Meta(description="options of the network", extra=FIXED)] = {}  # noqa: RUF012
+    network_options: Annotated[
+        dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)
+    ] = {}  # noqa: RUF012
     hidden: Annotated[
-        int, Meta(ge=1, description="width of the hidden layers; convolutions are followed by one", extra=FIXED)
+        int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)
     ] = 64
     layers: Annotated[
-        int, Meta(ge=1, le=8, description="hidden layers of an MLP; policy and values each have their own", extra=FIXED)
+        int, Meta(ge=1, le=8, description="hidden layers of an mlp; policy and value function each have their own", extra=FIXED)
     ] = 2
-    log_std_init: Annotated[float, Meta(ge=-5, le=2, description="log of the first deviation of continuous actions")] = -0.5
+    log_std_init: Annotated[float, Meta(ge=-5, le=2, description="initial log standard deviation of continuous actions")] = -0.5

@@ -431,7 +431,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
     for words in (
         "--learner.batch-size",
         "--algorithm.n-step",
-        "transitions kept at most (rollouts are not kept) (default:",
+        "transitions kept in memory, the newest ones (not used with rollouts) (default:",
         "--algorithm.n-epochs",
         "dqn 512, ppo 64, sac 256",
         "--env ENV",
