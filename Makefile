@@ -37,7 +37,7 @@ help:
 	@echo "make learn-check  train what is known to learn, some twenty minutes"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
 	@echo "make docs      the documentation as web pages, docs/_build/html/index.html"
-	@echo "make docs-check  run every command that it shows, some twenty minutes"
+	@echo "make docs-check  run every command that it shows, some twenty minutes: ARGS=README.md"
 	@echo "make install   only make the environment, .venv (every target does so first)"
 	@echo "make lint      style and types"
 	@echo "make test      style, types and tests"
@@ -89,7 +89,7 @@ docs: environment
 	@exec $(PYTHON) -m sphinx -q -W --keep-going -b html docs docs/_build/html $(ARGS)
 
 docs-check: environment
-	@exec $(PYTHON) -m pytest -m slow tests/docs -rA $(ARGS)
+	@exec $(PYTHON) -m tests.docs $(ARGS)
 
 lint: environment
 	@$(PYTHON) -m ruff check

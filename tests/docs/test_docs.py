@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import PAGES, ROOT, Block, blocks, matches
+from tests.docs import messages
+from tests.docs.blocks import PAGES, ROOT, blocks, matches
+from tests.docs.check import ALL, CHEAP, failures, name_of
 
 CHEAP_SECONDS, LONG_SECONDS = 60, 900
 # A path of the source tree, as text or code names it: learner/feed.py, replay/table/.
@@ -18,59 +20,17 @@ NAMED = re.compile(
 MOST_CHARACTERS = {"README.md": 6_000, "ARCHITECTURE.md": 8_000}
 
 
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """With `headrace` and `python` as the first of their names on PATH."""
-    scripts = folder / "bin"
-    scripts.mkdir()
-    for name, module in (("headrace", "-m headrace"), ("python", "")):
-        (scripts / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
-        (scripts / name).chmod(0o755)
-    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return os.environ | {
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(paths),
-        "COLUMNS": "200",
-        "SDL_VIDEODRIVER": "dummy",
-    }
-
-
-def follow(page: Path, folder: Path, uses: tuple[str, ...], seconds: float) -> None:
-    """Writes the files and runs the commands of a page."""
-    known, work = environment(folder), folder / "work"
-    work.mkdir()
-    for block in blocks(page.read_text(encoding="utf-8")):
-        if block.use == "file":
-            (work / block.argument).parent.mkdir(parents=True, exist_ok=True)
-            (work / block.argument).write_text(block.text, encoding="utf-8")
-        elif block.use in uses:
-            run(block, name_of(page), work, known, seconds)
-
-
-def run(block: Block, page: str, folder: Path, known: dict[str, str], seconds: float) -> None:
-    for command in block.commands():
-        done = subprocess.run(command.words, cwd=folder, env=known, capture_output=True, text=True, timeout=seconds)
-        said = done.stdout + done.stderr
-        where = f"{page}:{block.line} $ {' '.join(command.words)}\n{said}"
-        assert done.returncode == int(block.argument or 0), where
-        if block.use == "run":
-            assert [line for line in command.printed if not matches(line, said)] == [], where
-
-
 @pytest.mark.skipif(os.name != "posix", reason="the pages are written for a POSIX shell")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_cheap_commands_of_a_page_do_what_it_shows(page: Path, tmp_path: Path) -> None:
-    follow(page, tmp_path, ("run",), CHEAP_SECONDS)
+    assert list(failures(page, tmp_path, CHEAP, CHEAP_SECONDS)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
-    follow(page, tmp_path, ("run", "check"), LONG_SECONDS)
+    assert list(failures(page, tmp_path, ALL, LONG_SECONDS)) == []
 
 
 def test_the_reference_of_the_configuration_is_what_the_structs_say() -> None:
@@ -96,6 +56,36 @@ def test_every_file_that_a_page_names_is_there() -> None:
 @pytest.mark.parametrize(("name", "most"), MOST_CHARACTERS.items())
 def test_the_first_pages_stay_short(name: str, most: int) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8")) <= most
+
+
+def test_what_is_ones_own_takes_ten_lines_in_the_readme() -> None:
+    written = {block.argument: block.text for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.use == "file"}
+    lines = {name: sum(1 for line in text.splitlines() if line.strip()) for name, text in written.items()}
+    assert set(lines) == {"my_env.py", "my_net.py"} and max(lines.values()) <= 10, lines
+
+
+def test_every_message_that_troubleshooting_explains_is_one_that_the_source_prints() -> None:
+    page, known = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), messages.texts()
+    explained = messages.quoted(page)
+    assert len(explained) > 20 and [message for message in explained if not messages.says(message, known)] == []
+
+
+def test_a_message_is_compared_with_what_the_source_says() -> None:
+    assert messages.quoted("`a …`, `b`\n: Why.\n\n`not a term`\n\ntext `c`\n") == ["a …", "b"]
+    known = messages.texts()
+    assert messages.says("run … is already up", known) and not messages.says("run … is already upp", known)
+    assert messages.says("out of memory: killed by the kernel", known), "a part that is a constant of the source"
+
+
+def test_a_block_that_fails_is_reported_and_the_others_are_run(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "index.md"  # any, for its name
+    text = "<!-- run -->\n```\n$ false\n```\n\n<!-- run 1 -->\n```\n$ false\n```\n\n<!-- run -->\n```\n$ echo one\ntwo\n```\n"
+    wrong = tmp_path / "page.md"
+    wrong.write_text(text)
+    said: list[str] = []
+    (tmp_path / "there").mkdir()
+    found = [report.partition("\n")[0] for report in failures(wrong, tmp_path / "there", CHEAP, 10, said.append, name=page.name)]
+    assert found == ["index.md:2 $ false: exit 1, not 0", "index.md:12 $ echo one: it does not print 'two'"] and len(said) == 3
 
 
 def test_a_block_says_what_it_is_for() -> None:
