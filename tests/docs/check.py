@@ -46,8 +46,9 @@ def failures(
     say: Callable[[str], None] = lambda line: None,
     name: str = "",
 ) -> Iterator[str]:
-    """Follows a page in an empty folder. Yields a report for each block that fails, its first line says which and why; `say` gets a
-    line for each command that has been run. Each command may take `seconds`."""
+    """Follows a page in an empty folder. Yields a report for each block that fails; its first line says which and why.
+
+    `say` gets a line for each command that has been run. Each command may take `seconds`."""
     variables, work = environment(folder), folder / "work"
     work.mkdir()
     for block in blocks(page.read_text(encoding="utf-8")):
