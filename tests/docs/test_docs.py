@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ CHEAP_SECONDS, LONG_SECONDS = 60, 900
 NAMED = re.compile(
     r"`((?:transport|replay|learner|actors|deploy|headrace|tests|benchmarks|docs)/(?:[\w./-]*/)?(?:[\w.-]+\.\w+)?)`"
 )
+FUNCTION = re.compile(r"`([\w/]+\.py)`\s+`([\w.]+)`")  # a file, and a function or method of it
 MOST_CHARACTERS = {"README.md": 6_000, "ARCHITECTURE.md": 8_000}
 
 
@@ -51,6 +53,23 @@ def test_every_file_that_a_page_names_is_there() -> None:
         named = set(NAMED.findall(page.read_text(encoding="utf-8")))
         missing += [f"{name_of(page)}: {name}" for name in sorted(named) if not (ROOT / name).exists()]
     assert missing == []
+
+
+def test_every_function_on_the_way_of_a_record_is_in_the_file_that_is_named() -> None:
+    found = FUNCTION.findall((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    missing = [f"{file} {name}" for file, name in found if not defines(ROOT / file, name)]
+    assert len(found) >= 12 and missing == []
+
+
+def defines(file: Path, name: str) -> bool:
+    """Whether a file has this function, or this method of this class."""
+    nodes: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
+    for part in name.split("."):
+        named = [node for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == part]
+        if not named:
+            return False
+        nodes = named[0].body
+    return True
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_CHARACTERS.items())
