@@ -59,9 +59,7 @@ def failures(
             yield report
 
 
-def _run(
-    block: Block, page: str, work: Path, variables: dict[str, str], seconds: float, say: Callable[[str], None]
-) -> str:
+def _run(block: Block, page: str, work: Path, variables: dict[str, str], seconds: float, say: Callable[[str], None]) -> str:
     """Why the block fails, or nothing."""
     for command in block.commands():
         where, began = f"{page}:{block.line} $ {' '.join(command.words)}", time.monotonic()
