@@ -11,7 +11,7 @@ from actors.envs.errors import EnvError
 from actors.settings import read_settings
 from learner.devices.errors import DeviceError
 from learner.weights.errors import CheckpointError
-from replay.client import ReplayRefused
+from replay.client.common import ReplayRefused
 from transport.experience import SpecError
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment

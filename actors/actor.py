@@ -18,7 +18,7 @@ from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference, run_description
 from learner.weights.follow import WeightFollower
-from replay.client import ExperienceWriter
+from replay.client.writer import ExperienceWriter
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment

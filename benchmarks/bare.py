@@ -21,7 +21,7 @@ from benchmarks.bare_ppo import PpoLoop
 from benchmarks.replay_roles import READY_SECONDS, connect
 from benchmarks.workloads import WORKLOADS, Task
 from learner.algorithms.dqn.config import DqnConfig
-from replay.client import Sampler
+from replay.client.sampler import Sampler
 from transport.lifetime import keep_memory, new_incarnation
 from transport.run_dir import RunDir
 

@@ -19,7 +19,8 @@ import numpy as np
 from actors.chunker import Chunker
 from benchmarks.recording import Recording
 from benchmarks.without import NOT_A_WHILE_SECONDS, leave_out
-from replay.client import ExperienceWriter, SampledBatch, Sampler
+from replay.client.sampler import SampledBatch, Sampler
+from replay.client.writer import ExperienceWriter
 from replay.table.layout import PRIORITY
 from transport.experience import Chunk, Columns, ExperienceSpec, read_spec
 from transport.lifetime import keep_memory, new_incarnation

@@ -22,7 +22,7 @@ from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
 from learner.feed import to_chunks, to_device
 from learner.updates.runtime import LearnerRuntime
-from replay.client import SampledBatch
+from replay.client.sampler import SampledBatch
 from replay.table.layout import layout
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 

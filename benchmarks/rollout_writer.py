@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.replay_roles import PATIENCE_SECONDS, chunks_by_slices, connect, first_rows, load_circle
 from benchmarks.wire import ACTIONS
 from learner.algorithms.ppo.config import LOG_PROB
-from replay.client import ExperienceWriter
+from replay.client.writer import ExperienceWriter
 from transport.experience import read_spec
 from transport.lifetime import keep_memory, new_incarnation
 from transport.run_dir import RunDir

@@ -23,7 +23,7 @@ from learner.throughput_line import describe
 from learner.updates.base import Outcome, Transitions, Update
 from learner.updates.runtime import LearnerRuntime
 from learner.weights.publish import WeightPublisher
-from replay.client import Sampler
+from replay.client.sampler import Sampler
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 

@@ -23,8 +23,7 @@ from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from replay.config import ReplayConfig
-from replay.table.capacity import overhead_bytes, slot_bytes
-from replay.table.layout import layout
+from replay.table.layout import layout, overhead_bytes, slot_bytes
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
 from transport.sockets import keys

@@ -19,7 +19,7 @@ from learner.parallel.ranks import BROKEN_STATUS, launch, resolve_each
 from learner.throughput_line import describe
 from learner.updates.compile import still_at_work
 from learner.weights.rollback import Diverged
-from replay.client import ReplayRefused
+from replay.client.common import ReplayRefused
 from transport.lifetime import HOPELESS_STATUS, Lifetime, say
 from transport.run_dir import RunDir, write_atomically
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from learner.config import LearnerSettings
 from learner.devices.capabilities import backend, capabilities, page_lock
 from learner.updates.base import Batch, Chunks, Runtime, Tensors, Transitions
-from replay.client import SampledBatch, Sampler
+from replay.client.sampler import SampledBatch, Sampler
 from replay.table.layout import layout
 from transport.experience import Columns, ExperienceSpec
 from transport.lifetime import Lifetime

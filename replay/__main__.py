@@ -22,7 +22,7 @@ LOSSES = ("damaged_chunks", "missing_chunks", "unfit_priorities")  # shown where
 
 
 def describe_items(record: Record) -> str:
-    """The throughput line of a server that keeps items."""
+    """The throughput line for transitions and sequences."""
     get = record.get
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
@@ -36,7 +36,7 @@ def describe_items(record: Record) -> str:
 
 
 def describe_rollouts(record: Record) -> str:
-    """The throughput line of a server whose chunks are drawn once."""
+    """The throughput line for rollouts."""
     get = record.get
     waiting = f" · waiting chunks {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}"
     return f"{_moved(record)}{waiting} · dropped {get('dropped_chunks', 0):,.0f}{_rejected(record)}{_blocked(record)}"
@@ -59,42 +59,40 @@ def _blocked(record: Record) -> str:
 
 
 def main() -> int:
-    """Set up, then one loop."""
     parser = argparse.ArgumentParser(prog="python -m replay", description="The replay process of a run.")
     parser.add_argument("run_dir", type=Path)
     run_dir = RunDir(parser.parse_args().run_dir)
     share_heap()
     settings = msgspec.json.decode(run_dir.settings("replay").read_bytes(), type=ReplayProcess)
-    config = settings.replay
     try:
         spec = read_spec(run_dir.spec.read_bytes())
-        life = Lifetime("replay", run_dir, describe_rollouts if spec.unit == "rollouts" else describe_items)
+        lifetime = Lifetime("replay", run_dir, describe_rollouts if spec.unit == "rollouts" else describe_items)
         address = run_dir.bind_address("replay")
 
         def interrupted() -> bool:
-            life.beat()
-            return life.stopping
+            lifetime.beat()
+            return lifetime.stopping
 
-        folder = run_dir.segments if config.durable else None
-        seed, leased = settings.seed, settings.leased
-        server = ReplayServer(spec, config, seed, life.incarnation, address, life.metrics, folder, interrupted, leased, life.keys)
+        folder = run_dir.segments if settings.replay.durable else None
+        incarnation, metrics, keys = lifetime.incarnation, lifetime.metrics, lifetime.keys
+        server = ReplayServer(spec, settings, address, incarnation, metrics, folder, interrupted, keys)
     except RestoreStopped:
-        life.close()
+        lifetime.close()
         return 0
     except (SpecError, ValueError, OSError) as error:
         say(f"replay: {error}")
         return 2
     run_dir.write_endpoint("replay", server.address)
     say(server.table.summary)
-    life.measure = server.measure
+    lifetime.measure = server.measure
     limits = ResourceLimits([server.address], server.table.memory_bytes)
-    life.ready()
-    while not life.stopping:
+    lifetime.ready()
+    while not lifetime.stopping:
         server.turn(IDLE_SECONDS)
         limits.turn()
-        life.beat()
+        lifetime.beat()
     server.close()
-    life.close()
+    lifetime.close()
     return 0
 
 

@@ -85,4 +85,4 @@ class ReplayProcess(Struct, frozen=True, forbid_unknown_fields=True):
 
     seed: int
     replay: ReplayConfig
-    leased: int = 0  # transitions, or whole chunks, that may lie in the learner's shared memory at once
+    leased: int = 0  # transitions, or whole chunks, in all slots of the learner's shared memory

@@ -33,7 +33,7 @@ from learner.weights.checkpoint import CheckpointError
 from replay.config import ReplayConfig
 from replay.log.segments import ChunkHeader, LogRefused, SegmentStart, pack_record, read_chunk, scan
 from replay.log.state import DamagedState, read_state, write_state
-from replay.table.checks import RejectedChunk, check_chunk
+from replay.table.inbox import RejectedChunk, check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
 from tests.replay.examples import make_spec, stream_chunks

@@ -1,10 +1,10 @@
-"""The record: what one row of experience is, and how rows travel together as a chunk.
+"""Rows, chunks and columns of experience, and the spec that all processes of a run share.
 
 A *row* t of a stream holds observation_t, action_t and the reward, terminated and truncated that result from action_t.
-A *chunk* is `length` consecutive rows of one stream, self-contained: it carries the rows before that a stacked observation and
-a burn-in need, and the `n_step` rows after that an n-step target needs.
+A *chunk* holds `length` consecutive items of one stream and is self-contained: it also carries the rows before them that frame
+stacking and burn-in need, and the `n_step` rows after them that n-step targets need.
 
-A column is declared once, here or by what an algorithm needs; the wire, replay's memory, batches and checks follow from it.
+Each column is declared once, here or by an algorithm. The wire format, replay's memory, batches and checks derive from it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ import msgspec
 import numpy as np
 
 Codec = Literal["none", "lz4", "zstd"]
-Unit = Literal["transitions", "sequences", "rollouts"]  # steps drawn often; whole chunks drawn often; whole chunks once, in order
-Columns = dict[str, np.ndarray]  # one array per column, axis 0 = row; without that axis where there is one value per chunk
-ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"  # the fields of an environment with goals
+# What replay samples: single steps, repeatedly; whole chunks, repeatedly; or whole chunks once, oldest first.
+Unit = Literal["transitions", "sequences", "rollouts"]
+Columns = dict[str, np.ndarray]  # one array per column; axis 0 is the row, except for columns with one value per chunk
+ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"  # fields of goal environments, as in Gymnasium-Robotics
 STORED_DTYPES = ("|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4")
-SPEC_FORMAT = 2  # of spec.json
+SPEC_FORMAT = 2  # format number of spec.json
 
 
 class SpecError(ValueError):
-    """A spec that cannot be: the message says which part of it and why."""
+    """An invalid spec; the message names the part that is wrong and why."""
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array of a row as it rests on the wire, in replay and on its way to the device: value = stored * scale + offset.
+    """A column as it is stored on the wire, in replay and in batches: value = stored * scale + offset.
 
-    An image is "|u1" with scale 1/255; a joint angle may be "|u1" over its limits; scale 1 and offset 0 mean stored as it is.
-    `shape` is that of one row.
+    An image is "|u1" with scale 1/255; a joint angle may be "|u1" over its limits; scale 1 and offset 0 store values unchanged.
+    `shape` is the shape of one row.
 
-    `once`: there is one value per chunk, that of row stack-1 (a recurrent state, the priority of a sequence).
-    `rests`: False for what travels and is logged, and is spent when replay inserts the chunk (an initial priority).
-    `taken`: the rows that a batch of transitions has of it, for item t: t-stack+1 … t+n; t … t+n-1; t; none.
-    `check`: what replay refuses: values that are not finite; rewards that are not finite or too large; negative values; nothing.
-    `default`: the value in rows without action and in demonstrations; None: only the policy knows it (0 without action).
+    `once`: a chunk has one value, that of row stack-1 (a recurrent state, the priority of a sequence).
+    `rests`: replay keeps the column. False: it is sent and logged, but used up when replay inserts the chunk (initial priority).
+    `taken`: the rows that a transition t takes from it: "window" t-stack+1 … t+n; "steps" t … t+n-1; "row" t; "none".
+    `check`: what replay rejects: "finite" NaN and infinity; "reward" also large values; "natural" negative values; "any" nothing.
+    `default`: the value in rows without action and in demonstrations. None: only the policy can give it (0 without action).
     """
 
     name: str
@@ -57,37 +58,36 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row at rest."""
+        """Bytes of one stored row."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def quantised(self) -> bool:
-        """Whether stored integers stand for scaled values."""
         return self.scale != 1.0 or self.offset != 0.0
 
     def rows(self, rows: int) -> int:
-        """How many of the `rows` of a chunk it has a value for."""
+        """The number of values in a chunk of `rows` rows."""
         return 1 if self.once else rows
 
     def chunk_shape(self, rows: int) -> tuple[int, ...]:
-        """The shape of its array in a chunk of so many rows."""
+        """The shape of its array in a chunk of `rows` rows."""
         return self.shape if self.once else (rows, *self.shape)
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Turns values [..., *shape] into what rests. An array already of the rest type (a frame) is taken as stored."""
-        rest = np.dtype(self.dtype)
-        if values.dtype == rest:
+        """From values [..., *shape] to stored values. An array that already has the stored dtype (a frame) is returned."""
+        dtype = np.dtype(self.dtype)
+        if values.dtype == dtype:
             return values
         if not self.quantised:
-            return values.astype(rest)
+            return values.astype(dtype)
         stored = np.rint((values.astype(np.float64) - self.offset) / self.scale)
-        if rest.kind in "iu":
-            limits = np.iinfo(rest)
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
             stored = np.clip(stored, limits.min, limits.max)
-        return stored.astype(rest)
+        return stored.astype(dtype)
 
     def decode(self, stored: np.ndarray) -> np.ndarray:
-        """Turns what rests [..., *shape] into float32 values (or leaves an unquantised array alone)."""
+        """From stored values [..., *shape] to float32; an array that is not quantised is returned as it is."""
         if not self.quantised:
             return stored
         return stored.astype(np.float32) * np.float32(self.scale) + np.float32(self.offset)
@@ -96,54 +96,52 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def observed(
     name: str, shape: tuple[int, ...], dtype: str, scale: float = 1.0, offset: float = 0.0, codec: Codec = "none"
 ) -> Column:
-    """A column of the observation."""
+    """Declares a column of the observation."""
     return Column(name, shape, dtype, scale, offset, codec, taken="window")
 
 
-# What every row has besides the observation and the action.
+# Columns of every row besides observation and action.
 ROW_COLUMNS = (
     Column("reward", (), "<f4", taken="steps", check="reward"),
     Column("terminated", (), "|u1", taken="none", check="any"),
     Column("truncated", (), "|u1", taken="none", check="any"),
-    Column(
-        "valid", (), "|u1", taken="none", check="any"
-    ),  # 0: the row has no action, it only holds an episode's last observation
-    Column("episode_step", (), "<i4", taken="none", check="natural"),  # rows since the reset: how far back a stack may look
+    Column("valid", (), "|u1", taken="none", check="any"),  # 0: a row without action that holds an episode's last observation
+    Column("episode_step", (), "<i4", taken="none", check="natural"),  # rows since the reset: a frame stack ends there
     Column("policy_version", (), "<i4", check="natural"),
 )
-# What a batch has besides columns, whose names no column may have.
+# Arrays that a batch has besides the columns; no column may have one of these names.
 DERIVED_ARRAYS = ("observation_index", "next_index", "steps", "probability", "key", "length")
 
 
 class Categorical(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="categorical"):
-    """One of n actions, 0 … n-1."""
+    """Discrete actions 0 … n-1."""
 
     n: int
 
 
 class Continuous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="continuous"):
-    """A vector of reals; low and high are the bounds of each entry.
+    """A vector of real numbers; `low` and `high` are the bounds of each entry.
 
-    What rests, and what a policy chooses, is unbounded; the environment is given it `bounded`. So a probability can be computed
-    of what rests without inverting a tanh.
+    The policy's output and the stored action are unbounded; the environment gets the result of `bounded`. So the log-probability
+    of a stored action needs no inverse of tanh.
     """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
 
     def bounded(self, action: np.ndarray) -> np.ndarray:
-        """From [..., A] unbounded to [..., A] float32 between low and high: low + (tanh + 1) / 2 (high - low)."""
+        """From [..., A] unbounded to [..., A] float32 in the bounds: low + (tanh(action) + 1) / 2 * (high - low)."""
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
         bounded: np.ndarray = low + (np.tanh(action, dtype=np.float32) + 1) * (0.5 * (high - low))
         return bounded
 
 
 class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Everything that actors, replay and learner must agree on about a row. Built once, by the pre-flight of a run.
+    """Everything that actors, replay and learner must agree on about a row. The pre-flight of a run makes it once.
 
-    `fields` are the observation's, `extras` what the algorithm keeps of each row besides; the other columns follow from `action`.
-    `chunk_length` is a power of two. `burn_in` rows come before the items of a chunk, besides the stack's. With each row go
-    `goals` goals that its episode achieved later (columns among the extras).
+    `fields`: columns of the observation. `extras`: columns that the algorithm adds. `chunk_length`: a power of two. `burn_in`:
+    rows before the items of a chunk, in addition to those of the frame stack. `goals`: hindsight goals per row (columns among
+    the extras).
     """
 
     fields: tuple[Column, ...]
@@ -167,7 +165,7 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         if not 0 <= self.burn_in <= 1024:
             raise SpecError(f"burn_in must be 0 to 1024, not {self.burn_in}")
         if self.burn_in and self.unit == "transitions":
-            raise SpecError(f"burn_in must be 0 for transitions, not {self.burn_in}: only whole chunks are unrolled")
+            raise SpecError(f"burn_in must be 0 for transitions, not {self.burn_in}: only whole chunks have a burn-in")
         if not self.fields:
             raise SpecError("an observation needs at least one field")
         if self.goals:
@@ -180,32 +178,30 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             raise SpecError(f"column names must differ: {', '.join(names)}")
         for field in self.fields:
             if field.taken != "window" or field.once or not field.rests:
-                raise SpecError(f"field {field.name}: an observation rests, row by row, and is taken as a window")
+                raise SpecError(f'field {field.name}: a column of the observation needs taken="window", rests=True, once=False')
         for column in self.columns:
             if column.dtype not in STORED_DTYPES:
                 raise SpecError(f"column {column.name}: dtype {column.dtype} is not one of {', '.join(STORED_DTYPES)}")
             if any(size < 1 for size in column.shape):
                 raise SpecError(f"column {column.name}: shape {column.shape} has an empty axis")
             if column.once and column.taken in ("window", "steps"):
-                raise SpecError(
-                    f"column {column.name}: it has one value per chunk, so no {column.taken} of rows can be taken of it"
-                )
+                raise SpecError(f'column {column.name}: once=True cannot be combined with taken="{column.taken}"')
         for column in self.extras:
             if column.name in DERIVED_ARRAYS:
-                raise SpecError(f"column {column.name}: a batch has an array of that name; call it something else")
+                raise SpecError(f"column {column.name}: every batch already has an array of that name; choose another name")
 
     def _check_goals(self) -> None:
         if not 1 <= self.goals <= 16:
             raise SpecError(f"goals must be 0 to 16, not {self.goals}")
         shapes = [field.shape for field in self.fields if field.name in (ACHIEVED_GOAL, DESIRED_GOAL)]
         if len(shapes) != 2 or shapes[0] != shapes[1]:
-            raise SpecError(f"hindsight needs the fields {ACHIEVED_GOAL} and {DESIRED_GOAL}, of one shape")
+            raise SpecError(f"hindsight needs the fields {ACHIEVED_GOAL} and {DESIRED_GOAL} with the same shape")
         if self.n_step != 1:
-            raise SpecError(f"hindsight needs n_step 1, not {self.n_step}: rewards between belong to another goal")
+            raise SpecError(f"hindsight needs n_step 1, not {self.n_step}: the rewards in between belong to another goal")
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Every column, in wire order: the observation's fields, action, then what every row has, then the extras."""
+        """All columns in wire order: the observation's fields, action, ROW_COLUMNS, extras."""
         if isinstance(self.action, Categorical):
             action = Column("action", (), "<i4")
         else:
@@ -214,22 +210,32 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
 
     @cached_property
     def resting(self) -> tuple[Column, ...]:
-        """The columns that replay keeps, in wire order."""
+        """The columns that replay stores, in wire order."""
         return tuple(column for column in self.columns if column.rests)
 
     def field(self, name: str) -> Column:
-        """The observation's field of that name."""
         return next(field for field in self.fields if field.name == name)
 
     @cached_property
     def large(self) -> tuple[Column, ...]:
-        """The columns that are compressed, each for itself."""
+        """The columns that are compressed, each separately."""
         return tuple(column for column in self.columns if column.codec != "none")
 
     @cached_property
     def small(self) -> tuple[Column, ...]:
-        """The columns that travel raw, packed together."""
+        """The columns that are sent uncompressed, together in one part."""
         return tuple(column for column in self.columns if column.codec == "none")
+
+    def small_bytes(self, rows: int) -> int:
+        """Bytes of these columns in a chunk of `rows` rows."""
+        each_row, once = self._small_bytes
+        return each_row * rows + once
+
+    @cached_property
+    def _small_bytes(self) -> tuple[int, int]:
+        """(bytes of one row, bytes that a chunk has once) of the small columns."""
+        once = sum(column.row_bytes for column in self.small if column.once)
+        return sum(column.row_bytes for column in self.small) - once, once
 
     @property
     def history(self) -> int:
@@ -242,35 +248,35 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one row at rest, all columns but those that a chunk has once."""
+        """Bytes of one stored row, without the columns that a chunk has once."""
         return sum(column.row_bytes for column in self.columns if not column.once)
 
     def stored_bytes(self, length: int) -> int:
-        """Bytes of a chunk of `length` items at rest, all columns."""
+        """Bytes of a chunk of `length` items, all columns, uncompressed."""
         return column_bytes(self.columns, self.rows(length))
 
     @cached_property
     def chunk_bytes(self) -> int:
-        """Bytes of a full chunk at rest."""
+        """Bytes of a full chunk, uncompressed."""
         return self.stored_bytes(self.chunk_length)
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits that differ when anything in the spec differs; compared in every greeting."""
+        """Sixteen hex digits of a hash of the spec; compared in every greeting."""
         return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
 
 
 def column_bytes(columns: tuple[Column, ...], rows: int) -> int:
-    """Bytes of these columns in a chunk of so many rows."""
+    """Bytes of these columns in a chunk of `rows` rows."""
     return sum(column.row_bytes * column.rows(rows) for column in columns)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """`length` items of one stream with the rows around them.
+    """`length` items of one stream, with the rows around them.
 
-    Each column is [spec.rows(length), *shape], or [*shape] where a chunk has it once; item i is row `spec.history + i`. `stream`
-    is the environment's index within its actor.
+    Each column is [spec.rows(length), *shape], or [*shape] for `once` columns. Item i is row `spec.history + i`. `stream` is the
+    index of the environment within its actor.
     """
 
     stream: int
@@ -279,27 +285,27 @@ class Chunk:
 
 
 def bounded(spec: ExperienceSpec, action: np.ndarray) -> np.ndarray:
-    """What an environment is given of actions that rest: an index as it is, reals within their bounds."""
+    """From stored actions to the environment's actions: indices unchanged, real numbers in their bounds."""
     return action if isinstance(spec.action, Categorical) else spec.action.bounded(action)
 
 
 def write_spec(spec: ExperienceSpec) -> bytes:
-    """The text of spec.json."""
+    """Encodes spec.json."""
     return msgspec.json.encode({"format": SPEC_FORMAT, **msgspec.to_builtins(spec)})
 
 
 def read_spec(text: bytes) -> ExperienceSpec:
-    """Reads what write_spec() wrote. Raises SpecError with the reason."""
+    """Decodes spec.json. Raises SpecError."""
     try:
         document: Any = msgspec.json.decode(text)
         found = document.pop("format", 1) if isinstance(document, dict) else None
         if found is not None and found != SPEC_FORMAT:
             raise SpecError(
-                f"the experience spec has format {found!r:.40}, this version of headrace reads {SPEC_FORMAT}: "
-                "use the version that wrote it, or start anew with --fresh"
+                f"the experience spec has format {found!r:.40}, this version of headrace reads format {SPEC_FORMAT}: "
+                "use the version that wrote it, or start the run again with --fresh"
             )
         return msgspec.convert(document, ExperienceSpec)
     except SpecError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:  # ValidationError included
-        raise SpecError(f"not a spec: {error}") from error
+        raise SpecError(f"not an experience spec: {error}") from error

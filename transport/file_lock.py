@@ -1,4 +1,4 @@
-"""Locks on files that end with the process that holds them, however it ends."""
+"""File locks that the system releases when their process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if os.name == "posix":
 else:
     import msvcrt
 
-OFFSET = 1 << 30  # of the byte that is locked on Windows, where what is locked cannot be read: far behind any content
+OFFSET = 1 << 30  # of the locked byte on Windows: far behind the content, because a locked byte cannot be read there
 
 
 def try_lock(file: IO[bytes]) -> bool:
-    """Locks an open file against all other processes, and other openings of it; False when one of them holds it."""
+    """Locks an open file exclusively; False if another process, or another open file object, has the lock."""
     try:
         if os.name == "posix":
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -27,7 +27,6 @@ def try_lock(file: IO[bytes]) -> bool:
 
 
 def unlock(file: IO[bytes]) -> None:
-    """Gives back what try_lock took."""
     if os.name == "posix":
         fcntl.flock(file, fcntl.LOCK_UN)
     else:

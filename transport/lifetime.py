@@ -1,4 +1,4 @@
-"""What every process of a run does: report from its main loop, stop when it is asked to, and never outlive its supervisor."""
+"""What every process of a run does: send heartbeats from its main loop, stop on request, and end with its supervisor."""
 
 from __future__ import annotations
 
@@ -22,46 +22,45 @@ PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 0.5
 RECORD_SECONDS = 5.0
 GOODBYE_SECONDS = 0.5
-REFUSED = 3  # exit status, as of the headrace command
-HOPELESS_STATUS = 4  # of a process that would fail again if it were started again
+REFUSED = 3  # exit status, the same as of the headrace command
+HOPELESS_STATUS = 4  # exit status of a process that would fail again after a restart
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
 def new_incarnation() -> int:
-    """A number that differs at each start of a process."""
+    """A random number that identifies one start of a process."""
     return secrets.randbits(63)
 
 
 def die_with_parent() -> None:
-    """Ends this process when the supervisor that started it is gone, however it went. Without a supervisor, does nothing."""
+    """Ends this process when the supervisor that started it has ended, however it ended. Without a supervisor, does nothing."""
     parent = int(os.environ.get(PARENT_VARIABLE, "0"))
     if not parent:
         return
     if sys.platform.startswith("linux"):
-        # PR_SET_PDEATHSIG = 1: the kernel does it, even while a simulator hangs inside C code.
+        # PR_SET_PDEATHSIG = 1: the kernel ends this process, even while a simulator hangs in C code.
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the supervisor ended before the line above
             os._exit(1)
     else:
         threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
 
 
 def keep_memory() -> None:
-    """Makes glibc keep large blocks that were freed; elsewhere, does nothing.
+    """Makes glibc keep large freed blocks; does nothing with another C library.
 
-    Its default is to give blocks of the size of a chunk back to the system at once, only to fault all their pages in again:
-    replay then takes in less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth
-    longer.
+    By default glibc returns blocks of a chunk's size to the system at once, and the next chunk faults all pages in again. Replay
+    then inserts less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth longer.
     """
     _mallopt(M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(M_TRIM_THRESHOLD, 256 << 20)
 
 
 def share_heap() -> None:
-    """Makes glibc allocate for all threads from one heap; elsewhere, does nothing. Call it before there are others.
+    """Makes glibc use one heap for all threads; does nothing with another C library. Call it before other threads start.
 
-    By default the thread that receives has a heap of its own, which keeps what the main thread frees, too: 11 of 142 MB where
-    eight actors send as fast as they can. Not for a learner, whose updates become slower.
+    By default ZeroMQ's thread has its own heap, which also keeps memory that the main thread frees: 11 of 142 MB with eight
+    actors at full speed. Do not use it in a learner: its updates become slower.
     """
     _mallopt(M_ARENA_MAX, 1)
 
@@ -73,7 +72,7 @@ def _mallopt(parameter: int, value: int) -> None:
 
 
 def release_memory() -> None:
-    """Makes glibc give back all that it keeps; elsewhere, does nothing."""
+    """Makes glibc return all freed memory to the system; does nothing with another C library."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(0)
@@ -86,36 +85,36 @@ def _watch_parent(parent: int) -> None:
 
 
 class Lifetime:
-    """One process's life: `while not life.stopping: …; life.beat()`.
+    """Heartbeat, metrics, stop requests and signals of a process: `while not lifetime.stopping: …; lifetime.beat()`.
 
-    A signal or a Stop message only sets the flag; the loop ends by itself. `beat` is cheap and belongs into every turn of
-    the main loop, waiting included: twice a second it tells the supervisor that the loop turns, each five seconds it closes a
-    metrics record, prints it as the line `describe` makes of it (none if that is empty), and sends it along.
+    A signal or a Stop message only sets a flag; the main loop ends by itself. Call `beat` in every iteration of the main loop
+    and in every wait; it is cheap. Twice a second it sends Progress to the supervisor. Every five seconds it closes a metrics
+    record, prints the line that `describe` makes of it (nothing if the line is empty), and sends the record along.
     """
 
     def __init__(
         self, name: str, run_dir: RunDir, describe: Callable[[Record], str], known_as: int = 0, reports: bool = True
     ) -> None:
-        """Installs the signal handlers; must be made in the main thread. Ends the process with a line and status 3 where its
-        keys are missing or unsafe.
+        """Installs the signal handlers, so make it in the main thread. If the process's keys are missing or unsafe, prints a line
+        and ends the process with status 3.
 
-        `known_as`: the pid of the process that the supervisor started, where this one does the work for it. Without `reports`
-        another process speaks for this one, which then only hears signals.
+        `known_as`: the pid that the supervisor started, if this process does the work for another one. `reports` False: another
+        process sends the reports for this one, which then only reacts to signals.
         """
         die_with_parent()
         keep_memory()
         self.name = name
         try:
-            self.keys = run_dir.keys(name)  # who this process is to those it connects to, and who may connect to it
+            self.keys = run_dir.keys(name)  # its own key pair and the keys of its peers; None without keys
         except KeysError as error:
             say(f"{name}: {error}")
             sys.exit(REFUSED)
         self.incarnation = new_incarnation()
-        run_dir.metrics(name).parent.mkdir(parents=True, exist_ok=True)  # an actor on another machine has a folder of its own
+        run_dir.metrics(name).parent.mkdir(parents=True, exist_ok=True)  # on another machine the folder does not exist yet
         self.metrics = Metrics(run_dir.metrics(name), run_dir.transport.metrics_bytes, run_dir.transport.files_kept)
-        self.measure: Callable[[], None] = lambda: None  # called just before a record is closed: the place to set gauges
-        self.assignment: Assignment | None = None  # the supervisor's newest, for actors
-        self.drain_seconds = DRAIN_SECONDS  # once stopping, for actors; may change while they drain
+        self.measure: Callable[[], None] = lambda: None  # called before a record is closed; set gauges there
+        self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
+        self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
         self._shares = Shares()
         self._describe = describe
         self._stopping = False
@@ -135,18 +134,17 @@ class Lifetime:
 
     @property
     def stopping(self) -> bool:
-        """Whether the process has been asked to end."""
         return self._stopping
 
     def ready(self) -> None:
-        """Tells the supervisor that this process now does its work, so that those who need it may start."""
+        """Reports to the supervisor that this process is ready, so that processes that depend on it can start."""
         self._state = "ready"
         self._next_beat = 0.0
         self.beat()
-        self._next_beat = 0.0  # the supervisor hears at once that a first turn is done, and need be less patient from then on
+        self._next_beat = 0.0  # report the first iteration at once: the supervisor's time limit is shorter from then on
 
     def beat(self) -> None:
-        """One turn of the main loop."""
+        """Call it once in each iteration of the main loop."""
         self._beats += 1
         now = time.monotonic()
         if now < self._next_beat:
@@ -175,12 +173,12 @@ class Lifetime:
         return self.metrics.record()
 
     def pause(self, seconds: float) -> None:
-        """Waits for something outside without freezing the heartbeat."""
+        """Sleeps, at most half a second, and beats."""
         time.sleep(min(seconds, BEAT_SECONDS))
         self.beat()
 
     def close(self) -> None:
-        """Writes and sends the last record: what was counted since the one before belongs to the run, too."""
+        """Writes and sends the last metrics record, then closes."""
         last = self._record()
         self.metrics.close()
         if self._control is not None:
@@ -189,6 +187,6 @@ class Lifetime:
 
 
 def say(line: str) -> None:
-    """Prints one whole line at once, so that lines of several processes never mix."""
+    """Prints a whole line in one write, so that lines of several processes never mix."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

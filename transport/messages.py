@@ -1,6 +1,6 @@
-"""The typed messages. On the wire a message is one MessagePack header part, then the raw parts its docstring names.
+"""The typed messages. On the wire a message is a header part in MessagePack, then the raw parts that its docstring names.
 
-A header is read with msgpack under explicit limits and only then converted into its struct, which refuses unknown fields.
+A header is decoded with msgpack under explicit limits, then converted into its struct, which refuses unknown fields.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ PROTOCOL = 4
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_ACTORS = 1024
-DRAIN_SECONDS = 2.0  # of an actor, when the whole run stops
+DRAIN_SECONDS = 2.0  # for an actor to send its remaining experience when the run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process
-Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the column that rows keep it in
-# Names and texts of others are shown to people: nothing in them may steer a terminal, or change the order of what is read.
+Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the int32 column policy_version
+# Names and texts from peers are printed on terminals: no control characters, nothing that reverses the reading direction.
 Name = Annotated[str, Meta(max_length=64, pattern=r"^[ -~]*\Z")]
 UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 MAX_TEXT = 4096
@@ -29,20 +29,20 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT, pattern=rf"^(?!.*{UNPRINTABLE})[
 
 
 class MalformedMessage(ValueError):
-    """What arrived is not a message: the text says in which way."""
+    """The parts that arrived are not a message; the text gives the reason."""
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all headers."""
+    """Base class of all headers."""
 
 
 # ---- experience: actor (DEALER) -> replay (ROUTER) --------------------------------------------------------------------
 
 
 class WriterHello(Message, frozen=True, tag="writer_hello"):
-    """An actor greets, on first contact, after silence, or when asked to. No raw parts.
+    """An actor greets: on first contact, after silence, or when the server asks for it. No raw parts.
 
-    `first_sequence` is the oldest chunk it still holds: the server has, or will be sent, everything from there on.
+    `first_sequence` is the oldest chunk that the actor still keeps. It can send all chunks from there on again.
     """
 
     name: Name
@@ -56,7 +56,7 @@ class WriterHello(Message, frozen=True, tag="writer_hello"):
 class WriterWelcome(Message, frozen=True, tag="writer_welcome"):
     """Replay answers a greeting. No raw parts.
 
-    `connection` differs whenever messages may have been lost in between; the writer then sends again from `next_sequence`.
+    `connection` changes whenever messages may have been lost. The writer then sends again from `next_sequence` on.
     """
 
     server_incarnation: Incarnation
@@ -66,10 +66,10 @@ class WriterWelcome(Message, frozen=True, tag="writer_welcome"):
 
 
 class Insert(Message, frozen=True, tag="insert"):
-    """One chunk. Raw parts: one per large column (compressed as its codec says), then all small columns in one part.
+    """One chunk. Raw parts: one per large column (compressed with its codec), then all small columns in one part.
 
-    Where one of these is larger than the frame limit, `sizes` says how large each is, and what travels is all of them in a row,
-    cut to the limit.
+    If one of these parts is larger than the frame limit, all parts are concatenated and cut into pieces of the limit. `sizes`
+    then holds the bytes of each part.
     """
 
     sequence: Count
@@ -80,10 +80,9 @@ class Insert(Message, frozen=True, tag="insert"):
 
 
 class Ack(Message, frozen=True, tag="ack"):
-    """Every chunk below `next_sequence` is in the segment log and in replay, or drawn, or was refused and counted. No raw parts.
+    """Every chunk below `next_sequence` is in the segment log and the table, or was drawn, or was rejected. No raw parts.
 
-    `policy_version`: what is collected from now on had better be acted under these weights, which the learner has announced; -1
-    when it does not matter.
+    `policy_version`: the weights, announced by the learner, that the actor should use from now on; -1: any weights will do.
     """
 
     next_sequence: Count
@@ -91,29 +90,29 @@ class Ack(Message, frozen=True, tag="ack"):
 
 
 class Hold(Message, frozen=True, tag="hold"):
-    """Chunks have arrived and wait for the limiter: nothing is lost, nothing to resend. No raw parts."""
+    """Chunks or requests have arrived and wait for the limiter. Nothing is lost, so nothing is sent again. No raw parts."""
 
 
 class Greet(Message, frozen=True, tag="greet"):
-    """The server does not know this peer: it must greet before anything else is taken. No raw parts."""
+    """The server does not know this peer. The peer must greet before the server accepts anything else. No raw parts."""
 
 
 class Credit(Message, frozen=True, tag="credit"):
-    """A writer's share of replay's receive budget is now this. Repeated, to find out who is gone. No raw parts."""
+    """A writer's share of replay's receive budget. Sent twice a second, which also detects lost writers. No raw parts."""
 
     credit_bytes: Count
 
 
 class Goodbye(Message, frozen=True, tag="goodbye"):
-    """An actor has no more to send: its credit is free for the others. No raw parts."""
+    """An actor ends: its credit goes to the others. No raw parts."""
 
 
 class Present(Message, frozen=True, tag="present"):
-    """An actor has had nothing to send for a while and is there. No raw parts."""
+    """An actor is alive but has had nothing to send for a while. No raw parts."""
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """The server will never serve this peer; the reason is for a person. No raw parts."""
+    """The server will never serve this peer. The reason is shown to the user. No raw parts."""
 
     reason: Text
 
@@ -122,9 +121,9 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 class SamplerHello(Message, frozen=True, tag="sampler_hello"):
-    """A learner greets. `slab` is where its shared memory can be opened ("" when it shares no host). No raw parts.
+    """A learner greets. `slab` is the name of its shared memory ("": it runs on another host). No raw parts.
 
-    `batch_size` counts transitions, or whole chunks where these are the spec's unit.
+    `batch_size` counts transitions, or whole chunks if the spec's unit is "sequences" or "rollouts".
     """
 
     name: Name
@@ -137,17 +136,17 @@ class SamplerHello(Message, frozen=True, tag="sampler_hello"):
 
 
 class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
-    """Replay answers. `shared` says whether batches will arrive in the slab or as raw parts. No raw parts."""
+    """Replay answers a learner's greeting. `shared`: batches arrive in the slab; else as raw parts. No raw parts."""
 
     server_incarnation: Incarnation
     shared: bool
 
 
 class SampleRequest(Message, frozen=True, tag="sample_request"):
-    """Leases `slot` to replay until it answers with the same `generation`.
+    """Leases `slot` to replay until replay answers with the same `generation`.
 
-    Rollouts whose newest item was acted under an older policy_version than `oldest_version` are dropped. With `priorities` so
-    many come along, those of the batch that was in the slot: one raw part, as that of PriorityUpdate. Else no raw parts.
+    Replay drops rollouts whose newest item has a policy_version below `oldest_version`. If `priorities` is above 0, that many
+    priorities of the batch that was in the slot come along in one raw part, as in PriorityUpdate. Else no raw parts.
     """
 
     slot: Annotated[int, Meta(ge=0, le=64)]
@@ -157,7 +156,7 @@ class SampleRequest(Message, frozen=True, tag="sample_request"):
 
 
 class Sample(Message, frozen=True, tag="sample"):
-    """A batch is in `slot`. Raw parts: none when shared, else the slot's bytes cut to the frame limit."""
+    """A batch is in `slot`. Raw parts: none with shared memory, else the slot's bytes cut to the frame limit."""
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
@@ -169,7 +168,7 @@ class PriorityUpdate(Message, frozen=True, tag="priority_update"):
     count: Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-# ---- weights: learner -> everyone who acts ------------------------------------------------------------------------------
+# ---- weights: learner -> actors and evaluator ---------------------------------------------------------------------------
 
 
 class Announce(Message, frozen=True, tag="announce"):
@@ -182,7 +181,7 @@ class Announce(Message, frozen=True, tag="announce"):
 
 
 class FetchWeights(Message, frozen=True, tag="fetch_weights"):
-    """Asks for the newest weights. No raw parts."""
+    """Requests the newest weights. No raw parts."""
 
 
 class Weights(Message, frozen=True, tag="weights"):
@@ -197,23 +196,23 @@ class Weights(Message, frozen=True, tag="weights"):
 
 
 class Progress(Message, frozen=True, tag="progress"):
-    """Sent from a process's main loop twice a second, so that a hang is seen. No raw parts.
+    """Sent from a process's main loop twice a second, so that the supervisor notices a hang. No raw parts.
 
-    `record` is the newest metrics record (empty if there is none since the last message).
+    `record` is the newest metrics record; empty if there is none since the last message.
     """
 
     name: Name
     pid: Count
     state: Literal["starting", "ready", "stopping"]
-    beats: Count  # turns of the main loop since the start
+    beats: Count  # iterations of the main loop since the start
     record: Annotated[dict[Name, float], Meta(max_length=256)]
 
 
 class Assignment(Message, frozen=True, tag="assignment"):
-    """The supervisor tells an actor its place among the run's environments: how much each explores follows. No raw parts.
+    """The supervisor assigns an actor its indices among the run's environments; exploration depends on them. No raw parts.
 
-    The actor has the environments from `offset` on, of `environments` in all. They take the seeds from `first_seed` on, each
-    at the start of its next episode. `level` is that of the run's curriculum, where the environment has one.
+    The actor runs the environments from `offset` on, of `environments` in all. Each takes its seed, counted from `first_seed`,
+    at the start of its next episode. `level` is the level of the run's curriculum, if the environment has one.
     """
 
     offset: Count
@@ -223,22 +222,22 @@ class Assignment(Message, frozen=True, tag="assignment"):
 
 
 class Scale(Message, frozen=True, tag="scale"):
-    """`headrace scale` asks the supervisor for this many actors. No raw parts."""
+    """`headrace scale` requests this number of actors from the supervisor. No raw parts."""
 
     actors: Annotated[int, Meta(ge=1, le=MOST_ACTORS)]
 
 
 class Scaling(Message, frozen=True, tag="scaling"):
-    """The supervisor answers Scale: it has begun to go from so many actors to so many. No raw parts."""
+    """The supervisor answers Scale: it changes the number of actors from `before` to `actors`. No raw parts."""
 
     before: Count
     actors: Count
 
 
 class Stop(Message, frozen=True, tag="stop"):
-    """The supervisor (or `headrace down`, towards the supervisor) asks for an orderly stop. No raw parts.
+    """Requests an orderly stop: from the supervisor to a process, or from `headrace down` to the supervisor. No raw parts.
 
-    An actor has `drain_seconds` to hand over the experience that it holds.
+    An actor has `drain_seconds` to send its remaining experience.
     """
 
     reason: Text
@@ -246,7 +245,7 @@ class Stop(Message, frozen=True, tag="stop"):
 
 
 class Stopping(Message, frozen=True, tag="stopping"):
-    """The supervisor answers Stop: it has begun. No raw parts."""
+    """The supervisor answers Stop: it has begun to stop the run. No raw parts."""
 
 
 AnyMessage = (
@@ -259,17 +258,17 @@ TYPES: dict[str, type[Message]] = {str(kind.__struct_config__.tag): kind for kin
 
 
 def printable(text: str) -> str:
-    """A text of any origin as a Text: what may not be in one becomes a question mark."""
+    """Makes any text a valid Text: replaces forbidden characters by question marks, and cuts it to MAX_TEXT."""
     return re.sub(UNPRINTABLE, "?", text)[:MAX_TEXT]
 
 
 def pack(message: Message) -> bytes:
-    """The header part of a message."""
+    """Encodes the header part of a message."""
     return msgspec.msgpack.encode(message)
 
 
 def unpack(header: bytes) -> Any:
-    """Reads a header part under limits. Raises MalformedMessage."""
+    """Decodes a header part under limits. Raises MalformedMessage."""
     if len(header) > MAX_HEADER_BYTES:
         raise MalformedMessage(f"header of {len(header)} bytes")
     try:
@@ -282,7 +281,7 @@ def unpack(header: bytes) -> Any:
             max_ext_len=0,
             strict_map_key=True,
         )
-        # By its own tag: to read the union anew for every message would take ten times as long.
+        # Look the type up by its tag: converting into the union takes ten times as long.
         kind = raw.get("type") if isinstance(raw, dict) else None
         return msgspec.convert(raw, TYPES[kind] if isinstance(kind, str) and kind in TYPES else AnyMessage)
     except (ValueError, msgspec.ValidationError, msgpack.exceptions.UnpackException, RecursionError) as error:

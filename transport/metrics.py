@@ -1,4 +1,4 @@
-"""Counters, gauges and timed phases of one process; JSON lines out."""
+"""Counters, gauges and timed phases of one process, written as JSON lines."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from transport.run_dir import set_aside
 
 Record = dict[str, float]
 SHORT_SECONDS, LONG_SECONDS = 10.0, 60.0
-FILE_BYTES, FILES_KEPT = 20_000_000, 1  # about a day; where nothing else is configured
+FILE_BYTES, FILES_KEPT = 20_000_000, 1  # defaults; a file holds about a day
 
 
 def finite(record: Record) -> Record:
-    """Without what is no number or infinite: nobody can count with it."""
+    """The record without NaN and infinite values."""
     return {name: value for name, value in record.items() if math.isfinite(value)}
 
 
 class Shares:
-    """How a process and its processor got on, as shares of the wall clock.
+    """The process's use of the processor, as fractions of wall-clock time.
 
-    `processor_fraction` is what all its threads computed (above 1 with several); `starved_fraction` is how long its main thread
-    could have computed but had to wait for a core, where the system (Linux) tells.
+    `processor_fraction`: processor time of all threads (above 1 with several busy ones). `starved_fraction`: time in which the
+    main thread was ready to run but waited for a core; Linux only.
     """
 
     def __init__(self) -> None:
-        """Counts from here."""
-        self._before = (time.monotonic(), time.process_time(), waited_for_a_core_seconds())
+        self._before = (time.monotonic(), time.process_time(), run_queue_seconds())
 
     def read(self) -> Record:
-        """The shares since the last call."""
-        now, used, waited = time.monotonic(), time.process_time(), waited_for_a_core_seconds()
+        """The fractions since the last call."""
+        now, used, waited = time.monotonic(), time.process_time(), run_queue_seconds()
         (then, used_then, waited_then), self._before = self._before, (now, used, waited)
         elapsed = max(now - then, 1e-9)
         shares = {"processor_fraction": max(used - used_then, 0.0) / elapsed}
@@ -44,8 +43,8 @@ class Shares:
         return shares
 
 
-def waited_for_a_core_seconds() -> float | None:
-    """How long the main thread has stood in line for a core since it began; None where the system does not say."""
+def run_queue_seconds() -> float | None:
+    """How long the main thread has waited for a core since it started; None where the system does not report it."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -53,32 +52,29 @@ def waited_for_a_core_seconds() -> float | None:
 
 
 class Phase:
-    """A block that is timed. Several in each turn of a main loop: a generator would cost four times as much."""
+    """Adds the duration of a `with` block to `seconds[name]`. A generator-based context manager takes four times as long."""
 
-    __slots__ = ("_begun", "_name", "_seconds")
+    __slots__ = ("_name", "_seconds", "_started")
 
     def __init__(self, seconds: Record, name: str) -> None:
-        """Adds to `seconds[name]`."""
         self._seconds, self._name = seconds, name
 
     def __enter__(self) -> None:
-        """Begins."""
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
     def __exit__(self, *failure: object) -> None:
-        """Ends, however."""
-        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + time.monotonic() - self._begun
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + time.monotonic() - self._started
 
 
 class Metrics:
-    """What one process counts. Not thread-safe: each process counts in its main loop.
+    """The metrics of one process. Not thread-safe: use it from the main loop only.
 
-    A record holds every counter `c` as `c`, `c_per_second` (over 10 s) and `c_per_second_60`; every gauge under its name; every
-    phase `p` as `p_fraction`, its share of the wall clock since the record before.
+    A record has each counter `c` as `c`, `c_per_second` (over 10 s) and `c_per_second_60`; each gauge under its name; each phase
+    `p` as `p_fraction`, its fraction of the wall-clock time since the previous record.
     """
 
     def __init__(self, path: Path | None = None, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
-        """Appends records to `path`, if one is given; at `limit_bytes` it is set aside as NAME.jsonl.1, and `kept` such stay."""
+        """Appends records to `path`, if given. At `limit_bytes` the file becomes NAME.jsonl.1; `kept` old files are kept."""
         self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
         self._file = path.open("a", encoding="utf-8") if path else None
         self._started = time.monotonic()
@@ -90,37 +86,37 @@ class Metrics:
         self._reported = self._started
 
     def count(self, name: str, amount: float = 1) -> None:
-        """Adds to a counter that only grows."""
+        """Adds to a counter."""
         self._counters[name] = self._counters.get(name, 0) + amount
 
     def begin_at(self, counters: Record) -> None:
-        """Takes up counters where an earlier incarnation of the process left them; rates count from here."""
+        """Sets counters to the values of an earlier incarnation of the process; rates count from here."""
         self._counters.update(counters)
         self._history = deque([(self._started, dict(self._counters))])
 
     def gauge(self, name: str, value: float) -> None:
-        """Sets a value as it is now."""
+        """Sets a current value."""
         self._gauges[name] = value
 
     def mean(self, name: str, value: float) -> None:
-        """Adds a value whose mean over the interval between two records is reported."""
+        """Adds a value; each record has the mean over the interval since the previous record."""
         total, number = self._means.get(name, (0.0, 0))
         self._means[name] = (total + value, number + 1)
 
     def phase(self, name: str) -> Phase:
-        """Times a block: `with metrics.phase("act"): …`. Phases should not nest."""
+        """Times a block: `with metrics.phase("act"): …`. Do not nest phases."""
         return Phase(self._phases, name)
 
     def spend(self, name: str, seconds: float) -> None:
-        """Adds to a phase what was timed elsewhere."""
+        """Adds time that was measured elsewhere to a phase."""
         self._phases[name] = self._phases.get(name, 0.0) + seconds
 
     def value(self, name: str) -> float:
-        """A counter or a gauge as it stands."""
+        """The current value of a counter or a gauge."""
         return self._counters.get(name, self._gauges.get(name, 0))
 
     def record(self) -> Record:
-        """Closes the interval: everything measured, as one flat record; also appended to the file."""
+        """Ends the interval; returns everything measured as one flat record and appends it to the file."""
         now = time.monotonic()
         elapsed = max(now - self._reported, 1e-9)
         record: Record = {"uptime_seconds": now - self._started}
@@ -131,7 +127,7 @@ class Metrics:
         record.update(self._gauges)
         record.update({name: total / number for name, (total, number) in self._means.items()})
         record.update({f"{name}_fraction": min(seconds / elapsed, 1.0) for name, seconds in self._phases.items()})
-        self._phases.update(dict.fromkeys(self._phases, 0.0))  # in place: a phase may be under way
+        self._phases.update(dict.fromkeys(self._phases, 0.0))  # in place, because a running Phase refers to this dict
         self._means.clear()
         self._reported = now
         self._history.append((now, dict(self._counters)))
@@ -143,8 +139,8 @@ class Metrics:
     def _append(self, line: Record) -> None:
         if self._path is None or self._file is None:
             return
-        with suppress(OSError):  # a full disk costs lines, not the process
-            self._file.write(msgspec.json.encode(line).decode() + "\n")  # what is not finite becomes null, as JSON has it
+        with suppress(OSError):  # with a full disk lines are lost, but the process goes on
+            self._file.write(msgspec.json.encode(line).decode() + "\n")  # NaN and infinity become null
             self._file.flush()
             if self._file.tell() >= self._limit_bytes:
                 self._file.close()
@@ -152,16 +148,15 @@ class Metrics:
                 self._file = self._path.open("a", encoding="utf-8")
 
     def _rate(self, name: str, value: float, now: float, window: float) -> float:
-        # The newest mark at least `window` old; the oldest there is while the process is younger than that.
+        # Compare with the newest entry that is at least `window` old; in a young process with the oldest entry.
         past, counters = self._history[0]
-        for moment, marked in self._history:
+        for moment, values in self._history:
             if moment > now - window:
                 break
-            past, counters = moment, marked
+            past, counters = moment, values
         return (value - counters.get(name, 0)) / max(now - past, 1e-9)
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file:
             with suppress(OSError):
                 self._file.close()

@@ -1,4 +1,4 @@
-"""Finds what a name stands for, at every seam: a built-in's short name, or `package.module:Name` of anyone's package."""
+"""Resolves names at the extension points: the short name of a built-in, or `package.module:Name` from any package."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ FIXED = {"fixed": True}  # Meta(extra=FIXED): an option that a resumed run must 
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A choice at a seam: its name, and the options of what it stands for. In files and flags both lie in one flat table."""
+    """The name of an implementation and its options. In files and flags, name and options are in one flat table."""
 
     name: str
-    options: Any  # an instance of the options' struct
+    options: Any  # an instance of the implementation's options struct
 
     def flat(self) -> dict[str, Any]:
-        """The table that describes it: its name beside its options."""
+        """The table for files: `name` and the options side by side."""
         table: dict[str, Any] = msgspec.to_builtins(self.options)
         return {"name": self.name, **table}
 
 
 class UnknownName(ValueError):
-    """A name that stands for nothing: one line that says why, and what to write instead."""
+    """A name that cannot be resolved; the text says why, and what to write instead, in one line."""
 
 
 def find(name: str, builtin: Mapping[str, str], kind: str) -> Any:
-    """What `name` stands for.
+    """Imports the object that `name` refers to.
 
-    `builtin` maps short names to references; `kind` is the word for messages, such as "algorithm". A reference is
-    `package.module:Name`; the working directory is searched too. Raises UnknownName.
+    `builtin` maps short names to `package.module:Name`; `kind` is the word for messages, such as "algorithm". The working
+    directory is searched too. Raises UnknownName.
     """
     module_name, _, attribute = builtin.get(name, name).partition(":")
     if not attribute:
-        raise UnknownName(f"no {kind} is called {name!r}; {nearest(name, builtin)}; one of your own is package.module:Name")
+        raise UnknownName(f"no {kind} is called {name!r}; {nearest(name, builtin)}; write package.module:Name for your own")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -59,7 +59,7 @@ def find(name: str, builtin: Mapping[str, str], kind: str) -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the likely one, or all known ones."""
+    """The end of a message about an unknown word: the most similar known word, or a list of all."""
     names = sorted(known)
     lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(word.lower(), lower, 1, 0.5)
@@ -69,5 +69,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def public(module: object) -> list[str]:
-    """The names of a module that do not begin with an underscore."""
     return [name for name in dir(module) if not name.startswith("_")]

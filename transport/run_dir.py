@@ -1,4 +1,4 @@
-"""The layout of a run's folder, and where the sockets of a run live."""
+"""The files and folders of a run, and the addresses of its sockets."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ import msgspec
 
 from transport.sockets.keys import Keys
 
-MAX_SOCKET_PATH = 100  # the kernel allows 107 bytes; a role's name follows
+MAX_SOCKET_PATH = 100  # for folder and role together; the kernel allows 107 bytes
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file so that a reader sees the old content or the new, never a part. Not fsynced."""
+    """Replaces a file so that a reader sees the old content or the new content, never a part. Does not fsync."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
 
 
 def sync_folder(path: Path) -> None:
-    """Makes renames, new and deleted files in a folder outlast a power cut. Windows cannot open a folder: there, does nothing."""
+    """Writes a folder's entries (new, renamed, deleted files) to the disk. Does nothing on Windows, which cannot open folders."""
     if os.name != "posix":
         return
     folder = os.open(path, os.O_RDONLY)
@@ -42,7 +42,7 @@ def sync_folder(path: Path) -> None:
 
 
 def set_aside(path: Path, kept: int) -> None:
-    """Makes room for a new file: `path` becomes NAME.1, that NAME.2 and so on; at most `kept` of them stay. Raises OSError."""
+    """Renames `path` to NAME.1, the old NAME.1 to NAME.2 and so on; keeps at most `kept` of them. Raises OSError."""
     for number in range(kept, 1, -1):
         older = path.with_name(f"{path.name}.{number - 1}")
         if older.exists():
@@ -52,10 +52,9 @@ def set_aside(path: Path, kept: int) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into that takes the place of `path` at the end of the block, whole and on disk; after an error, never.
+    """A file to write to; at the end of the block it is fsynced and replaces `path`. After an error the old file stays.
 
-    Until then its name begins with a dot and ends in .partial, so that nobody takes it for what it will be. Raises OSError as
-    the system does (no space, say); the old file then stays.
+    Until then its name begins with a dot and ends in .partial. Raises OSError, for example without space on the disk.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -70,12 +69,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether this means every address of the machine, so that nobody can connect to it by that name."""
+    """Whether the address means all addresses of this machine; a client cannot connect to such an address."""
     return ipaddress.ip_address(host).is_unspecified
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; a name is taken for one that others can."""
+    """Whether only this machine can reach the address. False for a host name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -83,10 +82,10 @@ def is_loopback(host: str) -> bool:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server can listen on this port now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        if os.name == "posix":  # what connections of the life before have left does not count
+        if os.name == "posix":  # ignore closed connections of an earlier server (TIME_WAIT)
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4])
@@ -96,126 +95,123 @@ def is_free(host: str, port: int) -> bool:
 
 
 def in_url(host: str) -> str:
-    """An address or name as it stands before a colon and a port: IPv6 in brackets."""
+    """The host as written in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """settings/transport.json: how the processes of a run reach one another, and how large their files of metrics become."""
+    """settings/transport.json: how the processes of a run connect to each other, and the limits of their metrics files."""
 
-    bind: str = ""  # address that servers listen on over TCP; empty: private sockets of this user
-    advertise: str = ""  # name or address that clients connect to; empty: that of `bind`, for a wildcard the host's name
-    metrics_bytes: int = 20_000_000  # a file of metrics is set aside at this size
-    files_kept: int = 1  # set aside, of each kind
+    bind: str = ""  # address on which servers listen, over TCP; empty: private sockets of this user
+    advertise: str = ""  # name or address that clients connect to; empty: `bind`, or the host's name if that is a wildcard
+    metrics_bytes: int = 20_000_000  # size at which a metrics file is rotated
+    files_kept: int = 1  # rotated files that are kept, of each kind
 
 
 class RunDir:
-    """`runs/NAME`: one folder that holds everything about a run, and names each thing in it."""
+    """The paths in a run's folder, `runs/NAME`. `create` makes the folders."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is created: see `create`."""
         self.path = path.resolve()
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return self.path.name
 
     @property
     def config(self) -> Path:
-        """The resolved configuration, enough to run it again."""
+        """The resolved configuration: all that is needed to repeat the run."""
         return self.path / "config.toml"
 
     @property
     def spec(self) -> Path:
-        """The experience spec that every process of the run shares."""
+        """The experience spec of all processes."""
         return self.path / "spec.json"
 
     @property
     def spaces(self) -> Path:
-        """What the environment's observations and actions are, so that a policy can be used without it."""
+        """The environment's observation and action spaces, so that a policy can be used without the environment."""
         return self.path / "spaces.json"
 
     @property
     def policy(self) -> Path:
-        """What the policy's network is made of: whoever acts reads it instead of building the network."""
+        """The description of the policy network; actors and the evaluator read it instead of building the network."""
         return self.path / "policy.json"
 
     @property
     def device(self) -> Path:
-        """What the learner computes on, and in which precision."""
+        """The learner's device and precision."""
         return self.path / "device.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the supervisor while the run is up."""
+        """Locked by the supervisor while the run is up."""
         return self.path / "run.lock"
 
     @property
     def status(self) -> Path:
-        """The supervisor's last word on every process, replaced each second."""
+        """The state of every process, written by the supervisor each second."""
         return self.path / "status.json"
 
     @property
     def checkpoints(self) -> Path:
-        """Weights on disk."""
         return self.path / "checkpoints"
 
     @property
     def latest(self) -> Path:
-        """The learner's newest weights on disk."""
+        """The learner's newest checkpoint."""
         return self.checkpoints / "latest.safetensors"
 
     @property
     def announced(self) -> Path:
-        """The highest policy version that was ever announced, in digits."""
+        """The highest policy version announced so far, as text."""
         return self.checkpoints / "announced"
 
     @property
     def curriculum(self) -> Path:
-        """The level that the run's tasks have reached, where they have levels."""
+        """The level that the curriculum has reached, if the environment has levels."""
         return self.checkpoints / "curriculum.json"
 
     @property
     def segments(self) -> Path:
-        """The acknowledged chunks that replay holds, and what it knows of them."""
+        """Replay's segment log and saved state."""
         return self.path / "replay"
 
     @property
     def best(self) -> Path:
-        """The weights that did best in the evaluator's hands."""
+        """The weights with the best evaluation."""
         return self.checkpoints / "best.safetensors"
 
     @property
     def compiled(self) -> Path:
-        """What the learner's compiler has made, for its next life."""
+        """The learner's compiled code, reused after a restart."""
         return self.path / "compiled"
 
     @property
     def tensorboard(self) -> Path:
-        """Event files, one for each life of the supervisor."""
+        """Event files, one for each start of the supervisor."""
         return self.path / "tensorboard"
 
     @property
     def videos(self) -> Path:
-        """What `headrace demo` recorded."""
+        """Videos of `headrace demo`."""
         return self.path / "videos"
 
     def log(self, process: str) -> Path:
-        """What a process printed."""
+        """The output of a process."""
         return self.path / "logs" / f"{process}.log"
 
     def metrics(self, process: str) -> Path:
-        """What a process measured, one JSON object per line."""
+        """The metrics records of a process, one JSON object per line."""
         return self.path / "metrics" / f"{process}.jsonl"
 
     def settings(self, process: str) -> Path:
-        """What a process is given, resolved and typed; of `transport`, what all are given."""
+        """The resolved settings of a process; `transport`: those of all processes."""
         return self.path / "settings" / f"{process}.json"
 
     @property
     def transport(self) -> TransportSettings:
-        """Those of all processes; the defaults where none have been written. Raises msgspec.ValidationError."""
+        """The connection settings of all processes; the defaults if there is no file. Raises msgspec.ValidationError."""
         try:
             return msgspec.json.decode(self.settings("transport").read_bytes(), type=TransportSettings)
         except FileNotFoundError:
@@ -223,31 +219,29 @@ class RunDir:
 
     @property
     def key_folder(self) -> Path:
-        """What the processes of a run that is reached over a network know one another by."""
+        """The CURVE keys of a run whose processes connect over a network."""
         return self.path / "keys"
 
     def keys(self, name: str) -> Keys | None:
-        """Those of the process `name`, where the run has keys and listens on TCP. Raises KeysError."""
+        """The keys of the process `name`; None if the run has no keys or does not use TCP. Raises KeysError."""
         return Keys(self.key_folder, name) if self.transport.bind and self.key_folder.exists() else None
 
     def create(self) -> None:
-        """Makes the folders of a run."""
         for folder in ("logs", "metrics", "checkpoints", "endpoints", "replay", "settings"):
             (self.path / folder).mkdir(parents=True, exist_ok=True)
 
     @property
     def sockets(self) -> Path:
-        """A short-named folder for ipc sockets that only this user may enter; the same for every start of the run."""
+        """A folder with a short name for ipc sockets, accessible only to this user; the same at each start of the run."""
         base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         token = hashlib.blake2b(str(self.path).encode(), digest_size=6).hexdigest()
         user = os.getuid() if hasattr(os, "getuid") else 0
         return Path(base) / f"headrace-{user}-{token}"
 
     def bind_address(self, role: str) -> str:
-        """Where the server of `role` binds: TCP where an address is given; else ipc in a private folder, or a loopback port where
-        there is no ipc.
+        """The address of the server of `role`: TCP if the settings have an address, else ipc in a private folder, else loopback.
 
-        After a restart the address is the one of the life before; that over TCP also when the run is resumed.
+        After a restart a server gets the same address; over TCP it also keeps its port when the run is resumed.
         """
         if host := self.transport.bind:
             return f"tcp://{in_url(host)}:{self._port(role, host)}"
@@ -258,11 +252,11 @@ class RunDir:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{folder} must be a folder that only you may enter (mode 0700); remove it and start again")
+            raise PermissionError(f"{folder} must be a folder that only you can enter (mode 0700); remove it and start again")
         return f"ipc://{folder}/{role}"
 
     def _port(self, role: str, host: str) -> str:
-        """The port that the server of `role` had before, or any: one that somebody has taken while the run was down."""
+        """The previous port of the server of `role`; "*", any free port, if it had none or another program uses it now."""
         try:
             port = str(int((self.path / "endpoints" / f"{role}.port").read_text()))
         except (OSError, ValueError):
@@ -270,7 +264,7 @@ class RunDir:
         return port if self.endpoint(role) or is_free(host, int(port)) else "*"
 
     def remove_sockets(self) -> None:
-        """Deletes the socket folder and the endpoint files, so that nothing of a stopped run can be mistaken for a live one."""
+        """Deletes the socket folder and the endpoint files of a run that has stopped."""
         for folder in (self.sockets, self.path / "endpoints"):
             if folder.is_dir():
                 for entry in folder.iterdir():
@@ -280,18 +274,18 @@ class RunDir:
             self.sockets.rmdir()
 
     def write_endpoint(self, role: str, address: str) -> None:
-        """Says where the server of `role` listens, in words for its clients. Called after it is bound to `address`."""
+        """Publishes the address of the server of `role` for its clients. Call it after the server has bound to `address`."""
         transport, folder = self.transport, self.path / "endpoints"
         if host := transport.bind:
             port = address.rpartition(":")[2]
             write_atomically(folder / f"{role}.port", port.encode())
-            if named := transport.advertise or (socket.gethostname() if is_wildcard(host) else ""):
-                address = f"tcp://{in_url(named)}:{port}"
+            if advertised := transport.advertise or (socket.gethostname() if is_wildcard(host) else ""):
+                address = f"tcp://{in_url(advertised)}:{port}"
         text = json.dumps({"role": role, "address": address, "pid": os.getpid()})
         write_atomically(folder / f"{role}.json", text.encode())
 
     def endpoint(self, role: str) -> str | None:
-        """Where the server of `role` listens, or None while it has not said so."""
+        """The address of the server of `role`; None until the server has published it."""
         try:
             address = json.loads((self.path / "endpoints" / f"{role}.json").read_text())["address"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -299,7 +293,7 @@ class RunDir:
         return address if isinstance(address, str) else None
 
     def wait_for_endpoint(self, role: str, stopping: Callable[[], bool]) -> str | None:
-        """Blocks until the server of `role` has bound, or returns None when `stopping()`."""
+        """Blocks until the server of `role` has published its address; returns None when `stopping()`."""
         while not stopping():
             address = self.endpoint(role)
             if address is not None:

@@ -1,7 +1,7 @@
 """Batch slots in memory that two processes of one host share.
 
-The reader (the learner) makes the slab and lends slots; the writer (replay) opens it by the name that it is told. On Linux
-the memory has no name in any file system, so that nothing is left behind however the two end.
+The reader (the learner) makes the slab and leases slots; the writer (replay) opens it by the name in the learner's greeting. On
+Linux the memory is an anonymous file (memfd), so nothing remains when the two processes end, however they end.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ import numpy as np
 
 ALIGNMENT = 64
 MEMORY_NAME = "headrace-slab"
-LINKED_TO = f"/memfd:{MEMORY_NAME} (deleted)"  # what Linux says that a descriptor of such memory leads to
-
+LINKED_TO = f"/memfd:{MEMORY_NAME} (deleted)"  # the link target of such a descriptor under /proc
 
 Array = tuple[str, tuple[int, ...], str]  # name, shape, numpy dtype string
 
 
 class SlabError(OSError):
-    """Shared memory that cannot be had: the message says why."""
+    """Shared memory is not available; the message says why."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Arrays laid one after the other in a slot: each aligned to a cache line."""
+    """Arrays one after the other in a slot, each aligned to a cache line."""
 
     arrays: tuple[Array, ...]
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each array begins; one more entry for the end."""
+        """The start of each array; the last entry is the end."""
         offsets = [0]
         for _, shape, dtype in self.arrays:
             size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -48,12 +47,11 @@ class Layout:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one slot."""
         return self.offsets[-1]
 
     def view(self, buffer: memoryview | np.ndarray | mmap.mmap, slot: int = 0) -> dict[str, np.ndarray]:
         """The arrays of a slot, without copying."""
-        # Not np.ndarray(buffer=…), which forgets that it holds the buffer: memory could be unmapped under its arrays.
+        # Not np.ndarray(buffer=…): it keeps no reference to the buffer, so the memory could be unmapped while arrays exist.
         whole = np.frombuffer(buffer, np.uint8)[slot * self.slot_bytes :]
         return {
             name: whole[offset : offset + math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
@@ -62,10 +60,9 @@ class Layout:
 
 
 class Slab:
-    """`slots` slots of one layout. `name` opens it in another process of this host."""
+    """`slots` slots of one layout. `name` opens it in another process of this host. Made by `create` or `open`."""
 
     def __init__(self, layout: Layout, slots: int, memory: mmap.mmap, name: str, descriptor: int | None) -> None:
-        """Use `create` or `open`."""
         self.name = name
         self._memory = memory
         self._descriptor = descriptor
@@ -78,12 +75,11 @@ class Slab:
         return np.frombuffer(self._memory, np.uint8)[: self._slot_bytes * len(self.slots)]
 
     def raw(self, slot: int) -> memoryview:
-        """The bytes of a slot."""
         return memoryview(self._memory)[slot * self._slot_bytes : (slot + 1) * self._slot_bytes]
 
     @staticmethod
     def create(layout: Layout, slots: int) -> Slab:
-        """Takes the memory. Raises SlabError when it cannot be had."""
+        """Allocates the memory. Raises SlabError."""
         size = max(layout.slot_bytes * slots, 1)
         try:
             if _linux():
@@ -100,16 +96,16 @@ class Slab:
 
     @staticmethod
     def open(layout: Layout, slots: int, name: str) -> Slab:
-        """Maps another process's slab. Raises SlabError when it is not there, of another size, or no slab.
+        """Maps another process's slab. Raises SlabError if it does not exist, has another size or is not a slab.
 
-        The name comes from a peer and will be written to, so only memory that `create` can have made is opened: no other file,
-        no device, no pipe, nothing of another user; and, on Linux, nothing that its maker could shorten under our feet.
+        The name comes from a peer and this process writes to the memory. So it opens only what `create` can have made: no other
+        file, no device, no pipe, nothing of another user and, on Linux, no memory that its owner can shrink.
         """
         size = max(layout.slot_bytes * slots, 1)
         if not _may_be_slab(name):
-            raise SlabError(f"{name!r} is no slab")
+            raise SlabError(f"{name!r} is not the name of a slab")
         try:
-            _check_is_slab(os.stat(name, follow_symlinks=_linux()), name, size)  # before it is opened: that alone may do things
+            _check_is_slab(os.stat(name, follow_symlinks=_linux()), name, size)  # first, because opening a device has effects
             flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
             descriptor = os.open(name, flags if _linux() else flags | getattr(os, "O_NOFOLLOW", 0))
             try:
@@ -123,12 +119,12 @@ class Slab:
         return Slab(layout, slots, memory, name, None)
 
     def close(self) -> None:
-        """Gives the memory back as soon as no array of it is in use."""
+        """Releases the memory as soon as no array refers to it."""
         self.slots = []
         try:
             self._memory.close()
         except BufferError:
-            pass  # a caller still holds an array; the mapping goes with it
+            pass  # an array still refers to it; the memory is unmapped with the last array
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -141,7 +137,7 @@ def _linux() -> bool:
 
 
 def _may_be_slab(name: str) -> bool:
-    """Whether `create` gives out such names."""
+    """Whether `create` can have made this name."""
     if _linux():
         try:
             return re.fullmatch(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}", name) is not None and os.readlink(name) == LINKED_TO
@@ -153,13 +149,13 @@ def _may_be_slab(name: str) -> bool:
 
 def _check_is_slab(found: os.stat_result, name: str, size: int) -> None:
     if not stat.S_ISREG(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
-        raise SlabError(f"{name} is no slab of this user")
+        raise SlabError(f"{name} is not a slab of this user")
     if found.st_size != size:
-        raise SlabError(f"slab {name} is not of {size:,} bytes")
+        raise SlabError(f"slab {name} has {found.st_size:,} bytes, not {size:,}")
 
 
 def _seal(descriptor: int) -> None:
-    """From now on nobody can change the size: who writes to memory that has been cut off is killed."""
+    """Fixes the size for ever: the system kills a process that writes to memory behind the end of a file."""
     if _linux():
         import fcntl
 
@@ -171,4 +167,4 @@ def _check_sealed(descriptor: int, name: str) -> None:
         import fcntl
 
         if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            raise SlabError(f"slab {name} could be cut off while it is written to")
+            raise SlabError(f"slab {name} is not sealed: its owner could shrink it while it is written to")

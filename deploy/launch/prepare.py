@@ -37,8 +37,7 @@ from deploy.supervision.reports import own_cores
 from learner.algorithms.base import ActionKind, join, make_algorithm
 from learner.inference.base import PolicyDescription, read_description
 from learner.weights.errors import CheckpointError
-from replay.table import capacity
-from replay.table.layout import layout
+from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import Categorical, ExperienceSpec, SpecError, read_spec, write_spec
 from transport.names import nearest
 from transport.run_dir import RunDir, write_atomically
@@ -276,7 +275,7 @@ def _check_spec(run: RunDir, config: RunConfig, spec: ExperienceSpec, stopped: b
             f"--algo {' or '.join(able)}"
         )
     try:
-        capacity.slots(spec, config.replay, _lent(config, spec))
+        capacity_chunks(spec, config.replay, _lent(config, spec))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:
@@ -325,8 +324,8 @@ def _lent(config: RunConfig, spec: ExperienceSpec) -> int:
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """What this machine clearly has too little of; each with the setting that would help."""
     lent = _lent(config, spec)
-    ring = capacity.slots(spec, config.replay, lent) * capacity.slot_bytes(spec)
-    wanted = ring + capacity.overhead_bytes(spec, config.replay, lent)
+    ring = capacity_chunks(spec, config.replay, lent) * slot_bytes(spec)
+    wanted = ring + overhead_bytes(spec, config.replay, lent)
     memory = psutil.virtual_memory().available
     folder, disk = _disk(run)
     batch = layout(spec, lent).slot_bytes
@@ -348,7 +347,7 @@ def find_little_disk(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> st
     """A line when the segment log may fill the disk, which costs a restart its experience but not the run; else nothing."""
     if not config.replay.durable or spec.unit == "rollouts":
         return ""
-    rows = capacity.slots(spec, config.replay, _lent(config, spec)) * spec.rows(spec.chunk_length)
+    rows = capacity_chunks(spec, config.replay, _lent(config, spec)) * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
     folder, disk = _disk(run)
     held = sum(path.stat().st_size for path in run.segments.glob("*.segment"))

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Weights = dict[str, np.ndarray]
-DIGEST_KEY = "blake2b"  # in a file's metadata
+CHECKPOINT_FORMAT = "2"  # files of format 1 do not contain the number
+FORMAT_KEY, DIGEST_KEY = "format", "blake2b"  # in a file's metadata
 LINE_LENGTH = 200
 ROOM = 1.2  # times a file's size must be free before it is begun
 
@@ -38,6 +39,7 @@ def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict
     """
     arrays = {name: as_array(value) for name, value in weights.items()}
     _check_finite(arrays, path.name)
+    metadata = {**metadata, FORMAT_KEY: CHECKPOINT_FORMAT}
     payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: _digest(arrays, metadata)})
     if shutil.disk_usage(path.parent).free < ROOM * len(payload):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -70,8 +72,15 @@ def read(path: Path) -> tuple[Weights, dict[str, str]]:
     digest = metadata.pop(DIGEST_KEY, None)
     if digest is None:
         raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of ours (no checksum in it)")
+    found = metadata.get(FORMAT_KEY, "1")
+    if found != CHECKPOINT_FORMAT:
+        raise CheckpointError(
+            f"{path} has format {found!r:.40}, this version of headrace reads format {CHECKPOINT_FORMAT!r}: "
+            "use the version that wrote it"
+        )
     if digest != _digest(weights, metadata):
         raise CheckpointError(f"{path}: damaged, its checksum does not fit")
+    del metadata[FORMAT_KEY]
     _check_finite(weights, str(path))
     return weights, metadata
 

@@ -1,1 +1,1 @@
-"""Experience on disk: every acknowledged chunk, and what a restarted server needs beside it."""
+"""Experience on disk: acknowledged chunks, and the state from which a restarted server continues."""

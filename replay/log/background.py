@@ -1,4 +1,4 @@
-"""What may wait for the disk, out of the way of the thread that owns the table."""
+"""Disk work in a thread of its own, so that the thread that owns the table does not wait."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from transport.lifetime import say
 
 
 class Background:
-    """Runs tasks one after the other, in order, in a thread of its own. A task must not touch the table."""
+    """Runs tasks in order in one thread. A task must not use the table."""
 
     def __init__(self) -> None:
-        """Starts the thread."""
         self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._thread.start()
 
     @property
     def behind(self) -> bool:
-        """Whether tasks are waiting to be begun."""
+        """Whether tasks wait."""
         return not self._tasks.empty()
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Queues a task."""
         self._tasks.put(task)
 
     def close(self) -> None:
@@ -37,4 +35,4 @@ class Background:
             try:
                 task()
             except OSError as error:
-                say(f"replay could not finish its work on the disk ({error}); training goes on")
+                say(f"replay could not write to the disk ({error}); training continues")

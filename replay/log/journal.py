@@ -1,4 +1,4 @@
-"""What outlives the process: every chunk in the segment log, priorities and counters beside it, both restored."""
+"""Keeps the table across restarts: chunks in the segment log, priorities and counters in a state file."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from transport.metrics import Record
 
 STATE_FILE = "state.npz"
 PROGRESS_SECONDS = 3.0
-SEGMENTS_PER_RING = 8  # at least: a small table must not keep a large file for a few chunks,
-SEGMENT_CHUNKS = 16  # nor make a file for every few
+SEGMENTS_PER_RING = 8  # so that few evicted chunks stay on the disk
+SEGMENT_CHUNKS = 16  # per segment at least, so that a small table does not make very many files
 
 
 class RestoreStopped(Exception):
-    """The process was asked to stop while it restored."""
+    """The process was asked to stop during the restore."""
 
 
 class Journal:
-    """Fills a ring from a folder, then writes down what happens to it. Owned by the thread that owns the ring."""
+    """Restores a ring from a folder, then logs its chunks there. Used by the thread that owns the ring."""
 
     def __init__(self, folder: Path, ring: Ring, config: ReplayConfig, interrupted: Callable[[], bool]) -> None:
-        """Restores what the folder holds; `interrupted` is asked all the time. Raises LogRefused, RestoreStopped, OSError."""
+        """Restores; `interrupted` is called often meanwhile. Raises LogRefused, RestoreStopped, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._ring, self._config = ring, config
         self._state_path = folder / STATE_FILE
@@ -48,17 +48,17 @@ class Journal:
         self._next_state = time.monotonic() + config.state_seconds
 
     def next_sequence(self, writer: str, incarnation: int) -> int:
-        """The sequence below which everything of one incarnation of an actor has been written down."""
-        known, sequence = self.log.writers.get(writer, (incarnation, 0))
-        return sequence if known == incarnation else 0
+        """All chunks of an actor's incarnation with a smaller sequence have been logged."""
+        logged, sequence = self.log.writers.get(writer, (incarnation, 0))
+        return sequence if logged == incarnation else 0
 
     def append(self, writer: str, incarnation: int, message: Insert, parts: list[bytes]) -> None:
-        """Writes down the chunk that the ring gets next."""
+        """Logs the chunk that is inserted into the ring next."""
         self.log.append(self._ring.next_key, writer, incarnation, message, parts)
         self.log.evict_below(self._ring.oldest_key)
 
     def turn(self, counters: Callable[[], Record]) -> None:
-        """Does what is due. The disk's part of it is done elsewhere; here it costs a copy of the priorities."""
+        """Starts an fsync or a save when it is due. The background does the disk work; a save copies the priorities here."""
         now = time.monotonic()
         if now < self._next_sync or self._background.behind:
             return
@@ -69,7 +69,7 @@ class Journal:
             self._save(counters())
 
     def figures(self) -> Record:
-        """For the metrics: what is on disk, what is not, and what was lost."""
+        """Metrics: bytes on disk, chunks that are not, and losses."""
         unsynced = self.log.unsynced
         return {
             "log_bytes": self.log.total_bytes,
@@ -90,33 +90,33 @@ class Journal:
         self._background.submit(lambda: write_state(self._state_path, state))
 
     def _read_state(self) -> RingState | None:
-        """The state that was saved, which the ring has resumed; None where there is none that can be used."""
+        """Reads the saved state and resumes the ring from it; None if there is no usable one."""
         try:
             state = read_state(self._state_path, leaves_per_chunk(self._ring.spec))
             if state:
                 self._ring.resume(state)
             return state
         except ValueError as error:  # damaged, or of another selector
-            say(f"{error}: all items begin with the priorities that they came with")
+            say(f"{error}: all items start with their initial priorities")
             return None
 
 
 def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Callable[[], bool]) -> Record:
-    """Fills an empty ring with the newest chunks that it can hold; returns the server's counters. Raises RestoreStopped."""
-    begun = time.monotonic()
+    """Fills an empty ring with the newest chunks that fit; returns the server's counters. Raises RestoreStopped."""
+    started = time.monotonic()
     newest = found.entries[-1].header.key if found.entries else -1
     wanted = [entry for entry in found.entries if entry.header.key > newest - ring.capacity // ring.spec.chunk_length]
     counters = dict(state.counters) if state else {}
     saved_next = state.next_chunk if state else 0
     unsaved = chunks = 0
-    next_word = begun + PROGRESS_SECONDS
+    next_line = started + PROGRESS_SECONDS
     for path, entries in groupby(wanted, lambda entry: entry.path):
         with open(path, "rb") as file:
             for entry in entries:
                 if interrupted():
                     raise RestoreStopped
-                if time.monotonic() >= next_word:
-                    next_word = time.monotonic() + PROGRESS_SECONDS
+                if time.monotonic() >= next_line:
+                    next_line = time.monotonic() + PROGRESS_SECONDS
                     say(f"restoring: {ring.size:,} items so far ({chunks / len(wanted):.0%})")
                 try:
                     chunk = read_chunk(file, entry, ring.spec)
@@ -138,5 +138,5 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
         lost = "".join(
             f", {number:,} {how}" for number, how in ((found.damaged, "damaged"), (found.missing, "missing at the end")) if number
         )
-        say(f"restored {ring.size:,} items in {time.monotonic() - begun:.1f} s ({found.torn:,} torn{lost})")
+        say(f"restored {ring.size:,} items in {time.monotonic() - started:.1f} s ({found.torn:,} torn{lost})")
     return counters

@@ -1,4 +1,4 @@
-"""Which actor an item comes from, and how to remove what one actor sent: by a run's segment log."""
+"""Finds the origin of an item in a run's segment log, and removes the chunks of one actor from it."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from transport.run_dir import replacing
 
 
 class NotThere(ValueError):
-    """What was asked for is not in the log: the text says why in one line."""
+    """The item is not in the log; the text says why in one line."""
 
 
 class Origin(NamedTuple):
-    """Where one item comes from."""
+    """The origin of an item."""
 
     key: int
     actor: str
     incarnation: int
-    sequence: int  # of its chunk, among those of this incarnation of the actor
-    stream: int  # environment within the actor
+    sequence: int  # of its chunk
+    stream: int  # index of the environment within the actor
     offset: int  # within its chunk
-    policy_version: int  # of the weights that acted
+    policy_version: int  # of the weights that chose the action
     segment: str
 
 
 def trace(folder: Path, spec: ExperienceSpec, key: int) -> Origin:
-    """The origin of the item that batches name by `key`. A run that is up may be asked. Raises NotThere, LogRefused, OSError."""
+    """The origin of the item with this key; also while the run is up. Raises NotThere, LogRefused, OSError."""
     chunk_key, offset = divmod(key, spec.chunk_length)
-    holding = next((path for path in reversed(segments(folder)) if path.stem.isdecimal() and int(path.stem) <= chunk_key), None)
-    entries = _entries(holding, spec) if holding else []
+    segment = next((path for path in reversed(segments(folder)) if path.stem.isdecimal() and int(path.stem) <= chunk_key), None)
+    entries = _entries(segment, spec) if segment else []
     entry = next((entry for entry in entries if entry.header.key == chunk_key), None)
     if entry is None or offset >= entry.header.length:
-        raise NotThere(f"item {key} is not in the log: it has been evicted, was never logged, or is yet to come")
+        raise NotThere(f"item {key} is not in the log: it was evicted, was never logged, or does not exist yet")
     version = _policy_version(entry, spec, offset)
     header = entry.header
     return Origin(key, header.writer, header.incarnation, header.sequence, header.stream, offset, version, entry.path.name)
@@ -46,27 +46,29 @@ def _policy_version(entry: Entry, spec: ExperienceSpec, offset: int) -> int:
         with open(entry.path, "rb") as file:
             return int(read_chunk(file, entry, spec).columns["policy_version"][spec.history + offset])
     except CorruptChunk as error:
-        raise NotThere(f"the chunk of that item, {entry.header.key} of {entry.header.writer}, is damaged ({error})") from error
+        raise NotThere(f"chunk {entry.header.key} of {entry.header.writer}, which has the item, is damaged ({error})") from error
 
 
 def purge(folder: Path, spec: ExperienceSpec, actor: str) -> tuple[int, int]:
-    """Takes all chunks of an actor out of the log of a run that is not up; gives (chunks, rows) and leaves all others, with
-    their keys, as they are. Each segment is at all times either the old one or the new one. Raises LogRefused, OSError."""
+    """Removes all chunks of an actor from the log of a stopped run; returns (chunks, rows). Other chunks keep their keys.
+
+    Each segment is replaced atomically. Raises LogRefused, OSError.
+    """
     chunks = rows = 0
     for path in segments(folder):
         entries = _entries(path, spec)
-        gone = [entry.header for entry in entries if entry.header.writer == actor]
-        if not gone:
+        removed = [entry.header for entry in entries if entry.header.writer == actor]
+        if not removed:
             continue
-        with replacing(path) as purged:
-            purged.write(_without(path, entries, actor))
-        chunks += len(gone)
-        rows += sum(header.length for header in gone)
+        with replacing(path) as file:
+            file.write(_without(path, entries, actor))
+        chunks += len(removed)
+        rows += sum(header.length for header in removed)
     return chunks, rows
 
 
 def _without(path: Path, entries: list[Entry], actor: str) -> bytes:
-    """A segment without an actor's chunks; what it says of writers stays, so that nobody else is taken twice."""
+    """A segment without an actor's chunks. The sequences of all actors stay, so that no chunk is inserted twice later."""
     with open(path, "rb") as file:
         start = start_of(file)
         records = [pack_record(start)] if start else []
@@ -78,7 +80,7 @@ def _without(path: Path, entries: list[Entry], actor: str) -> bytes:
 
 
 def actors(folder: Path, spec: ExperienceSpec) -> dict[str, int]:
-    """Chunks in the log by actor. Raises LogRefused, OSError."""
+    """The number of chunks in the log by actor. Raises LogRefused, OSError."""
     found: dict[str, int] = {}
     for path in segments(folder):
         for entry in _entries(path, spec):

@@ -1,6 +1,6 @@
-"""Acknowledged chunks on disk: append-only segments, each deleted once all of its chunks have been evicted.
+"""Writes acknowledged chunks to disk, in append-only segments. A segment is deleted when all its chunks have been evicted.
 
-A record is written whole before its chunk is acknowledged: the death of any process loses nothing. A power cut may lose what
+A chunk's record is written before the chunk is acknowledged, so nothing is lost if any process ends. A power cut may lose what
 was written since the last fsync.
 """
 
@@ -21,21 +21,19 @@ from transport.messages import Insert
 from transport.run_dir import sync_folder
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-RETRY_SECONDS = 5.0  # after the disk was full
+RETRY_SECONDS = 5.0  # after an error of the disk
 
 
 class Amount(NamedTuple):
-    """So much of a log."""
-
     chunks: int
     bytes: int
 
 
 class SegmentLog:
-    """Appends chunks. Never raises for a disk that is full or broken: it says so once, goes on without, and tries again."""
+    """Appends chunks. A full or broken disk raises no error: a line reports it, and after a while it tries again."""
 
     def __init__(self, folder: Path, spec: ExperienceSpec, segment_chunks: int, found: Scan, background: Background) -> None:
-        """Continues behind what was `found`, in a new segment. `segment_chunks`: a segment holds no more chunks than this."""
+        """Continues after the chunks of `found`, in a new segment. `segment_chunks`: the limit of chunks per segment."""
         self._folder, self._spec, self._segment_chunks, self._background = folder, spec, segment_chunks, background
         self.writers = found.writers
         last_keys = {path: -1 for path in segments(folder)}
@@ -47,21 +45,21 @@ class SegmentLog:
         self._last_key = -1
         self._retry_at = 0.0
         self._failing = False
-        self.unlogged = 0  # chunks acknowledged while nothing could be written
-        self._written = self._synced = Amount(0, 0)  # since the start; the latter replaced as one by the background
+        self.unlogged = 0  # chunks acknowledged without being written
+        # Since the start. The background thread replaces _synced in one assignment.
+        self._written = self._synced = Amount(0, 0)
 
     @property
     def unsynced(self) -> Amount:
-        """What has been acknowledged but a power cut would take: written, and not known to be on the disk itself."""
+        """Acknowledged chunks that a power cut would lose: written but not fsynced."""
         return Amount(self._written.chunks - self._synced.chunks, self._written.bytes - self._synced.bytes)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all segments."""
         return self._size + sum(size for _, _, size in self._closed)
 
     def append(self, key: int, writer: str, incarnation: int, message: Insert, parts: Sequence[bytes]) -> None:
-        """Writes a chunk. When this returns the death of this process does not lose it, unless it cannot be written."""
+        """Writes a chunk. Unless the disk fails, the chunk is then safe if this process ends."""
         writers_before = dict(self.writers) if self._file is None else {}
         self.writers[writer] = (incarnation, message.sequence + 1)
         if self._failing and time.monotonic() < self._retry_at:
@@ -79,7 +77,7 @@ class SegmentLog:
             return
         if self._failing:
             self._failing = False
-            say(f"the segment log is written again; {self.unlogged:,} chunks are in memory only")
+            say(f"the segment log can be written again; {self.unlogged:,} chunks are in memory only")
         self._last_key = key
         self._chunks += 1
         self._written = Amount(self._written.chunks + 1, self._written.bytes + len(record))
@@ -87,29 +85,29 @@ class SegmentLog:
             self._finish()
 
     def evict_below(self, key: int) -> None:
-        """Deletes the segments all of whose chunks have smaller keys. To be called after an append."""
+        """Deletes the segments whose chunks all have smaller keys. Call it after an append."""
         while self._closed and self._closed[0][1] < key:
             path, _, _ = self._closed.popleft()
             self._background.submit(path.unlink)
 
     def sync(self) -> None:
-        """Has what was written so far put on the disk itself; does not wait."""
+        """Starts an fsync in the background."""
         file, written = self._file, self._written
         if file is not None:
             self._background.submit(lambda: self._sync(file, written))
 
     def _sync(self, file: BinaryIO, written: Amount) -> None:
-        """In the background: all segments before this one have been synced there."""
+        """Runs in the background, in order: all earlier segments have been synced before."""
         os.fsync(file.fileno())
         self._synced = written
 
     def close(self) -> None:
-        """Ends the segment; it is on disk once the background has ended."""
+        """Ends the segment; it is on disk when the background has ended."""
         self._finish()
 
     def _open(self, key: int, writers: Writers) -> None:
         self._path = self._folder / f"{key:016d}.segment"
-        self._closed = deque(entry for entry in self._closed if entry[0] != self._path)  # one of that name held no chunk
+        self._closed = deque(entry for entry in self._closed if entry[0] != self._path)  # an old file of that name has no chunks
         file = open(self._path, "wb", buffering=0)
         self._file, self._size, self._chunks = file, 0, 0
         try:
@@ -121,7 +119,7 @@ class SegmentLog:
         self._background.submit(lambda: sync_folder(self._folder))
 
     def _write(self, record: bytes) -> None:
-        """All of a record or, where that fails, nothing of it."""
+        """Writes a record completely or, after an error, not at all."""
         file, left = self._file, memoryview(record)
         assert file is not None
         try:
@@ -132,7 +130,7 @@ class SegmentLog:
                 file.seek(self._size)
                 file.truncate()
             except OSError:
-                self._finish()  # its tail is torn; the next attempt makes a new segment
+                self._finish()  # its last record is incomplete; the next attempt makes a new segment
             raise
         self._size += len(record)
 
@@ -142,12 +140,12 @@ class SegmentLog:
         if not self._failing:
             self._failing = True
             say(
-                f"the segment log cannot be written ({error.strerror}): training goes on, but until it can, chunks are "
-                "acknowledged in memory only and would be lost with this process"
+                f"the segment log cannot be written ({error.strerror}): training continues, but until it can be written, chunks "
+                "are in memory only and are lost if this process ends; check the space on the disk"
             )
 
     def _finish(self) -> None:
-        """Ends the segment that is being written, if there is one."""
+        """Ends the current segment, if there is one."""
         file = self._file
         if file is None:
             return

@@ -1,11 +1,11 @@
-"""The segments of replay's log: what a record looks like, and how to read them whatever has happened to the disk.
+"""The file format of replay's segment log, and reading it, damaged files included.
 
 A segment is a file `FIRST_KEY.segment` of records:
 
     magic (8 bytes) | header bytes (u32) | body bytes (u32) | crc32 of these two numbers and the header (u32) | header | body
 
-The header is MessagePack. That of the first record is a SegmentStart, of all others a ChunkHeader, whose body is the chunk's
-parts as they came over the wire, under the checksum that they came with.
+The header is MessagePack: a SegmentStart in the first record, a ChunkHeader in all others. The body of a chunk's record is the
+parts of its Insert message as they came over the wire, with the checksum of that message.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_
 from transport.experience import Chunk, ExperienceSpec
 from transport.messages import Count, Incarnation
 
-FAMILY, FORMAT = b"\x89HRseg", b"2"  # how every record begins; a digit, other in other versions
+FAMILY, FORMAT = b"\x89HRseg", b"2"  # the start of every record; the digit is the format number
 MAGIC = FAMILY + FORMAT + b"\n"
 NUMBERS = struct.Struct("<II")  # header bytes, body bytes
 CHECKSUM = struct.Struct("<I")
 PREFIX_BYTES = len(MAGIC) + NUMBERS.size + CHECKSUM.size
-MAX_HEADER_BYTES = 1 << 22  # a SegmentStart names every actor there was
-
+MAX_HEADER_BYTES = 1 << 22  # a SegmentStart names every actor of the run
 MOST_PARTS = 4096
-MOST_KEYS = 1 << 40  # of chunks; items' keys, up to 65,536 times as many, stay within int64
+MOST_KEYS = 1 << 40  # of chunks; keys of items, up to 65,536 times larger, fit into int64
 
-# A sound checksum says that these bytes were written so, not which process wrote them: so numbers are checked.
+# A correct checksum does not prove that replay wrote the file, so all numbers have limits.
 Size = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 ChunkKey = Annotated[int, Meta(ge=0, lt=MOST_KEYS)]
 Name = Annotated[str, Meta(max_length=64)]
-Writers = dict[Name, tuple[Incarnation, Count]]  # actor -> (incarnation, the sequence that comes next)
+Writers = dict[Name, tuple[Incarnation, Count]]  # actor -> (incarnation, next sequence)
 
 
 class LogRefused(ValueError):
-    """A log that this run must not continue: the text says why in one line."""
+    """A log that this run cannot continue; the text says why, and what to do, in one line."""
 
 
 class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
-    """Opens a segment: what was so before its first chunk, so that older segments may go."""
+    """The first record of a segment: all actors' sequences before it, so that older segments can be deleted."""
 
     spec_digest: Name
     first_key: ChunkKey
@@ -55,7 +54,7 @@ class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start")
 
 
 class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
-    """One chunk: whose it is, and how its body is cut into parts."""
+    """The origin of a chunk, and the sizes of the parts in its body."""
 
     key: ChunkKey
     writer: Name
@@ -71,7 +70,6 @@ _decoder = msgspec.msgpack.Decoder(SegmentStart | ChunkHeader)
 
 
 def pack_record(header: SegmentStart | ChunkHeader, parts: Sequence[bytes] = ()) -> bytes:
-    """One record as bytes."""
     text = msgspec.msgpack.encode(header)
     numbers = NUMBERS.pack(len(text), sum(map(len, parts)))
     return b"".join([MAGIC, numbers, CHECKSUM.pack(zlib.crc32(text, zlib.crc32(numbers))), text, *parts])
@@ -79,25 +77,24 @@ def pack_record(header: SegmentStart | ChunkHeader, parts: Sequence[bytes] = ())
 
 @dataclass(frozen=True)
 class Entry:
-    """A chunk of the log, and where its body lies."""
+    """A chunk in the log."""
 
     path: Path
-    offset: int
+    offset: int  # of its body in the file
     header: ChunkHeader
 
 
 @dataclass
 class Scan:
-    """What a log holds."""
+    """The contents of a log."""
 
-    entries: list[Entry] = field(default_factory=list)  # keys grow
+    entries: list[Entry] = field(default_factory=list)  # in the order of their keys
     writers: Writers = field(default_factory=dict)
-    torn: int = 0  # records that were not finished
-    damaged: int = 0  # places where the disk gives back something else than was written
-    missing: int = 0  # chunks that were there when the state was saved, and lie behind the end now: what a power cut took
+    torn: int = 0  # records that were not written completely
+    damaged: int = 0  # places whose content differs from what was written
+    missing: int = 0  # chunks that the saved state counts but the log does not have: lost in a power cut
 
-    def take(self, path: Path, offset: int, header: ChunkHeader) -> None:
-        """Adds a chunk."""
+    def add(self, path: Path, offset: int, header: ChunkHeader) -> None:
         if self.entries and header.key <= self.entries[-1].header.key:
             self.damaged += 1
             return
@@ -111,7 +108,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def scan(folder: Path, spec: ExperienceSpec) -> Scan:
-    """Reads all headers; cuts torn tails off. Raises LogRefused when the log is of another spec, OSError."""
+    """Reads all headers, and truncates incomplete records at the end of files. Raises LogRefused, OSError."""
     found = Scan()
     for path in segments(folder):
         end = scan_segment(path, spec, found)
@@ -121,7 +118,7 @@ def scan(folder: Path, spec: ExperienceSpec) -> Scan:
 
 
 def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
-    """Adds what a segment holds; returns where its sound part ends. Raises LogRefused, OSError."""
+    """Adds the contents of a segment; returns the offset behind its last complete record. Raises LogRefused, OSError."""
     size = path.stat().st_size
     position = 0
     with open(path, "rb") as file:
@@ -129,7 +126,7 @@ def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
         while position < size:
             record = _read_header(file, position)
             if record is None:
-                following = _next_sound(file, position + 1)
+                following = _next_record(file, position + 1)
                 if following is None:
                     found.torn += 1
                     return position
@@ -141,11 +138,11 @@ def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
                 found.torn += 1
                 return position
             if isinstance(header, ChunkHeader):
-                found.take(path, offset, header)
+                found.add(path, offset, header)
             else:
                 if header.spec_digest != spec.digest:
                     raise LogRefused(
-                        f"{path} holds other experience ({header.spec_digest}) than this run records ({spec.digest}): "
+                        f"{path} has chunks of another experience spec ({header.spec_digest}, this run has {spec.digest}): "
                         "start with --fresh, or as another run"
                     )
                 found.writers.update(header.writers)
@@ -158,13 +155,13 @@ def _check_format(path: Path, file: BinaryIO) -> None:
     found = begins[len(FAMILY) : -1]
     if begins.startswith(FAMILY) and found.isdigit() and found != FORMAT:
         raise LogRefused(
-            f"{path} has format {found.decode()}, this version of headrace reads {FORMAT.decode()}: start with --fresh, "
-            f"or delete {path.parent} to go on with an empty table"
+            f"{path} has format {found.decode()}, this version of headrace reads format {FORMAT.decode()}: start with --fresh, "
+            f"or delete {path.parent} to continue with an empty table"
         )
 
 
 def _read_header(file: BinaryIO, position: int) -> tuple[SegmentStart | ChunkHeader, int, int] | None:
-    """(header, where the body begins, its bytes) of the record there; None where no sound header begins."""
+    """(header, offset of the body, bytes of the body) of the record at `position`; None if there is no valid header."""
     file.seek(position)
     prefix = file.read(PREFIX_BYTES)
     if len(prefix) < PREFIX_BYTES or not prefix.startswith(MAGIC):
@@ -186,13 +183,13 @@ def _read_header(file: BinaryIO, position: int) -> tuple[SegmentStart | ChunkHea
 
 
 def start_of(file: BinaryIO) -> SegmentStart | None:
-    """What was so before the first chunk of a segment; None where its beginning is damaged."""
+    """The first record of a segment; None if it is damaged."""
     record = _read_header(file, 0)
     return record[0] if record and isinstance(record[0], SegmentStart) else None
 
 
-def _next_sound(file: BinaryIO, position: int) -> int | None:
-    """Where the next sound header begins."""
+def _next_record(file: BinaryIO, position: int) -> int | None:
+    """The offset of the next valid header."""
     file.seek(position)
     rest = file.read()
     at = rest.find(MAGIC)
@@ -204,7 +201,7 @@ def _next_sound(file: BinaryIO, position: int) -> int | None:
 
 
 def read_chunk(file: BinaryIO, entry: Entry, spec: ExperienceSpec) -> Chunk:
-    """The chunk of an entry, from its open file. Raises CorruptChunk."""
+    """Reads the chunk of an entry from its open file. Raises CorruptChunk."""
     header = entry.header
     if sum(header.sizes) > chunk_wire_bytes(spec) or not 1 <= header.length <= spec.chunk_length:
         raise CorruptChunk("larger than the spec allows")

@@ -1,4 +1,4 @@
-"""What a table knows of the chunks it holds, on disk: priorities, keys, counters. The rows are in the segment log."""
+"""The state file of a table: priorities, keys, counters. The chunks themselves are in the segment log."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from transport.metrics import Record
 from transport.run_dir import replacing
 
 STATE_FORMAT = 2
-ARCHIVE_ERRORS = (zipfile.BadZipFile, RuntimeError)  # the latter: nested too deep, encrypted, or another way of packing
+ARCHIVE_ERRORS = (zipfile.BadZipFile, RuntimeError)  # the latter: nested too deep, encrypted, or an unknown compression
 
 
 class DamagedState(ValueError):
-    """A state file that cannot be used: the text says why in one line."""
+    """A state file that cannot be used; the text says why in one line."""
 
 
 class UnknownFormat(DamagedState):
-    """Written by another version."""
+    """A state file of another version of headrace."""
 
 
 class Numbers(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a state file holds beside its arrays."""
+    """The contents of a state file besides its arrays."""
 
     next_chunk: Annotated[int, Meta(ge=0, lt=MOST_KEYS)]
     inserted_items: Annotated[int, Meta(ge=0, le=2**62)]
     sampled_items: Annotated[int, Meta(ge=0, le=2**62)]
-    selector: dict[str, Any]  # its own
+    selector: dict[str, Any]  # SelectorState.numbers
     counters: Record
     format: int
 
 
 def write_state(path: Path, state: RingState) -> None:
-    """Writes so that `path` is at all times either the old file or the new one, whole, a power cut included. Raises OSError."""
+    """Replaces the file atomically, also in a power cut. Raises OSError."""
     selector = state.selector
     numbers = {
         "next_chunk": state.next_chunk,
@@ -57,7 +57,7 @@ def write_state(path: Path, state: RingState) -> None:
 
 
 def read_state(path: Path, leaves_per_chunk: int) -> RingState | None:
-    """What write_state() wrote, checked by the archive's own checksums; None where there is no file. Raises DamagedState."""
+    """Reads a state file, which has checksums; None if there is no file. Raises DamagedState."""
     try:
         with open(path, "rb") as file:
             _check_stored(file)
@@ -67,9 +67,9 @@ def read_state(path: Path, leaves_per_chunk: int) -> RingState | None:
                 numbers = msgspec.convert(document, Numbers)
                 chunk_keys, values = arrays["chunk_keys"], arrays["values"]
         if chunk_keys.dtype != np.int64 or values.dtype != np.float64 or values.shape != (leaves_per_chunk * len(chunk_keys),):
-            raise ValueError("arrays of another kind")
+            raise ValueError("arrays of another type or shape")
         if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise ValueError("a priority that is no number")
+            raise ValueError("a priority that is negative or not finite")
         selector = SelectorState(values, numbers.selector)
         return RingState(
             numbers.next_chunk, chunk_keys, numbers.inserted_items, numbers.sampled_items, selector, numbers.counters
@@ -86,12 +86,12 @@ def read_state(path: Path, leaves_per_chunk: int) -> RingState | None:
 def _check_format(path: Path, document: Any) -> None:
     found = document.get("format", 1) if isinstance(document, dict) else None
     if found != STATE_FORMAT:
-        raise UnknownFormat(f"{path.name} has format {found!r:.40}, this version of headrace reads {STATE_FORMAT}")
+        raise UnknownFormat(f"{path.name} has format {found!r:.40}, this version of headrace reads format {STATE_FORMAT}")
 
 
 def _check_stored(file: BinaryIO) -> None:
-    """Raises ValueError for an archive that would become larger than it is."""
+    """Raises ValueError for compressed entries: replay writes none, and decompressing them could fill the memory."""
     with zipfile.ZipFile(file) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            raise ValueError("compressed, which ours never are")
+            raise ValueError("a compressed entry")
     file.seek(0)

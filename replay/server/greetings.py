@@ -1,17 +1,22 @@
-"""What a greeting of an actor or a learner must say to be served."""
+"""Checks of greetings: protocol number and experience spec."""
 
 from __future__ import annotations
 
 from transport.experience import ExperienceSpec
 from transport.messages import PROTOCOL, SamplerHello, WriterHello
 
-GREETING = 0.2  # of an offence: one greeting in a while is none
+GREETING = 0.2  # weight of a greeting as an offence: only many of them in a short time lead to quarantine
 
 
 def mismatch(spec: ExperienceSpec, hello: WriterHello | SamplerHello) -> str:
-    """Why a client cannot be served; empty when it can."""
+    """Why a client cannot be served; "" if it can."""
     if hello.protocol != PROTOCOL:
-        return f"{hello.name} speaks protocol {hello.protocol}, replay speaks {PROTOCOL}: use the same version of headrace"
+        return (
+            f"{hello.name} uses protocol {hello.protocol}, replay uses {PROTOCOL}: install the same version of headrace for both"
+        )
     if hello.spec_digest != spec.digest:
-        return f"{hello.name} was made for another experience spec ({hello.spec_digest}, replay has {spec.digest})"
+        return (
+            f"{hello.name} has another experience spec ({hello.spec_digest}, replay has {spec.digest}): "
+            "start both from the same run folder"
+        )
     return ""

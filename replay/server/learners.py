@@ -1,4 +1,4 @@
-"""The learner's half of the replay server: slots, requests, priorities, of each of its processes."""
+"""The replay server's side of the learner's processes: slots, requests, priorities."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
 
 MOST_LEARNERS = 64
-LEASED_BYTES = 256 << 20  # of all learners' slots together, at least
-UpdatePriorities = Callable[[np.ndarray, np.ndarray], int]  # of keys [N], priorities [N]; returns how many were taken
+LEASED_BYTES = 256 << 20  # minimum of the limit on the slots of all learners together
+UpdatePriorities = Callable[[np.ndarray, np.ndarray], int]  # (keys [N], priorities [N]) -> the number of updated items
 
 
 @dataclass
 class ConnectedLearner:
-    """What the server knows of one incarnation of a learner's process."""
+    """The server's record of one incarnation of a learner process."""
 
     name: str
     incarnation: int
@@ -38,14 +38,15 @@ class ConnectedLearner:
     requests: list[SampleRequest] = field(default_factory=list)
 
     def arrays(self, slot: int) -> dict[str, np.ndarray]:
-        """Where the batch of a slot is to be written."""
+        """The arrays to write the batch of a slot to."""
         return self.slab.slots[slot] if self.slab else self.layout.view(self.scratch)
 
 
 class Learners:
-    """Fills the slots that learners lease, one of each in turn. A new incarnation of a name takes the place of the old.
+    """Fills the slots that learners lease, round robin. A new incarnation of a process replaces the old one.
 
-    A learner that cannot be reached any more is dropped within half a second: no actor waits for batches that it will not draw.
+    A learner that cannot be reached any more is removed within half a second, so that the limiter does not make actors wait for
+    it.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class Learners:
         update_priorities: UpdatePriorities | None,
         leased: int = 0,
     ) -> None:
-        """`update_priorities`: None where items have none. `leased`: items that learners' slots should hold in all."""
+        """`update_priorities`: None for rollouts. `leased`: the items, or chunks, that all slots together should hold."""
         self._most_leased_bytes = max(2 * layout(spec, leased).slot_bytes, LEASED_BYTES)
         self._spec, self._table, self._server, self._metrics = spec, table, server, metrics
         self._update_priorities = update_priorities
-        self.connected: list[ConnectedLearner] = []  # whose turn it is comes first
+        self.connected: list[ConnectedLearner] = []  # in the order of their turns
 
     @property
     def count(self) -> int:
@@ -73,8 +74,8 @@ class Learners:
         return any(learner.requests for learner in self.connected)
 
     def on_hello(self, peer: bytes, hello: SamplerHello, server_incarnation: int) -> None:
-        """A learner greets: a new one, or one that is connected."""
-        self._server.offence(peer, "greetings without end", GREETING)
+        """Handles the greeting of a new or a connected learner."""
+        self._server.offence(peer, "too many greetings", GREETING)
         if reason := mismatch(self._spec, hello):
             self._server.send(peer, Refused(reason))
             return
@@ -88,39 +89,38 @@ class Learners:
             known = _connected(peer, hello, arrays)
             self.connected.append(known)
             self._table.learners_changed(*self._wanted())
-        known.requests.clear()  # once welcome it asks again for whatever it has not got
+        known.requests.clear()  # after the welcome the learner requests its slots again
         self._server.send(peer, SamplerWelcome(server_incarnation, shared=known.slab is not None))
 
     def _refusal(self, hello: SamplerHello, arrays: Layout) -> str:
-        """Why there is no room for one more learner; empty when there is."""
+        """Why one more learner cannot be served; "" if it can."""
         if len(self.connected) >= MOST_LEARNERS:
-            return f"{hello.name} would be one learner too many: there are {MOST_LEARNERS}"
+            return f"{hello.name} would be one learner too many: the limit is {MOST_LEARNERS}"
         leased = sum(learner.layout.slot_bytes * learner.slots for learner in self.connected)
         if leased + arrays.slot_bytes * hello.slots > self._most_leased_bytes:
-            what = f"{hello.slots} slots of {arrays.slot_bytes:,} bytes"
-            return f"{hello.name} asks for {what}; for all there are {self._most_leased_bytes:,} bytes"
+            request = f"{hello.slots} slots of {arrays.slot_bytes:,} bytes"
+            return f"{hello.name} requests {request}; the limit for all learners is {self._most_leased_bytes:,} bytes"
         return ""
 
     def close(self) -> None:
-        """Forgets all learners."""
         self._drop(self.connected)
 
     def expel(self, peer: bytes) -> None:
-        """Takes nothing more from the learner at this connection."""
+        """Removes the learner of a connection that is in quarantine."""
         self._drop(learner for learner in self.connected if learner.peer == peer)
 
     def _of(self, peer: bytes) -> ConnectedLearner | None:
         return next((learner for learner in self.connected if learner.peer == peer), None)
 
     def _wanted(self) -> tuple[int, int]:
-        """A batch of each learner, and what all their slots hold."""
+        """(items in one batch of each learner, items in all their slots)."""
         return (
             sum(learner.batch_size for learner in self.connected),
             sum(learner.batch_size * learner.slots for learner in self.connected),
         )
 
     def _drop(self, gone: Iterable[ConnectedLearner]) -> None:
-        """Forgets these and gives their memory back."""
+        """Removes learners and releases their shared memory."""
         if not (leaving := list(gone)):
             return
         for learner in leaving:
@@ -130,10 +130,10 @@ class Learners:
         self._table.learners_changed(*self._wanted())
 
     def on_request(self, peer: bytes, message: SampleRequest, parts: list[bytes]) -> None:
-        """A learner leases a slot, maybe with priorities of the batch that it held."""
+        """A learner leases a slot, perhaps with priorities of the slot's last batch."""
         learner = self._of(peer)
         if learner is None:
-            self._server.offence(peer, "requests, but no greeting", ODDITY)
+            self._server.offence(peer, "requests without a greeting", ODDITY)
             self._server.send(peer, Greet())
             return
         if message.priorities:
@@ -141,12 +141,12 @@ class Learners:
         if message.slot < learner.slots and len(learner.requests) < learner.slots:
             learner.requests.append(message)
         else:
-            self._reject(peer, "requests for slots that it does not have")
+            self._reject(peer, "requests for slots that do not exist")
 
     def on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
-        """A learner sends new priorities of items that it has drawn."""
+        """A learner sends new priorities without leasing a slot."""
         if self._of(peer) is None:
-            self._server.offence(peer, "priorities, but no greeting", ODDITY)
+            self._server.offence(peer, "priorities without a greeting", ODDITY)
             self._server.send(peer, Greet())
         else:
             self._prioritise(peer, message.count, parts)
@@ -163,9 +163,8 @@ class Learners:
         taken = self._update_priorities(keys, priorities) if self._update_priorities else 0
         self._metrics.count("stale_priorities", count - taken)
 
-    def _first(self) -> ConnectedLearner | None:
-        """Whose turn it is. One that wants nothing goes to the end of the line; one that waits keeps its place, with a slot half
-        filled."""
+    def _next(self) -> ConnectedLearner | None:
+        """The learner whose turn it is. One without requests goes to the end; one whose slot is partly filled keeps its turn."""
         for _ in self.connected:
             if self.connected[0].requests:
                 return self.connected[0]
@@ -173,9 +172,9 @@ class Learners:
         return None
 
     def serve(self) -> None:
-        """Fills the slots that are leased, as far as there is something to fill them with."""
-        while (learner := self._first()) is not None:
-            request = learner.requests[-1]  # the slot leased last is still in the processor's cache
+        """Fills leased slots as long as the table has batches."""
+        while (learner := self._next()) is not None:
+            request = learner.requests[-1]  # the slot leased last, because it is still in the processor's cache
             items = self._table.draw(request, learner.arrays(request.slot))
             if items is None:
                 return
@@ -187,7 +186,7 @@ class Learners:
                 self._drop([learner])
 
     def reassure(self) -> None:
-        """Tells learners that silence is not trouble; drops those that are gone."""
+        """Sends Hold to the learners, and removes those that cannot be reached."""
         self._drop([learner for learner in self.connected if not self._server.send(learner.peer, Hold())])
 
 
@@ -197,6 +196,6 @@ def _connected(peer: bytes, hello: SamplerHello, arrays: Layout) -> ConnectedLea
         try:
             slab = Slab.open(arrays, hello.slots, hello.slab)
         except SlabError:
-            pass  # another host, or another user's: the raw parts reach it all the same
+            pass  # on another host, or of another user: it gets batches as raw parts
     scratch = np.zeros(0 if slab else arrays.slot_bytes, np.uint8)
     return ConnectedLearner(hello.name, hello.incarnation, peer, arrays, slab, hello.slots, hello.batch_size, scratch)

@@ -1,4 +1,4 @@
-"""The replay server: one thread that owns all experience, and one socket for all actors and learners."""
+"""The replay server: one thread owns all experience, and one socket serves all actors and learners."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from replay.config import ReplayConfig
+from replay.config import ReplayProcess
 from replay.log.journal import Journal
 from replay.server.learners import Learners
 from replay.server.writers import Writers
@@ -24,14 +24,14 @@ from transport.sockets.channel import QUEUE_MESSAGES, wait
 from transport.sockets.keys import Keys
 from transport.sockets.server import Server
 
-HOLD_SECONDS = 0.5  # how often peers that wait for the limiter are sent a word
+HOLD_SECONDS = 0.5  # interval of Hold messages to peers that wait for the limiter
 MESSAGES_PER_TURN = 64
-LEAST_QUEUE = 64  # messages of one peer that may wait to be read: more than credit ever allows of large chunks
+LEAST_QUEUE = 64  # minimum of unread messages per peer: above the credit, which allows fewer large chunks
 COUNTERS = ("inserted_steps", "inserted_chunks", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities")
 
 
-class Stored(NamedTuple):
-    """What experience is kept in. `items` is the table, where it keeps items, and None for rollouts, which are not kept."""
+class Tables(NamedTuple):
+    """Where the server keeps experience. `items` is the table as an ItemTable; None for rollouts, which are not kept."""
 
     inbox: Inbox
     table: Table
@@ -39,63 +39,54 @@ class Stored(NamedTuple):
     journal: Journal | None
 
 
-def make_table(
-    spec: ExperienceSpec,
-    config: ReplayConfig,
-    seed: int,
-    metrics: Metrics,
-    leased: int,
-    folder: Path | None,
-    interrupted: Callable[[], bool],
-) -> Stored:
-    """The kind of table that the spec's unit asks for, with what `folder` holds, if one is given: rollouts are not logged.
+def make_tables(
+    spec: ExperienceSpec, settings: ReplayProcess, metrics: Metrics, folder: Path | None, interrupted: Callable[[], bool]
+) -> Tables:
+    """The table for the spec's unit, restored from `folder` if one is given; rollouts are not logged.
 
-    `leased`: items, or chunks, in the learners' slots. Raises ValueError, RestoreStopped, OSError.
+    Raises ValueError, RestoreStopped, OSError.
     """
+    config, leased = settings.replay, settings.leased
     inbox = Inbox(config.receive_bytes // spec.chunk_bytes)
     if spec.unit == "rollouts":
-        return Stored(inbox, RolloutQueue(spec, config, inbox, metrics, leased), None, None)
-    ring = Ring(spec, config, seed, leased)
+        return Tables(inbox, RolloutQueue(spec, config, inbox, metrics, leased), None, None)
+    ring = Ring(spec, config, settings.seed, leased)
     journal = Journal(folder, ring, config, interrupted) if folder else None
     items = ItemTable(ring, config, inbox, metrics, journal, leased)
-    return Stored(inbox, items, items, journal)
+    return Tables(inbox, items, items, journal)
 
 
 class ReplayServer:
-    """Takes chunks from actors, serves batches to learners. Call `turn` for ever."""
+    """Takes chunks from actors and serves batches to learners. Call `turn` in a loop."""
 
     def __init__(
         self,
         spec: ExperienceSpec,
-        config: ReplayConfig,
-        seed: int,
-        incarnation: int,
+        settings: ReplayProcess,
         address: str,
+        incarnation: int,
         metrics: Metrics,
         folder: Path | None = None,
         interrupted: Callable[[], bool] = lambda: False,
-        leased: int = 0,
         keys: Keys | None = None,
     ) -> None:
-        """Restores what `folder` holds, if one is given; then binds.
+        """Restores the experience in `folder`, if one is given, then binds.
 
-        `interrupted` is called all the time while it restores; `leased`: items, or chunks, in the learners' slots. Raises
-        ValueError when the configuration holds no chunk or the folder is another run's, RestoreStopped when `interrupted`,
-        OSError when the address cannot be bound.
+        `interrupted` is called often while it restores, and ends that if true. Raises ValueError if not one chunk fits or the
+        folder belongs to another run, RestoreStopped if interrupted, OSError if the address cannot be bound.
         """
-        stored = make_table(spec, config, seed, metrics, leased, folder, interrupted)
-        self.inbox, self.table, self.items, self.journal = stored
+        self.inbox, self.table, self.items, self.journal = make_tables(spec, settings, metrics, folder, interrupted)
         self._metrics, self._incarnation = metrics, incarnation
         chunk_bytes = chunk_wire_bytes(spec)
         part_bytes = max(chunk_bytes, 1 << 20)
-        receive_queue = min(max(config.receive_bytes // part_bytes, LEAST_QUEUE), QUEUE_MESSAGES)
+        receive_queue = min(max(settings.replay.receive_bytes // part_bytes, LEAST_QUEUE), QUEUE_MESSAGES)
         self.socket = Server(
             address, part_bytes, receive_queue=receive_queue, keys=keys, endpoint="replay", most_bytes=chunk_bytes
         )
         self.address = self.socket.address
         self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics)
         update_priorities = self.items.update_priorities if self.items else None
-        self.learners = Learners(spec, self.table, self.socket, metrics, update_priorities, leased)
+        self.learners = Learners(spec, self.table, self.socket, metrics, update_priorities, settings.leased)
         self._next_hold = 0.0
         counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks")
         restored = self.journal.counters if self.journal else {}
@@ -103,14 +94,14 @@ class ReplayServer:
 
     @property
     def ring(self) -> Ring:
-        """What items lie in; there is none for rollouts."""
+        """The ring of the item table; not for rollouts."""
         assert self.items is not None
         return self.items.ring
 
     def turn(self, timeout_seconds: float) -> None:
-        """Reads what has come, inserts and samples as far as it may, answers; waits at most `timeout_seconds` for work."""
+        """Reads messages, inserts and samples as the limiter allows, and answers. Waits at most `timeout_seconds` for work."""
         with self._metrics.phase(self._idle_phase()):
-            if not self.inbox.pending or self.table.holds:
+            if not self.inbox.pending or self.table.blocked:
                 wait([self.socket], timeout_seconds)
         with self._metrics.phase("busy"):
             for _ in range(MESSAGES_PER_TURN):
@@ -135,14 +126,14 @@ class ReplayServer:
                 self.journal.turn(self._counters)
 
     def close(self) -> None:
-        """Closes the socket and the learners' memory; returns when everything is on disk."""
+        """Closes the socket and releases the learners' memory; returns when everything is on disk."""
         self.learners.close()
         self.socket.close()
         if self.journal:
             self.journal.close(self._counters)
 
     def measure(self) -> None:
-        """Sets the gauges that change all the time."""
+        """Sets gauges before each metrics record."""
         self.table.measure()
         self.writers.measure()
         self._metrics.gauge("malformed", self.socket.malformed)
@@ -156,7 +147,7 @@ class ReplayServer:
         return {name: self._metrics.value(name) for name in COUNTERS}
 
     def _idle_phase(self) -> str:
-        # Waiting has a reason, and the bottleneck is found by it. Chunks may wait because their batch is not complete.
+        # The reason for waiting, from which the bottleneck report is made. Chunks may also wait because a batch is incomplete.
         if self.learners.waiting:
             return "sample_hold"
         if self.inbox.pending:
@@ -164,12 +155,12 @@ class ReplayServer:
         return "idle"
 
     def _take(self, peer: bytes, message: object, parts: list[bytes]) -> None:
-        """Handles a message. Whatever one can make this process stumble over costs its sender."""
+        """Handles a message. If it causes an error, that counts as an offence of its sender."""
         try:
             self._handle(peer, message, parts)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             self._metrics.count("rejected")
-            self.socket.offence(peer, "a message that cannot be dealt with")
+            self.socket.offence(peer, "a message that cannot be processed")
 
     def _handle(self, peer: bytes, message: object, parts: list[bytes]) -> None:
         if isinstance(message, Insert):
@@ -194,7 +185,7 @@ class ReplayServer:
             self.socket.offence(peer, "messages that are not meant for replay")
 
     def _authorised(self, peer: bytes, role: str, name: str) -> bool:
-        """Whether a peer that greets has this role and name. All else is taken only from peers that have greeted."""
+        """Whether a peer that greets may use this role and name. All other messages are accepted only after a greeting."""
         if not (reason := self.socket.authorise(peer, role, name)):
             return True
         self._metrics.count("rejected")

@@ -1,4 +1,4 @@
-"""The actors' half of the replay server: who they are, what has arrived, how much each may have under way."""
+"""The replay server's side of the actors: greetings, arriving chunks, credit, acknowledgements."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from transport.metrics import Metrics
 from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
 
-CREDIT_SECONDS = 0.5  # how often writers are sent their credit, which shows who is gone and tells them that replay is there
-SILENCE_SECONDS = 4.0  # of an actor, which sends something each second
-REPORT_AGAIN_SECONDS = 60.0  # of the same actor: all steps of a simulator may be so long
-MOST_INCARNATIONS = 4 * MOST_ACTORS  # of actors, that are kept
-LEAST_CREDIT_CHUNKS = 32  # in judging what arrives out of order
+CREDIT_SECONDS = 0.5  # interval of Credit messages, which show writers that replay is alive, and replay which writers are gone
+SILENCE_SECONDS = 4.0  # an actor sends something each second; after so long a line reports its silence
+REPORT_AGAIN_SECONDS = 60.0  # before the silence of the same actor is reported again: a simulator's steps may be that long
+MOST_INCARNATIONS = 4 * MOST_ACTORS  # of which a record is kept
+LEAST_CREDIT_CHUNKS = 32  # minimum by which chunks that arrive out of order are judged
 
 
 class Writers:
-    """Puts what actors send into the inbox, in order and once, and acknowledges what the table is done with.
+    """Puts arriving chunks into the inbox, in order and once, and acknowledges the chunks that the table has finished.
 
-    Everything that a sender may make it keep is bounded: what it may have under way by its credit, how many may be connected at
-    once, how many incarnations are kept.
+    Everything that a sender can make the server keep is limited: outstanding chunks by the credit, connected actors, and records
+    of incarnations.
     """
 
     def __init__(
@@ -35,77 +35,74 @@ class Writers:
     ) -> None:
         self._spec, self._table, self._inbox, self._journal = spec, table, inbox, journal
         self._server, self._metrics = server, metrics
-        self.known: dict[tuple[str, int], Writer] = {}  # by name and incarnation; who greeted last is last
+        self.known: dict[tuple[str, int], Writer] = {}  # by name and incarnation, in the order of their last greetings
         self.connected: dict[str, Writer] = {}  # by name: the incarnation that has credit
         self.peers: dict[bytes, Writer] = {}
         self._connections = 0
-        self._forgotten = False  # some incarnation that had sent something
+        self._forgotten = False  # whether the record of an incarnation that had sent chunks was deleted
         self._most_pending = 0
         self._next_credit = time.monotonic() + CREDIT_SECONDS
 
     def on_hello(self, peer: bytes, hello: WriterHello, server_incarnation: int) -> None:
-        """An actor greets: a new one, a new incarnation of one, or one that is known."""
-        self._server.offence(peer, "greetings without end", GREETING)
+        """Handles the greeting of a new actor, a new incarnation, or a known one."""
+        self._server.offence(peer, "too many greetings", GREETING)
         if reason := mismatch(self._spec, hello) or self._refusal(hello):
             self._server.send(peer, Refused(reason))
             return
         writer = self._writer_of(hello)
         if (before := self.peers.get(peer)) is not None and before is not writer:
-            self._leave(before)  # a connection is one writer
+            self._leave(before)  # a connection has one writer
         if (other := self.connected.get(hello.name)) is not None and other is not writer:
             self._leave(other)
-        if before is not writer or writer.out_of_step:  # something may have been lost: it begins again where that was
+        if before is not writer or writer.out_of_step:  # chunks may have been lost: the writer sends again from there on
             self.peers.pop(writer.peer, None)
             self._connections += 1
             writer.peer, writer.connection = peer, self._connections
             self.peers[peer] = writer
         writer.out_of_step = False
-        writer.heard = time.monotonic()
+        writer.last_message = time.monotonic()
         self.connected[hello.name] = writer
         self._divide_credit()
-        self.share_credit_soon()  # the shares of the others are smaller now
+        self.share_credit_soon()  # the other writers' shares are smaller now
         writer.grant(self._table.credit_bytes(writer))
         self._server.send(peer, WriterWelcome(server_incarnation, writer.connection, writer.received, writer.credit_bytes))
-        self._server.send(peer, Ack(writer.inserted, self._table.policy_version))  # the one that it waits for may have been lost
+        self._server.send(peer, Ack(writer.inserted, self._table.policy_version))  # an earlier one may have been lost
 
     def _refusal(self, hello: WriterHello) -> str:
-        """Why an actor that has the right spec is not served; empty when it is."""
+        """Why an actor with the right protocol and spec is not served; "" if it is."""
         key = (hello.name, hello.incarnation)
-        if self._server.quarantine.holds(key):
-            return (
-                f"this process of {hello.name} is in quarantine, because it sent what cannot be used: find out why, and start it "
-                "again"
-            )
+        if key in self._server.quarantine:
+            return f"{hello.name} is in quarantine after too many invalid messages: find the cause, then restart it"
         if len(self.connected) >= MOST_ACTORS and hello.name not in self.connected:
-            return f"{hello.name} would be one actor too many: there are {MOST_ACTORS:,}"
-        if key not in self.known and hello.first_sequence and self._forgotten and not self._written(*key):
-            return f"{hello.name} was away for so long that replay does not know it any more: start it again"
+            return f"{hello.name} would be one actor too many: the limit is {MOST_ACTORS:,}"
+        if key not in self.known and hello.first_sequence and self._forgotten and not self._logged_below(*key):
+            return f"{hello.name} was disconnected for so long that replay has deleted its record: restart it"
         return ""
 
-    def _written(self, name: str, incarnation: int) -> int:
-        """The sequence below which everything of one incarnation of an actor is on disk."""
+    def _logged_below(self, name: str, incarnation: int) -> int:
+        """All chunks of an incarnation with a smaller sequence are in the segment log."""
         return self._journal.next_sequence(name, incarnation) if self._journal else 0
 
     def _writer_of(self, hello: WriterHello) -> Writer:
-        """What is known of this incarnation of an actor; from now on that is something."""
+        """The record of this incarnation of an actor; makes one if there is none."""
         key = (hello.name, hello.incarnation)
         writer = self.known.pop(key, None)
         if writer is None:
-            # Either a new incarnation of the actor, or of this server: then what the writer still holds comes first, but for
-            # what the server before this one has written down.
-            first = max(hello.first_sequence, self._written(*key))
+            # The actor or this server is new. If the server is, the writer's oldest chunk comes first, except for chunks that
+            # the server before this one has logged.
+            first = max(hello.first_sequence, self._logged_below(*key))
             writer = Writer(hello.name, hello.incarnation, hello.streams, b"", 0, received=first, first=first, inserted=first)
         self.known[key] = writer
         self._forget()
         return writer
 
     def _forget(self) -> None:
-        """Of incarnations that are gone, forgets first those that never sent a chunk, then those that left longest ago."""
+        """Deletes records of disconnected incarnations: first of those that never sent a chunk, then the oldest."""
         while len(self.known) > MOST_INCARNATIONS:
             gone = [
                 writer for writer in self.known.values() if not writer.waiting and self.connected.get(writer.name) is not writer
             ]
-            if not gone[:-1]:  # the last may be the one that has just greeted
+            if not gone[:-1]:  # the last may be the incarnation that greets now
                 return
             writer = next((writer for writer in gone[:-1] if writer.received == writer.first), gone[0])
             self._forgotten |= writer.received != writer.first
@@ -115,38 +112,38 @@ class Writers:
         """An actor has nothing to send."""
         writer = self.peers.get(peer)
         if writer is None:
-            self._server.offence(peer, "no greeting", ODDITY)
+            self._server.offence(peer, "messages without a greeting", ODDITY)
             self._server.send(peer, Greet())
         else:
-            writer.heard = time.monotonic()
+            writer.last_message = time.monotonic()
 
     def on_goodbye(self, peer: bytes) -> None:
-        """An actor has no more to send."""
+        """An actor ends."""
         writer = self.peers.get(peer)
         if writer is not None:
             self._leave(writer)
             self.share_credit_soon()
 
     def expel(self, peer: bytes) -> None:
-        """Takes nothing more from the actor at this connection, nor from the same incarnation over another."""
+        """Puts the incarnation of a connection in quarantine, so that it cannot continue over another connection."""
         writer = self.peers.get(peer)
         if writer is not None:
             self._server.quarantine.put((writer.name, writer.incarnation))
             self.on_goodbye(peer)
 
     def _leave(self, writer: Writer) -> None:
-        """It has no credit any more. What has arrived is kept in mind, so that nothing is taken twice should it come back."""
+        """Ends a writer's credit. Its record stays, so that no chunk is inserted twice if it connects again."""
         self.peers.pop(writer.peer, None)
         if self.connected.get(writer.name) is writer:
             del self.connected[writer.name]
 
     def on_insert(self, peer: bytes, message: Insert, parts: list[bytes]) -> None:
-        """A chunk has arrived: it goes into the inbox when it is the next of its writer."""
+        """Puts a chunk into the inbox if it is the next of its writer."""
         writer = self.peers.get(peer)
         if writer is not None:
-            writer.heard = time.monotonic()
+            writer.last_message = time.monotonic()
         if writer is None:
-            self._server.offence(peer, "chunks, but no greeting", ODDITY)
+            self._server.offence(peer, "chunks without a greeting", ODDITY)
             self._server.send(peer, Greet())
         elif writer.out_of_step:
             self._out_of_order(writer, "unheard")
@@ -154,51 +151,51 @@ class Writers:
             self._out_of_order(writer, "duplicates")
             self._server.send(peer, Ack(writer.inserted, self._table.policy_version))
         elif message.sequence > writer.received:
-            # Messages were lost on the way: take nothing more until the writer has greeted and begun again where they are.
+            # Chunks were lost: accept no more before the writer has greeted and sent them again.
             self._out_of_order(writer, "gaps")
             writer.out_of_step = True
             self._server.send(peer, Greet())
         elif writer.overdraws(self._spec.chunk_bytes):
-            # No honest writer does that. It still has the chunk, and sends it again once its silence has lasted too long.
+            # No honest writer does that. The writer keeps the chunk, and after a silence it greets and sends it again.
             writer.out_of_step = True
             self._metrics.count("overdrawn")
-            self._server.offence(peer, "more than its credit allows")
+            self._server.offence(peer, "more chunks than its credit allows")
         elif len(self._inbox.pending) >= self._most_pending:
-            writer.out_of_step = True  # others have brought too much and gone
+            writer.out_of_step = True  # writers that are gone have left too many chunks
             self._metrics.count("overdrawn")
         else:
-            # Parts that are too large are no chunk, but its place in the sequence is taken.
+            # Without parts the chunk is rejected later, and its sequence is acknowledged.
             self._inbox.put(writer, message, parts if sum(map(len, parts)) <= chunk_wire_bytes(self._spec) else [])
 
     def _out_of_order(self, writer: Writer, counter: str) -> None:
-        """What an honest writer may do, too, with all that it has under way, when a connection breaks."""
+        """Counts a small offence: after a broken connection, an honest writer may do this with all its outstanding chunks."""
         self._metrics.count(counter)
         credit = max(self._table.credit_chunks(writer), LEAST_CREDIT_CHUNKS)
-        self._server.offence(writer.peer, f"{counter} again and again", 1 / credit)
+        self._server.offence(writer.peer, f"chunks out of order ({counter})", 1 / credit)
 
     def acknowledge(self) -> None:
-        """Answers the actors whose chunks the table is done with."""
+        """Answers the actors whose chunks the table has finished."""
         while self._inbox.advanced:
             writer = self._inbox.advanced.pop()
             while writer.rejected > writer.charged:
                 writer.charged += 1
                 if self.peers.get(writer.peer) is writer:
-                    self._server.offence(writer.peer, "chunks that cannot be learned from")
+                    self._server.offence(writer.peer, "chunks with invalid values or parts")
             credit = self._table.credit_bytes(writer)
-            # One answer for several chunks, where several have come: each answer wakes its writer.
+            # One answer for several chunks, because each answer wakes the writer's process up.
             half = 2 * (writer.inserted - writer.acknowledged) * self._spec.chunk_bytes >= credit
-            if half or not writer.waiting or self._table.holds:
+            if half or not writer.waiting or self._table.blocked:
                 if credit != writer.credit_bytes:
                     self._send_credit(writer, credit)
                 writer.acknowledged = writer.inserted
                 self._server.send(writer.peer, Ack(writer.inserted, self._table.policy_version))
 
     def share_credit_soon(self) -> None:
-        """Something has changed that credit depends on."""
+        """Divides the credit again in this turn."""
         self._next_credit = 0.0
 
     def share_credit(self) -> None:
-        """When it is time: sends every actor its share, and divides credit among those that can still be reached."""
+        """When it is due: sends every actor its credit, and divides it again without the actors that cannot be reached."""
         if time.monotonic() < self._next_credit:
             return
         self._next_credit = time.monotonic() + CREDIT_SECONDS
@@ -206,37 +203,37 @@ class Writers:
         for writer in list(self.connected.values()):
             if not self._send_credit(writer, self._table.credit_bytes(writer)):
                 self._leave(writer)
-                say(f"{writer.name} cannot be reached any more; it will send again whatever has not been acknowledged")
-                self.share_credit_soon()  # once more, with fewer
+                say(f"{writer.name} cannot be reached; when it connects again, it sends its unacknowledged chunks again")
+                self.share_credit_soon()
         self._divide_credit()
         self._report_silence()
 
     def _report_silence(self) -> None:
-        """A silent actor keeps its credit: its simulator may take so long, or the line to it be broken for now."""
+        """Reports actors that send nothing. They keep their credit: a simulator may be slow, or a network interrupted."""
         now = time.monotonic()
-        silent = [writer for writer in self.connected.values() if now - writer.heard > SILENCE_SECONDS]
+        silent = [writer for writer in self.connected.values() if now - writer.last_message > SILENCE_SECONDS]
         self._metrics.gauge("silent_writers", len(silent))
         for writer in silent:
-            if writer.silence_reported < writer.heard and now - writer.silence_reported > REPORT_AGAIN_SECONDS:
+            if writer.silence_reported < writer.last_message and now - writer.silence_reported > REPORT_AGAIN_SECONDS:
                 writer.silence_reported = now
-                say(f"nothing has come from {writer.name} for {now - writer.heard:.0f} s")
+                say(f"no message from {writer.name} for {now - writer.last_message:.0f} s")
 
     def _divide_credit(self) -> None:
-        """Divides credit among the actors that are connected, and limits how much may wait in all: to twice that, for it may
-        have been divided anew."""
+        """Divides the credit among the connected actors, and limits the waiting chunks to twice the credit: writers may still use
+        an earlier division."""
         present = list(self.connected.values())
         self._table.writers_changed(present)
         credit = sum(self._table.credit_bytes(writer) // self._spec.chunk_bytes + 1 for writer in present)
         self._most_pending = 2 * max(credit, self._inbox.room)
 
     def reassure(self) -> None:
-        """Tells actors whose chunks wait that silence is not trouble."""
+        """Sends Hold to the actors whose chunks wait, so that they do not greet again."""
         for writer in self.connected.values():
             if writer.waiting and not writer.out_of_step:
                 self._server.send(writer.peer, Hold())
 
     def measure(self) -> None:
-        """Sets the gauges that change all the time."""
+        """Sets gauges before each metrics record."""
         self._metrics.gauge("queue", len(self._inbox.pending))
         self._metrics.gauge("queue_limit", sum(map(self._table.credit_chunks, self.connected.values())))
 

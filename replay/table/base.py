@@ -1,4 +1,4 @@
-"""The two seams of replay: the table that batches are drawn from, and the selector that says which items."""
+"""Replay's two protocols: the table from which batches are drawn, and the selector that chooses the items."""
 
 from __future__ import annotations
 
@@ -12,78 +12,78 @@ from transport.messages import SampleRequest
 
 
 class Table(Protocol):
-    """What the server draws batches from. It takes chunks out of the inbox that it was made with."""
+    """Takes chunks from the inbox that it was made with, and fills batches."""
 
     @property
-    def holds(self) -> bool:
-        """Whether chunks in the inbox have to wait."""
+    def blocked(self) -> bool:
+        """Whether chunks in the inbox must wait."""
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the process takes at most when everything is full."""
+        """The most bytes that the process uses when everything is full."""
 
     @property
     def policy_version(self) -> int:
-        """The weights under which actors should go on; -1 when any will do."""
+        """The weights that actors should use from now on; -1: any."""
 
     @property
     def summary(self) -> str:
-        """What it holds, for the first line of the log."""
+        """Its contents and limits, for the first line of the log."""
 
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
-        """Fills a batch, arrays of `layout`, and returns how many steps it has; None when the learner has to wait."""
+        """Fills a batch (the arrays of `layout`) and returns its number of steps; None if the learner must wait."""
 
     def learners_changed(self, batch: int, leased: int) -> None:
-        """Now a batch of each learner makes `batch` items together, and all their slots hold `leased`; 0 without learners."""
+        """One batch of each connected learner is `batch` items in all, and all their slots are `leased`; 0 without learners."""
 
     def writers_changed(self, present: list[Writer]) -> None:
-        """These actors are connected now."""
+        """`present`: the actors that are connected now."""
 
     def credit_chunks(self, writer: Writer) -> int:
-        """Chunks that a writer may have under way."""
+        """The number of chunks that a writer may have outstanding."""
 
     def credit_bytes(self, writer: Writer) -> int:
-        """The same as the writer counts it: while less is under way it may send one more."""
+        """The credit that is sent: a writer may send one more chunk while its outstanding bytes are below it."""
 
     def measure(self) -> None:
-        """Sets the gauges that change all the time."""
+        """Sets gauges before each metrics record."""
 
 
 class SelectorState(NamedTuple):
-    """What a selector knows of its leaves; enough to go on in another process."""
+    """The saved state of a selector."""
 
-    values: np.ndarray  # [leaves] float64, finite and at least 0; 0 where nothing can be drawn
+    values: np.ndarray  # [leaves] float64, finite and at least 0; 0 for leaves that cannot be drawn
     numbers: dict[str, Any]  # JSON
 
 
 class Selector(Protocol):
-    """Says which items are drawn. `replay.selector` names it: a built-in, or `package.module:Name`.
+    """Chooses the items of a batch. `replay.selector` names it: a built-in, or `package.module:Name`.
 
-    It knows leaves, the places of items in the ring, and priorities, not what lies there. Leaves come and go in aligned blocks,
-    one block for each chunk.
+    It works on leaves, which are the places of items in the ring, and on priorities; it does not see the items. Leaves are
+    inserted and evicted in aligned blocks, one block per chunk.
     """
 
-    Config: ClassVar[type[Struct]]  # its options, the table replay.selector_options
+    Config: ClassVar[type[Struct]]  # its options: the table replay.selector_options
 
     def __init__(self, leaves: int, random: np.random.Generator, config: Any) -> None: ...
 
     def insert(self, first: int, drawable: np.ndarray, priorities: np.ndarray) -> None:
-        """A block of leaves is new: `drawable` [L] bool, `priorities` [L] float64 at least 0, NaN where none is known."""
+        """Adds a block of leaves: `drawable` [L] bool, `priorities` [L] float64, at least 0, NaN if unknown."""
 
     def evict(self, first: int, length: int) -> None:
-        """Nothing can be drawn from a block of leaves any more."""
+        """Removes a block of leaves."""
 
     def sample(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Drawable leaves [count] int64, and the probability [count] float64 with which each was drawn. Some leaf is drawable."""
+        """Draws leaves [count] int64, and returns the probability [count] float64 of each. At least one leaf is drawable."""
 
     def update(self, leaves: np.ndarray, priorities: np.ndarray) -> None:
-        """New priorities [N], finite and at least 0, of drawable leaves [N]."""
+        """Sets priorities [N], finite and at least 0, of drawable leaves [N]."""
 
     def state(self) -> SelectorState:
-        """A copy of what it knows."""
+        """A copy of its state."""
 
     def resume(self, numbers: dict[str, Any]) -> None:
-        """Before any block is inserted: goes on with the numbers of a state. Raises ValueError for those of another selector."""
+        """Continues from the numbers of a state; called before any insert. Raises ValueError for those of another selector."""
 
     def restore(self, leaves: np.ndarray, values: np.ndarray) -> None:
-        """After resume() and the inserts: drawable leaves [N] get the values [N] that they had in that state."""
+        """Sets the values [N] of drawable leaves [N] from a state; called after resume() and the inserts."""

@@ -1,4 +1,4 @@
-"""Chunks that have arrived and are not used yet, and the actors that they come from."""
+"""Chunks that have arrived and wait, the actors that sent them, and the checks that each chunk must pass."""
 
 from __future__ import annotations
 
@@ -10,39 +10,71 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from replay.table.checks import RejectedChunk, check_chunk
+import numpy as np
+
 from transport.compression import CorruptChunk, crc32, unpack_chunk
-from transport.experience import Chunk, Columns, ExperienceSpec
+from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec
 from transport.messages import Insert
 
-GRACE_SECONDS = 10.0  # in which a writer may not have received a smaller credit yet
+GRACE_SECONDS = 10.0  # so long a writer may not have received a reduced credit yet
+
+
+class RejectedChunk(ValueError):
+    """A chunk that must not be learned from; the text gives the reason."""
+
+
+def check_chunk(spec: ExperienceSpec, chunk: Chunk, reward_limit: float) -> None:
+    """Raises RejectedChunk for actions that do not exist, and for values that the `check` of a column forbids.
+
+    `reward_limit`: larger rewards are finite, but would outweigh all others.
+    """
+    used = chunk.columns["valid"] != 0
+    if isinstance(spec.action, Categorical):
+        action = chunk.columns["action"][used]
+        if action.size and (action.min() < 0 or action.max() >= spec.action.n):
+            raise RejectedChunk(f"an action outside 0 to {spec.action.n - 1}")
+    for column in spec.columns:
+        if column.check != "any":
+            _check(column, chunk.columns[column.name], used, reward_limit)
+
+
+def _check(column: Column, values: np.ndarray, used: np.ndarray, reward_limit: float) -> None:
+    """`used` [rows]: the rows with an action."""
+    if column.check == "natural":
+        if values.size and values.min() < 0:
+            raise RejectedChunk(f"a negative {column.name}")
+        return
+    if column.dtype.startswith("<f") and not np.isfinite(values).all():
+        raise RejectedChunk(f"{column.name} is not finite")
+    if column.check == "reward" and (np.abs(values if column.once else values[used]) > reward_limit).any():
+        raise RejectedChunk(f"a {column.name} beyond replay.reward_limit {reward_limit:g}")
 
 
 @dataclass(eq=False)
 class Writer:
-    """What the server knows of one incarnation of an actor."""
+    """The server's record of one incarnation of an actor."""
 
     name: str
     incarnation: int
     streams: int
     peer: bytes
     connection: int
-    received: int  # every sequence below has arrived
-    first: int = 0  # the sequence that it began with, as far as this server knows
-    inserted: int = 0  # every sequence below is done with: in the table, drawn, or dropped
-    acknowledged: int = 0  # every sequence below has been acknowledged
+    received: int  # all sequences below have arrived
+    first: int = 0  # the first sequence that this server can get
+    inserted: int = 0  # all sequences below are finished: in the table, drawn, or dropped
+    acknowledged: int = 0  # all sequences below have been acknowledged
     waiting: int = 0  # chunks in the inbox
-    rejected: int = 0  # chunks that could not be learned from,
-    charged: int = 0  # and how many of these have been counted as offences
-    credit_bytes: int = 0  # as sent last
-    granted_bytes: int = 0  # credit that it may still act upon: a smaller one takes a while to reach it
-    reduced_at: float = math.inf  # when its credit became smaller than what is granted
-    heard: float = 0.0  # when anything last came from it
-    silence_reported: float = -math.inf  # when
-    out_of_step: bool = False  # something of it was lost or dropped: nothing more is taken until it has greeted
+    rejected: int = 0  # chunks that were rejected
+    charged: int = 0  # rejected chunks that have been counted as offences
+    credit_bytes: int = 0  # the credit sent last
+    granted_bytes: int = 0  # the credit that the writer may still use: a reduced one takes a while to arrive
+    reduced_at: float = math.inf  # when the credit became smaller than granted_bytes
+    last_message: float = 0.0  # time
+    silence_reported: float = -math.inf  # time
+    out_of_step: bool = False  # a chunk was lost or dropped: no chunk is accepted before the next greeting
 
     def grant(self, credit_bytes: int) -> None:
-        """The writer is sent this credit now."""
+        """Notes that this credit is sent to the writer now."""
         now = time.monotonic()
         self.credit_bytes = credit_bytes
         if credit_bytes >= self.granted_bytes or now > self.reduced_at + GRACE_SECONDS:
@@ -51,7 +83,7 @@ class Writer:
             self.reduced_at = now
 
     def overdraws(self, chunk_bytes: int) -> bool:
-        """Whether one more chunk is more than it may have under way. With nothing under way one always is allowed."""
+        """Whether one more chunk exceeds the credit. If no chunk waits, one is always allowed."""
         return self.waiting > 0 and self.waiting * chunk_bytes >= self.granted_bytes
 
 
@@ -63,7 +95,7 @@ class Pending(NamedTuple):
     parts: list[bytes]
 
     def read(self, spec: ExperienceSpec, room: Columns, reward_limit: float) -> Chunk:
-        """The chunk, its large columns in `room`. Raises RejectedChunk for one that cannot be learned from."""
+        """Unpacks the chunk, its large columns into `room`. Raises RejectedChunk."""
         message = self.message
         try:
             if message.length > spec.chunk_length:
@@ -80,7 +112,7 @@ class Pending(NamedTuple):
 
 
 class Inbox:
-    """The chunks of all actors, oldest first, and the actors whose chunks have been used since they were last acknowledged."""
+    """The waiting chunks of all actors, oldest first, and the writers with chunks finished since the last acknowledgement."""
 
     def __init__(self, room: int = 0) -> None:
         """`room`: chunks that may wait in any case."""
@@ -92,26 +124,26 @@ class Inbox:
         """`parts` as they came over the wire."""
         writer.received = message.sequence + 1
         writer.waiting += 1
-        self.pending.append(Pending(writer, message, regrouped(message, parts)))
+        self.pending.append(Pending(writer, message, join_pieces(message, parts)))
 
     def use(self, chunk: Pending) -> None:
-        """The oldest chunk of its writer, taken from `pending`, is done with."""
+        """Marks a chunk, taken from `pending` and the oldest of its writer, as finished."""
         chunk.writer.inserted = chunk.message.sequence + 1
         chunk.writer.waiting -= 1
         self.advanced.add(chunk.writer)
 
     def use_out_of_order(self, chunks: Iterable[Pending]) -> None:
-        """Chunks taken from anywhere in `pending` are done with; a writer gets on as far as no older chunk of it waits."""
+        """Marks chunks, taken from anywhere in `pending`, as finished. A writer advances up to its oldest waiting chunk."""
         for chunk in chunks:
             chunk.writer.waiting -= 1
             self.advanced.add(chunk.writer)
         for writer in self.advanced:
-            left = (chunk.message.sequence for chunk in self.pending if chunk.writer is writer)
-            writer.inserted = next(left, writer.received)
+            waiting = (chunk.message.sequence for chunk in self.pending if chunk.writer is writer)
+            writer.inserted = next(waiting, writer.received)
 
 
-def regrouped(message: Insert, parts: list[bytes]) -> list[bytes]:
-    """The parts of a chunk that was cut to the frame limit; none where they are not what the message says."""
+def join_pieces(message: Insert, parts: list[bytes]) -> list[bytes]:
+    """The parts of a chunk, joined if they were cut to the frame limit; empty if they do not match the message's sizes."""
     if not message.sizes:
         return parts
     payload = b"".join(parts)

@@ -1,4 +1,4 @@
-"""Items that are drawn again and again, as often as the limiter allows: transitions, or sequences."""
+"""The table for items that are drawn repeatedly: transitions or sequences."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from replay.config import ReplayConfig
-from replay.table.capacity import overhead_bytes
-from replay.table.checks import RejectedChunk
-from replay.table.inbox import Inbox, Writer
-from replay.table.layout import leaves_per_chunk
+from replay.table.inbox import Inbox, RejectedChunk, Writer
+from replay.table.layout import leaves_per_chunk, overhead_bytes
 from replay.table.ring import Ring
 from transport.messages import SampleRequest
 from transport.metrics import Metrics
@@ -18,12 +16,12 @@ from transport.metrics import Metrics
 if TYPE_CHECKING:
     from replay.log.journal import Journal
 
-CHUNKS_PER_TURN = 8  # then batches again: inserting takes its time, receiving does not
+CHUNKS_PER_TURN = 8  # inserting a chunk takes long, so batches are served in between
 CHUNKS_OF_CREDIT = 8
 
 
 class ItemTable:
-    """Fills a ring from the inbox. Acknowledged means in the ring and, where there is a journal, written down."""
+    """Fills a ring from the inbox. A chunk is acknowledged when it is in the ring and, if there is a journal, in the log."""
 
     def __init__(
         self, ring: Ring, config: ReplayConfig, inbox: Inbox, metrics: Metrics, journal: Journal | None, leased: int
@@ -36,8 +34,7 @@ class ItemTable:
         self._writers = 1
 
     @property
-    def holds(self) -> bool:
-        """As the limiter says."""
+    def blocked(self) -> bool:
         return not self.ring.can_insert()
 
     @property
@@ -46,17 +43,16 @@ class ItemTable:
 
     @property
     def policy_version(self) -> int:
-        """Any will do: old transitions are learned from as well."""
-        return -1
+        return -1  # off-policy algorithms learn from transitions of any version
 
     @property
     def summary(self) -> str:
-        return f"holds {self.ring.capacity:,} items at most, in {self.ring.capacity_bytes / 1e6:,.1f} MB"
+        return f"keeps at most {self.ring.capacity:,} items, in {self.ring.capacity_bytes / 1e6:,.1f} MB"
 
     def insert(self) -> None:
-        """Takes a few chunks out of the inbox, as the limiter allows."""
+        """Inserts up to CHUNKS_PER_TURN chunks from the inbox, as the limiter allows."""
         for _ in range(CHUNKS_PER_TURN):
-            if not self._inbox.pending or self.holds:
+            if not self._inbox.pending or self.blocked:
                 return
             self._insert()
 
@@ -65,28 +61,27 @@ class ItemTable:
         writer = pending.writer
         try:
             chunk = pending.read(self._spec, self.ring.vacant(), self._config.reward_limit)
-        except RejectedChunk:  # its sequence is acknowledged all the same, so that its sender goes on
+        except RejectedChunk:  # it is acknowledged nevertheless, so that the writer continues
             self._metrics.count("rejected")
             writer.rejected += 1
         else:
-            if self._journal:  # first of all: acknowledged means written
+            if self._journal:  # before the insert, because an inserted chunk is acknowledged
                 self._journal.append(writer.name, writer.incarnation, pending.message, pending.parts)
             self._metrics.count("inserted_steps", self.ring.insert(chunk))
             self._metrics.count("inserted_chunks")
         self._inbox.use(pending)
 
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
-        """As the limiter allows."""
         return self.ring.sample(arrays) if self.ring.can_sample() else None
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """New priorities [N] for keys [N]; returns how many were taken: not of keys that are gone, nor what cannot be one."""
+        """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
         if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
             self._metrics.count("unfit_priorities", unfit)
         return self.ring.update_priorities(keys, priorities)
 
     def learners_changed(self, batch: int, leased: int) -> None:
-        """The limiter leaves room for what learners may have asked for; without a learner inserts never wait."""
+        """Sets the limiter's slack for batches; without a learner inserts never wait."""
         limiter, before = self.ring.limiter, self._leased
         self._leased = leased
         limiter.batches = leased * self._spec.chunk_length // leaves_per_chunk(self._spec)
@@ -96,20 +91,19 @@ class ItemTable:
             limiter.disconnect_learner()
 
     def writers_changed(self, present: list[Writer]) -> None:
-        """Room in the limiter for everything under way, so that the two sides never wait for each other."""
+        """Sets the limiter's slack for outstanding chunks, and the number of writers that share the receive budget."""
         self._writers = max(len(present), 1)
         self.ring.limiter.under_way = sum(map(self.credit_chunks, present)) * self._spec.chunk_length
 
     def credit_chunks(self, writer: Writer) -> int:
-        """Enough that no writer waits for an answer."""
+        """Enough chunks that a writer need not wait for acknowledgements."""
         return max(CHUNKS_OF_CREDIT, 2 * writer.streams)
 
     def credit_bytes(self, writer: Writer) -> int:
-        """No more than an equal share of the receive budget."""
+        """Not more than an equal share of the receive budget."""
         return min(self.credit_chunks(writer) * self._spec.chunk_bytes, self._config.receive_bytes // self._writers)
 
     def measure(self) -> None:
-        """What the ring holds, and how the limiter's band is kept."""
         ring, metrics = self.ring, self._metrics
         metrics.gauge("items", ring.size)
         metrics.gauge("capacity", ring.capacity)

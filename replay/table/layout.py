@@ -1,43 +1,46 @@
-"""The arrays of a batch: which there are, of which shapes, for each unit of experience. All follow from the spec's columns."""
+"""The arrays of a batch, and the memory that replay needs. All follow from the columns of the experience spec."""
 
 from __future__ import annotations
 
-from transport.experience import Column, ExperienceSpec
+from replay.config import ReplayConfig
+from transport.experience import Column, ExperienceSpec, column_bytes
 from transport.slab import Array, Layout
 
-PRIORITY = "initial_priority"  # an algorithm's column that says how much there may be to learn from a new item; below 0: unknown
+PRIORITY = "initial_priority"  # the column in which an algorithm sends priorities of new items; below 0: unknown
+PROCESS_BYTES = 120_000_000  # interpreter, libraries, socket buffers, copies of priorities that are being saved
+TREE_BYTES_PER_ITEM = 40  # a sum tree has fewer than four float64 nodes per leaf; the rest is for index arrays
 
 
 def layout(spec: ExperienceSpec, size: int) -> Layout:
-    """The arrays of a batch of `size` transitions, or whole chunks where these are the spec's unit, as they lie in a slab slot.
+    """The arrays of a batch of `size` transitions, or of whole chunks if these are the spec's unit, as they lie in a slab slot.
 
-    Those of the observation's fields are called "observation/NAME", of other columns NAME. `key` [B] names the items, or counts
-    chunks; `probability` [B] is that with which each was drawn.
+    The arrays of observation fields are called "observation/NAME", those of other columns NAME. `key` [B] identifies the items
+    (rollouts: counts the chunks); `probability` [B] is the probability with which each was drawn.
     """
     return Layout(_transitions(spec, size) if spec.unit == "transitions" else _chunks(spec, size))
 
 
 def leaves_per_chunk(spec: ExperienceSpec) -> int:
-    """Items of a chunk that can be drawn by themselves."""
+    """The number of items of a chunk that can be drawn separately."""
     return spec.chunk_length if spec.unit == "transitions" else 1
 
 
 def array_name(spec: ExperienceSpec, column: Column) -> str:
-    """What a column is called in a batch."""
+    """The name of a column's array in a batch."""
     return f"observation/{column.name}" if column in spec.fields else column.name
 
 
 def window_rows(spec: ExperienceSpec) -> int:
-    """W: rows around a transition, its own stack and the n rows after it."""
+    """W: the rows around a transition, those of its frame stack and the n_step rows after it."""
     return spec.stack + spec.n_step
 
 
 def _transitions(spec: ExperienceSpec, size: int) -> tuple[Array, ...]:
-    """Windows [B, W, *shape], steps [B, n, *shape] and rows [B, *shape] of columns as they rest.
+    """Stored values: windows [B, W, *shape], steps [B, n_step, *shape] and rows [B, *shape].
 
-    observation_index and next_index [B, stack] say which rows of a window make up the stack of observation_t and of
-    observation_{t+m}, oldest first. m = steps [B]: n_step, or fewer to the boundary; entries of `reward` from m on mean nothing.
-    terminated [B]: the episode terminated within the m steps.
+    observation_index and next_index [B, stack] are the rows of a window that make up the frame stack of observation_t and of
+    observation_{t+m}, oldest first. m = steps [B] is n_step, or fewer up to an episode boundary; entries of `reward` from m on
+    are undefined. terminated [B]: the episode terminated within the m steps.
     """
     axes = {"window": (size, window_rows(spec)), "steps": (size, spec.n_step), "row": (size,)}
     return (
@@ -56,11 +59,10 @@ def _transitions(spec: ExperienceSpec, size: int) -> tuple[Array, ...]:
 
 
 def _chunks(spec: ExperienceSpec, size: int) -> tuple[Array, ...]:
-    """Every resting column as it rests: [B, spec.rows(L), *shape], or [B, *shape] where a chunk has it once.
+    """Stored values of every column that replay keeps: [B, spec.rows(L), *shape], or [B, *shape] for `once` columns.
 
-    The first spec.history rows come before the first item; `length` [B] items follow, of which those with `valid` 0 hold an
-    episode's last observation; then the n_step rows after them, to bootstrap from. Whatever lies behind, in a chunk shorter than
-    L, is zero.
+    The first spec.history rows come before the first item. Then follow `length` [B] items, of which those with `valid` 0 hold an
+    episode's last observation, then n_step rows for bootstrapping. In a chunk shorter than L the remaining rows are zero.
     """
     rows = spec.rows(spec.chunk_length)
     return (
@@ -69,3 +71,44 @@ def _chunks(spec: ExperienceSpec, size: int) -> tuple[Array, ...]:
         ("probability", (size,), "<f8"),
         ("key", (size,), "<i8"),
     )
+
+
+def slot_bytes(spec: ExperienceSpec) -> int:
+    """Bytes that a chunk needs in the ring, including the sum tree's part for its items."""
+    return (
+        column_bytes(spec.resting, spec.rows(spec.chunk_length))
+        + spec.chunk_length
+        + TREE_BYTES_PER_ITEM * leaves_per_chunk(spec)
+    )
+
+
+def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, leased: int) -> int:
+    """Bytes that replay needs besides its ring: the process, waiting chunks, and learners' slots of `leased` items or chunks."""
+    if spec.unit == "rollouts":  # the chunks that wait for a batch may need more than the receive budget
+        return PROCESS_BYTES + max(config.receive_bytes, leased * spec.chunk_bytes) + layout(spec, leased).slot_bytes
+    return PROCESS_BYTES + config.receive_bytes + layout(spec, leased).slot_bytes
+
+
+def capacity_chunks(spec: ExperienceSpec, config: ReplayConfig, leased: int = 0) -> int:
+    """The number of chunks that fit, besides the vacant slot; 0 for rollouts. Raises ValueError, in one line, if too few fit."""
+    length, size = spec.chunk_length, slot_bytes(spec)
+    overhead = overhead_bytes(spec, config, leased)
+    if spec.unit == "rollouts":
+        if overhead > config.budget_bytes:
+            raise ValueError(
+                f"replay.budget_bytes {config.budget_bytes:,} is too small for {overhead:,} bytes of waiting chunks, "
+                "rollouts and the process: raise it, or lower replay.receive_bytes"
+            )
+        return 0
+    chunks = min(max(config.capacity // length, 1), (config.budget_bytes - overhead) // size - 1)
+    if chunks < 1:
+        raise ValueError(
+            f"replay.budget_bytes {config.budget_bytes:,} is too small for two chunks of {size:,} bytes besides "
+            f"{overhead:,} for waiting chunks, batches and the process: raise it, or lower replay.receive_bytes"
+        )
+    if chunks * length < config.min_size:
+        raise ValueError(
+            f"replay can keep {chunks * length:,} items of {spec.row_bytes:,} bytes but replay.min_size is "
+            f"{config.min_size:,}: raise replay.capacity or replay.budget_bytes, or lower replay.min_size"
+        )
+    return chunks

@@ -1,4 +1,4 @@
-"""Keeps samples per insert within a band, by making one side or the other wait."""
+"""Keeps the ratio of samples to inserts within a band: blocks inserts or samples."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import sys
 
 
 class Limiter:
-    """Both sides are free until `min_size` items are there (but nothing is sampled before).
+    """Below `min_size` items inserts are free and samples wait. From then on, with I inserted and S sampled items since the
+    learner connected:
 
-    From then on, counted since the last rebase, with I inserted items and S sampled items:
-
-        inserts wait while  S < low  * (I - under_way) - batches   and a learner is connected (a dead one never stops actors)
+        inserts wait while  S < low  * (I - under_way) - batches   and a learner is connected
         samples wait while  S > high * (I + under_way) + batches   (never, if high is infinite)
 
-    `under_way` (items that actors may have sent) and `batches` (samples that the learner may have asked for) are the slack
-    without which the two sides could wait for each other.
+    `under_way` (items that actors may have sent) and `batches` (items that the learner may have requested) are slack. Without it
+    both sides could wait for each other.
     """
 
     def __init__(self, min_size: int, low: float, high: float) -> None:
         """`low`, `high`: samples per insert."""
         self._min_size = min_size
         self._low = low
-        # JSON has no infinity: in a settings file the largest number stands for it, and that times no insert would be 0.
+        # JSON has no infinity, so a settings file has the largest float instead; multiplied with 0 inserts that would be 0.
         self._high = high if high < sys.float_info.max else math.inf
         self.under_way = 0
         self.batches = 0
@@ -31,12 +30,12 @@ class Limiter:
         self.learner_connected = False
 
     def connect_learner(self) -> None:
-        """A learner is there (again): counting begins anew, so that its absence blocks neither side."""
+        """A learner connects: counting starts again, so that the time without a learner blocks neither side."""
         self.learner_connected = True
         self._rebase()
 
     def disconnect_learner(self) -> None:
-        """No learner: inserts never wait."""
+        """Without a learner inserts never wait."""
         self.learner_connected = False
 
     def _rebase(self) -> None:
@@ -56,10 +55,9 @@ class Limiter:
         return self._high == math.inf or self._sampled <= self._high * (self._inserted + self.under_way) + self.batches
 
     def inserted(self, count: int, size: int) -> None:
-        """`count` items were inserted; the table then had `size`."""
+        """Counts inserted items; `size` is the size of the table afterwards."""
         if size >= self._min_size:
             self._inserted += count
 
     def sampled(self, count: int) -> None:
-        """`count` items were sampled."""
         self._sampled += count

@@ -1,4 +1,4 @@
-"""Storage, selector and limiter as one: experience that can be sampled. No socket in here, and one owner: nothing is locked."""
+"""Storage, selector and limiter together: experience that can be sampled. Only one thread uses it, so there are no locks."""
 
 from __future__ import annotations
 
@@ -8,53 +8,51 @@ import numpy as np
 
 from replay.config import ReplayConfig
 from replay.table.base import SelectorState
-from replay.table.capacity import slot_bytes
-from replay.table.capacity import slots as slots_that_fit
-from replay.table.layout import PRIORITY, leaves_per_chunk
+from replay.table.layout import PRIORITY, capacity_chunks, leaves_per_chunk, slot_bytes
 from replay.table.limiter import Limiter
 from replay.table.selectors import make_selector
 from replay.table.storage import Storage
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.metrics import Record
 
-# What a selector raises for a state that is not its own.
+# The errors of a selector for the state of another selector.
 REFUSED_STATES = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class RingState:
-    """All that is known of the chunks in N slots but their rows; what the limiter has counted is left out."""
+    """The state of a ring with N slots, without the chunks and the limiter's counts."""
 
     next_chunk: int
-    chunk_keys: np.ndarray  # [N] int64, -1 where a slot is empty
+    chunk_keys: np.ndarray  # [N] int64, -1 for an empty slot
     inserted_items: int
     sampled_items: int
     selector: SelectorState  # values [N * leaves per chunk]
-    counters: Record = field(default_factory=dict)  # the server's
+    counters: Record = field(default_factory=dict)  # of the server
 
 
 class Ring:
-    """The newest chunks, each in a slot, and how often their items are drawn.
+    """The newest chunks, each in a slot.
 
-    An item is a transition, or a whole chunk where sequences are drawn; its leaf is its place in the ring. The key of a
-    transition is chunk_key * chunk_length + offset, that of a sequence its chunk's; no key is used twice. `size` and the counters
-    count transitions in either case, and so does the limiter.
+    An item is a transition, or a whole chunk for sequences; its leaf is its place in the ring. The key of a transition is
+    chunk_key * chunk_length + offset, the key of a sequence is its chunk's key; no key is used twice. `size`, the counters and
+    the limiter count transitions in both cases.
 
-    Eviction is first in, first out, by chunk, and one chunk ahead: the slot of the next chunk is vacant, so that it can be
-    decompressed where it will rest, and costs nothing if it turns out not to be one.
+    Eviction is first in, first out, by chunk, and one chunk ahead: the slot of the next chunk is always vacant. So the next chunk
+    is decompressed into its slot, and if it is rejected no other chunk has been evicted for it.
     """
 
     def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int, leased: int = 0) -> None:
-        """Takes address space for the capacity at once; memory fills as chunks arrive. Raises ValueError if nothing fits.
+        """Reserves address space for the whole capacity; memory is used as chunks arrive. Raises ValueError if too little fits.
 
-        `leased`: items in the learners' slots, which are replay's memory as well.
+        `leased`: the items in the learners' slots, which also count as replay's memory.
         """
         self.spec = spec
         self._whole = spec.unit != "transitions"  # items are chunks
         self._leaves = leaves_per_chunk(spec)
-        self._held = slots_that_fit(spec, config, leased)  # chunks
-        slots = self._held + 1
-        self.capacity = self._held * spec.chunk_length
+        self._capacity_chunks = capacity_chunks(spec, config, leased)
+        slots = self._capacity_chunks + 1
+        self.capacity = self._capacity_chunks * spec.chunk_length
         self.slot_bytes = slot_bytes(spec)
         self._storage = Storage(spec, slots)
         self._selector = make_selector(config, slots * self._leaves, np.random.default_rng(seed))
@@ -68,24 +66,24 @@ class Ring:
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of all chunks that fit and of the vacant slot, with what it takes to draw them."""
+        """Bytes of all slots, with their part of the selector's memory."""
         return self._storage.slots * self.slot_bytes
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the chunks held, with what it takes to draw them."""
-        return min(self._next_chunk, self._held) * self.slot_bytes
+        """Bytes of the slots in use, with their part of the selector's memory."""
+        return min(self._next_chunk, self._capacity_chunks) * self.slot_bytes
 
     def can_insert(self) -> bool:
-        """Whether the limiter lets a chunk in."""
+        """Whether the limiter allows an insert."""
         return self.limiter.can_insert(self.size)
 
     def vacant(self) -> Columns:
-        """Where the columns of the next chunk will rest: what is written there before `insert` need not be copied."""
+        """Arrays of the next chunk's slot, to decompress columns into; `insert` does not copy these columns again."""
         return self._storage.room(self._next_chunk % self._storage.slots)
 
     def insert(self, chunk: Chunk) -> int:
-        """Stores a chunk that passes `check_chunk`, evicting the oldest when full; returns how many transitions it brought."""
+        """Stores a chunk that passes `check_chunk`, and evicts the oldest if full; returns the number of new transitions."""
         items = self._store(chunk)
         self.inserted_items += items
         self.limiter.inserted(items, self.size)
@@ -106,7 +104,7 @@ class Ring:
         return items
 
     def _initial_priorities(self, chunk: Chunk) -> np.ndarray:
-        """[leaves per chunk] float64, NaN where none is known; what cannot be a priority counts as unknown."""
+        """[leaves per chunk] float64; NaN for unknown and invalid priorities."""
         priorities = np.full(self._leaves, np.nan)
         sent = chunk.columns.get(PRIORITY)
         if sent is None:
@@ -129,11 +127,11 @@ class Ring:
             self._chunk_keys[slot] = -1
 
     def can_sample(self) -> bool:
-        """Whether the limiter lets a batch out, and there are items to draw."""
+        """Whether there are items and the limiter allows a sample."""
         return self.size > 0 and self.limiter.can_sample(self.size)
 
     def sample(self, out: dict[str, np.ndarray]) -> int:
-        """Draws a batch into arrays of `layout`; returns how many transitions it has."""
+        """Draws a batch into arrays of `layout`; returns its number of transitions."""
         leaves, probability = self._selector.sample(len(out["key"]))
         slot, offset = np.divmod(leaves, self._leaves)
         if self._whole:
@@ -149,7 +147,7 @@ class Ring:
         return count
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """New priorities [N] for keys [N]; returns how many were taken. Evicted keys and non-finite priorities are left out."""
+        """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
         chunk, offset = np.divmod(keys, self._leaves)
         slot = chunk % self._storage.slots
         leaves = slot * self._leaves + offset
@@ -161,24 +159,25 @@ class Ring:
     def _drawable(self, leaves: np.ndarray) -> np.ndarray:
         return self._items[leaves] > 0 if self._whole else self._storage.drawable(leaves)
 
-    # ---- restored after a restart
+    # ---- restoring after a restart
 
     @property
     def next_key(self) -> int:
-        """The key that the next chunk will get."""
+        """The key of the next chunk."""
         return self._next_chunk
 
     @property
     def oldest_key(self) -> int:
         """Chunks with smaller keys have been evicted."""
-        return max(self._next_chunk - self._held, 0)
+        return max(self._next_chunk - self._capacity_chunks, 0)
 
     def state(self) -> RingState:
         selector = self._selector.state()
         return RingState(self._next_chunk, self._chunk_keys.copy(), self.inserted_items, self.sampled_items, selector)
 
     def resume(self, state: RingState) -> None:
-        """Before `restore`: takes up what concerns all items. Raises ValueError for the state of another selector."""
+        """Continues from the state's counters and selector numbers; call it before `restore`. Raises ValueError for the state of
+        another selector."""
         try:
             self._selector.resume(state.selector.numbers)
         except REFUSED_STATES as error:
@@ -186,18 +185,18 @@ class Ring:
         self.inserted_items, self.sampled_items = state.inserted_items, state.sampled_items
 
     def restore(self, key: int, chunk: Chunk) -> int:
-        """Stores a chunk under the key it had; keys must grow, and may leave some out. Neither counters nor limiter move."""
+        """Stores a chunk under its old key. Keys must increase, with gaps allowed. Counters and limiter do not change."""
         self.skip_to(key)
         return self._store(chunk)
 
     def skip_to(self, key: int) -> None:
-        """The next chunk gets this key, or the one it would have got if that is greater; nothing has the keys between."""
+        """Raises the key of the next chunk to `key`, if it is smaller; no chunk gets the keys in between."""
         for missing in range(max(self._next_chunk, key - self._storage.slots), key):
             self._evict((missing + 1) % self._storage.slots)
         self._next_chunk = max(self._next_chunk, key)
 
     def restore_priorities(self, state: RingState) -> None:
-        """Gives the items held the priorities they had; those that came after the state keep what they came with."""
+        """Sets the priorities of items that the state has; newer items keep their initial priorities."""
         values = state.selector.values.reshape(len(state.chunk_keys), -1)
         slot = state.chunk_keys % self._storage.slots
         here = (state.chunk_keys >= 0) & (self._chunk_keys[slot] == state.chunk_keys)
@@ -206,13 +205,13 @@ class Ring:
         self._selector.restore(leaves[drawable], values[here].reshape(-1)[drawable])
 
     def check_invariants(self) -> None:
-        """For tests: raises AssertionError when the parts disagree."""
-        held = self._chunk_keys >= 0
-        assert self.size == self._items[held].sum() <= self.capacity
-        assert not held[self._next_chunk % self._storage.slots]
+        """For tests: raises AssertionError if the parts are inconsistent."""
+        used = self._chunk_keys >= 0
+        assert self.size == self._items[used].sum() <= self.capacity
+        assert not used[self._next_chunk % self._storage.slots]
         slots = np.arange(self._storage.slots)
-        assert (self._chunk_keys[held] % self._storage.slots == slots[held]).all()
-        assert ((self._chunk_keys[held] >= self.oldest_key) & (self._chunk_keys[held] < self._next_chunk)).all()
+        assert (self._chunk_keys[used] % self._storage.slots == slots[used]).all()
+        assert ((self._chunk_keys[used] >= self.oldest_key) & (self._chunk_keys[used] < self._next_chunk)).all()
         leaves = np.arange(self._storage.slots * self._leaves)
-        expected = np.repeat(held, self._leaves) & self._drawable(leaves)
+        expected = np.repeat(used, self._leaves) & self._drawable(leaves)
         assert ((self._selector.state().values > 0) == expected).all()

@@ -1,56 +1,52 @@
-"""Rollouts: whole chunks, each drawn once, oldest first. What was collected under old weights must not be learned from twice."""
+"""The table for rollouts: whole chunks, each drawn once, oldest first, as on-policy algorithms need them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from replay.config import ReplayConfig
-from replay.table import capacity
-from replay.table.checks import RejectedChunk
-from replay.table.inbox import Inbox, Pending, Writer
-from replay.table.layout import array_name
+from replay.table.inbox import Inbox, Pending, RejectedChunk, Writer
+from replay.table.layout import array_name, capacity_chunks, overhead_bytes
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.messages import SampleRequest
 from transport.metrics import Metrics
 
 
 class RolloutQueue:
-    """Chunks wait in the inbox as they came until the learner leases a slot; they are unpacked straight into it.
+    """Chunks wait in the inbox, packed, until the learner leases a slot; then they are unpacked directly into it.
 
-    Acknowledged means drawn: a chunk is done with only when its whole batch is. Together with credit for one batch that is
-    double buffering: while the learner trains on a batch, actors collect the next and cannot begin the one after. Where the
-    learner is several processes, a batch of each, filled one after the other, are one batch to the actors. Nothing is
-    written to disk, since a chunk that has not been drawn is still held by its writer.
+    A chunk is acknowledged when its whole batch has been drawn. With a credit of one batch that is double buffering: while the
+    learner trains on a batch, actors collect the next one and cannot start the one after it. With several learner processes, the
+    batches of all of them together are one batch for the actors. Nothing is logged, because writers keep the chunks that have
+    not been drawn.
     """
 
     def __init__(self, spec: ExperienceSpec, config: ReplayConfig, inbox: Inbox, metrics: Metrics, leased: int) -> None:
-        """`leased`: chunks in the learners' slots. Raises ValueError when the memory budget is too small."""
-        capacity.slots(spec, config, leased)
-        self._overhead_bytes = capacity.overhead_bytes(spec, config, leased)
+        """`leased`: the chunks in the learners' slots. Raises ValueError if the memory budget is too small."""
+        capacity_chunks(spec, config, leased)
+        self._overhead_bytes = overhead_bytes(spec, config, leased)
         self._spec, self._config, self._inbox, self._metrics = spec, config, inbox, metrics
         self._names = tuple((column, array_name(spec, column)) for column in spec.resting)
-        self._request: SampleRequest | None = None  # the one whose slot is being filled
-        self._filled = 0  # the first so many chunks of the inbox lie in it
-        self._items = 0  # items in these
+        self._request: SampleRequest | None = None  # the request whose slot is being filled
+        self._filled = 0  # the number of chunks, from the start of the inbox, that are in the slot
+        self._items = 0  # items in these chunks
         self._next_key = 0
-        self._newest = -1  # policy_version
-        self._batch = 0  # chunks of a batch of every learner; 0 while none has been there
+        self._newest = -1  # the newest policy_version at the last request
+        self._batch = 0  # chunks in the batches of all learners together; 0 before the first learner
         self._streams = 1  # of all writers
-        self._shares: dict[Writer, int] = {}  # chunks of a batch that each should bring: together exactly the batch
+        self._shares: dict[Writer, int] = {}  # chunks of a batch that each writer should send; their sum is the batch
 
     @property
-    def holds(self) -> bool:
-        """A chunk waits until its batch is asked for and complete."""
-        return True
+    def blocked(self) -> bool:
+        return True  # a chunk always waits until its batch is requested and complete
 
     @property
     def memory_bytes(self) -> int:
-        """Chunks that wait, and rollouts."""
         return self._overhead_bytes
 
     @property
     def policy_version(self) -> int:
-        """The newest when the learner last asked: what is acted under older weights may be too old when it is drawn."""
+        """The newest at the learner's last request: steps under older weights may be too old when they are drawn."""
         return self._newest
 
     @property
@@ -58,7 +54,7 @@ class RolloutQueue:
         return "serves whole chunks, oldest first, each once; nothing is kept"
 
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
-        """Unpacks what has come into the slot, dropping what is too old; the batch is drawn when it is complete."""
+        """Unpacks waiting chunks into the slot, and drops those that are too old, until the batch is complete."""
         pending = self._inbox.pending
         if request is not self._request:
             self._request, self._filled, self._items = request, 0, 0
@@ -84,7 +80,7 @@ class RolloutQueue:
         return self._items
 
     def _unpack(self, pending: Pending, arrays: dict[str, np.ndarray], oldest_version: int) -> int | None:
-        """Fills the next row of a batch; returns how many items that are. None, and counted, for what cannot be learned from."""
+        """Fills the next row of a batch; returns its number of items. None for a chunk that is invalid or too old (counted)."""
         at, spec = self._filled, self._spec
         room: Columns = {column.name: arrays[name][at : at + 1].reshape(arrays[name].shape[1:]) for column, name in self._names}
         try:
@@ -110,17 +106,19 @@ class RolloutQueue:
         return len(versions)
 
     def _versions(self, chunk: Chunk) -> np.ndarray:
-        """[items] the policy_version of each item."""
+        """The policy_version [items] of each item."""
         items = slice(self._spec.history, self._spec.history + chunk.length)
         return chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0]
 
     def learners_changed(self, batch: int, leased: int) -> None:
-        """From the next division on, credit follows the batch of all learners together; without any, the last batch stays the
-        measure. Chunks in the slot of a learner that is gone wait for another."""
+        """Sets the batch by which the credit is divided next; without learners the last one stays.
+
+        Chunks in the slot of a learner that is gone wait for another learner.
+        """
         self._batch = batch or self._batch
 
     def writers_changed(self, present: list[Writer]) -> None:
-        """Divides the batch by streams, without a remainder: what is collected beyond a batch would be old in the next."""
+        """Divides the batch by streams, without a remainder: chunks beyond a batch would be old in the next one."""
         self._streams = max(sum(writer.streams for writer in present), 1)
         streams = divided = 0
         self._shares = {}
@@ -130,10 +128,10 @@ class RolloutQueue:
             divided += self._shares[writer]
 
     def credit_chunks(self, writer: Writer) -> int:
-        """`max_policy_lag` times its share of a batch, or times a chunk per stream where that is more.
+        """`max_policy_lag` times the writer's share of a batch, or times one chunk per stream if that is more.
 
-        The receive budget limits it, but never to less than the share, or both sides would wait for ever. What was dropped but
-        cannot be acknowledged yet, because an older chunk of the same writer still waits, comes on top.
+        The receive budget limits it, but not below the share, else both sides would wait for ever. Dropped chunks that cannot be
+        acknowledged yet, because an older chunk of the writer still waits, are added.
         """
         share = self._shares.get(writer, 0)
         room = self._config.receive_bytes * writer.streams // (self._streams * self._spec.chunk_bytes)
@@ -141,11 +139,10 @@ class RolloutQueue:
         return max(share, min(self._config.max_policy_lag * max(share, writer.streams), room), 1) + dropped
 
     def credit_bytes(self, writer: Writer) -> int:
-        """A writer may send while less than its credit is under way: one byte lets the last chunk go, and no more."""
+        """A writer may send while its outstanding bytes are below the credit, so one byte more allows exactly the last chunk."""
         return (self.credit_chunks(writer) - 1) * self._spec.chunk_bytes + 1
 
     def measure(self) -> None:
-        """What waits for a batch, beside how much a batch is."""
         pending = self._inbox.pending
         self._metrics.gauge("items", sum(chunk.message.length for chunk in pending))
         self._metrics.gauge("capacity", self._batch * self._spec.chunk_length)

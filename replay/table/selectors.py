@@ -1,4 +1,4 @@
-"""The selectors that come with Headrace, and how a configuration names one."""
+"""The built-in selectors, and finding the configured one."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from replay.table.base import Selector, SelectorState
 from replay.table.sum_tree import SumTree
 from transport.names import UnknownName, find
 
-SMALLEST_PRIORITY = 1e-6  # an item with no error left must stay drawable
+SMALLEST_PRIORITY = 1e-6  # an item with a TD error of zero must stay drawable
 SELECTORS = {
     "prioritised": "replay.table.selectors:Prioritised",
     "uniform": "replay.table.selectors:Uniform",
 }
-PARTS = ("Config", "insert", "evict", "sample", "update", "state", "resume", "restore")  # of every selector
+MEMBERS = ("Config", "insert", "evict", "sample", "update", "state", "resume", "restore")  # of every selector
 
 
 class PrioritisedConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    priority_exponent: Annotated[float, Meta(ge=0, le=1)] = 0.6  # 0 draws uniformly
+    priority_exponent: Annotated[float, Meta(ge=0, le=1)] = 0.6  # alpha; 0 draws uniformly
 
 
 class Numbers(Struct, frozen=True, forbid_unknown_fields=True):
-    """What Prioritised saves beside its leaves."""
+    """What Prioritised saves besides its leaves."""
 
     exponent: Annotated[float, Meta(ge=0, le=1)]
-    highest: Annotated[float, Meta(ge=0)]  # priority seen, raised to the exponent
-    random: dict[str, Any]  # the generator's state
+    highest: Annotated[float, Meta(ge=0)]  # the highest priority so far, raised to the exponent
+    random: dict[str, Any]  # the state of the random generator
 
 
 class Prioritised:
-    """Proportional to priority ** exponent; an item without a priority gets the highest seen so far.
+    """Draws proportionally to priority ** exponent; an item with unknown priority gets the highest priority so far.
 
-    Schaul et al. 2016 (arXiv 1511.05952), section 3.3, with their stratified draw (appendix B.2.1).
+    Schaul et al. 2016 (arXiv 1511.05952), section 3.3, with stratified sampling (appendix B.2.1).
     """
 
     Config: type[Struct] = PrioritisedConfig
@@ -46,11 +46,11 @@ class Prioritised:
         self._exponent = config.priority_exponent
         self._random = random
         self._highest = 1.0  # already raised to the exponent
-        self._saved_exponent = 0.0  # of the state to be restored; 0: that knows no priorities
+        self._saved_exponent = 0.0  # of the state that is restored; 0: the state has no priorities
 
     def insert(self, first: int, drawable: np.ndarray, priorities: np.ndarray) -> None:
         known = drawable & ~np.isnan(priorities)
-        raised = self._raise(priorities[known])  # first of all: the highest may be among them
+        raised = self._raise(priorities[known])  # first, because the highest may be among them
         values = np.where(drawable, self._highest, 0.0)
         values[known] = raised
         self._tree.set_block(first, values)
@@ -70,26 +70,26 @@ class Prioritised:
             self._tree.set(leaves, self._raise(priorities))
 
     def _raise(self, priorities: np.ndarray) -> np.ndarray:
-        """To the exponent; keeps the highest."""
+        """Priorities raised to the exponent; updates the highest."""
         raised = np.maximum(priorities.astype(np.float64), SMALLEST_PRIORITY) ** self._exponent
         self._highest = max(self._highest, float(raised.max(initial=0.0)))
         return raised
 
     def state(self) -> SelectorState:
-        """The values are priorities, raised to the exponent."""
+        """The values are priorities raised to the exponent."""
         numbers = Numbers(self._exponent, self._highest, dict(self._random.bit_generator.state))
         return SelectorState(self._tree.all(), msgspec.to_builtins(numbers))
 
     def resume(self, numbers: dict[str, Any]) -> None:
         saved = msgspec.convert(numbers, Numbers)
-        np.random.PCG64(0).state = saved.random  # type: ignore[assignment]  # refuses what is no state of it
+        np.random.PCG64(0).state = saved.random  # type: ignore[assignment]  # raises for an invalid state
         self._random.bit_generator.state = saved.random
-        self._saved_exponent = saved.exponent if self._exponent else 0.0  # a uniform selector neither leaves nor takes priorities
+        self._saved_exponent = saved.exponent if self._exponent else 0.0  # uniform selectors have no priorities
         if self._saved_exponent:
             self._highest = float(self._converted(np.array(saved.highest)))
 
     def restore(self, leaves: np.ndarray, values: np.ndarray) -> None:
-        """Exactly, unless the exponent has changed since."""
+        """Exact, unless the exponent has changed since."""
         if self._saved_exponent:
             self._tree.set(leaves, self._converted(values))
 
@@ -102,7 +102,7 @@ class UniformConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Uniform(Prioritised):
-    """All items alike: prioritised with exponent 0, on the same tree."""
+    """Draws all items with the same probability: Prioritised with exponent 0."""
 
     Config: type[Struct] = UniformConfig
 
@@ -111,16 +111,18 @@ class Uniform(Prioritised):
 
 
 def find_selector(name: str) -> type[Selector]:
-    """The class of that name. Raises UnknownName."""
+    """Raises UnknownName."""
     found = find(name, SELECTORS, "selector")
-    if lacking := [part for part in PARTS if not hasattr(found, part)]:
-        raise UnknownName(f"{name} is no selector: it has no {', '.join(lacking)} (see replay/table/base.py)")
+    if missing := [member for member in MEMBERS if not hasattr(found, member)]:
+        raise UnknownName(f"{name} is not a selector: it has no {', '.join(missing)}; see the Selector protocol in headrace")
     return cast(type[Selector], found)
 
 
 def selector_config(config: ReplayConfig) -> Struct:
-    """The options of the selector that is configured; one that the section [replay] has too comes from there unless it is given.
-    Raises ValueError, in one line."""
+    """The options of the configured selector. Options that are also keys of the section [replay] default to the values there.
+
+    Raises ValueError, in one line.
+    """
     try:
         kind = find_selector(config.selector).Config
     except UnknownName as error:

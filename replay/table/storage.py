@@ -1,64 +1,59 @@
-"""A ring of chunk slots, and the gather that turns leaves into a batch. All knowledge of episode boundaries is here."""
+"""The memory of the ring: slots for chunks, and gathering batches from them. Episode boundaries are handled here only."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from replay.table.layout import array_name
-from transport.experience import Chunk, Column, Columns, ExperienceSpec
+from transport.experience import Chunk, Columns, ExperienceSpec
 
 
 def steps_to_boundary(terminated: np.ndarray, valid: np.ndarray, length: int, n_step: int) -> np.ndarray:
-    """m of each item: [length] uint8 from terminated, valid [length + n_step] (rows from the first item on).
+    """m of each item, [length] uint8, from terminated and valid [length + n_step] (rows from the first item on).
 
-    Row k ends an item's reach when it terminates, or when the row after it holds no action (truncation, or the stream's end).
+    An n-step return ends at row k if row k terminates, or if the next row has no action (truncation, or the end of the stream).
     """
     steps = np.zeros(length, np.uint8)
-    going = np.ones(length, bool)
+    continues = np.ones(length, bool)
     for k in range(n_step):
-        steps += going
-        going &= (terminated[k : k + length] == 0) & (valid[k + 1 : k + 1 + length] != 0)
+        steps += continues
+        continues &= (terminated[k : k + length] == 0) & (valid[k + 1 : k + 1 + length] != 0)
     return steps
 
 
 class Storage:
-    """Chunks in preallocated columns, oldest overwritten first. Pages are touched only as chunks arrive."""
+    """Preallocated columns for `slots` chunks. The system provides the memory as chunks arrive."""
 
     def __init__(self, spec: ExperienceSpec, slots: int) -> None:
-        """Room for `slots` chunks."""
         self.spec = spec
         self.slots = slots
         self.length = spec.chunk_length
         self._rows = spec.rows(spec.chunk_length)
-        self._columns = {
-            column.name: np.empty((slots * column.rows(self._rows), *column.shape), np.dtype(column.dtype))
-            for column in spec.resting
-        }
+        # [slots, rows, *shape] of each column, [slots, *shape] for `once` columns; and the same memory as [slots * rows, *shape].
+        self._chunks = {column.name: np.empty((slots, *column.chunk_shape(self._rows)), column.dtype) for column in spec.resting}
+        self._columns = {column.name: self._chunks[column.name].reshape(-1, *column.shape) for column in spec.resting}
+        self._compressed = tuple(column.name for column in spec.resting if column.codec != "none")
         self._taken = tuple((column, array_name(spec, column)) for column in spec.resting if column.taken != "none")
-        self._whole = spec.unit != "transitions"  # whether chunks are drawn as a whole, the rows behind a short one included
+        self._whole = spec.unit != "transitions"  # whole chunks are drawn, so the rows after a short chunk must be zero
         self._lengths = np.zeros(slots, np.int64)
         self._steps = np.zeros(slots * self.length, np.uint8)
-        self._back = np.arange(spec.stack - 1, -1, -1)  # how far back each place of a stack looks, oldest first
+        self._back = np.arange(spec.stack - 1, -1, -1)  # rows back of each frame of a stack, oldest first
 
     def room(self, slot: int) -> Columns:
-        """The memory of a slot: columns as a Chunk of full length has them."""
-        return {column.name: self._of_slot(column, slot) for column in self.spec.resting}
-
-    def _of_slot(self, column: Column, slot: int) -> np.ndarray:
-        rows = column.rows(self._rows)
-        return self._columns[column.name][slot * rows : (slot + 1) * rows].reshape(column.chunk_shape(rows))
+        """The memory of a slot for the columns that are decompressed, as arrays of a full chunk."""
+        return {name: self._chunks[name][slot, ...] for name in self._compressed}
 
     def write(self, slot: int, chunk: Chunk) -> np.ndarray:
-        """Copies a chunk into a slot, save what lies in its `room` already; returns drawable [chunk_length] bool."""
+        """Copies a chunk into a slot, except columns that are already in its `room`; returns drawable [chunk_length] bool."""
         spec = self.spec
         rows = spec.rows(chunk.length)
         for column in spec.resting:
-            target, values = self._of_slot(column, slot), chunk.columns[column.name]
+            target, values = self._chunks[column.name][slot, ...], chunk.columns[column.name]
             if not column.once:
                 if self._whole:
                     target[rows:] = 0
                 target = target[:rows]
-            if not np.may_share_memory(target, values):
+            if column.codec == "none" or not np.may_share_memory(target, values):
                 target[...] = values
         self._lengths[slot] = chunk.length
         terminated, valid = (chunk.columns[name][spec.history :] for name in ("terminated", "valid"))
@@ -70,18 +65,18 @@ class Storage:
         return drawable
 
     def drawable(self, leaves: np.ndarray) -> np.ndarray:
-        """Whether an item lies at each of the leaves [N]: bool [N]."""
+        """Whether each of the leaves [N] has an item: bool [N]."""
         return self._steps[leaves] > 0
 
     def gather(self, leaves: np.ndarray, out: dict[str, np.ndarray]) -> None:
-        """Fills a batch [B] of transitions from leaves [B]; probability and key are the ring's to fill."""
+        """Fills a batch [B] of transitions from leaves [B], without probability and key."""
         spec = self.spec
         slot, offset = np.divmod(leaves, self.length)
         row = slot * self._rows + spec.history + offset  # [B] the row of observation_t
         steps = self._steps[leaves].astype(np.int64)
         last = row + steps - 1  # [B] the row of the last reward
         terminated = self._columns["terminated"][last] != 0
-        # After termination there is no next observation; the last row stands in, its value is discounted to nothing.
+        # After termination there is no next observation: use the last row instead, because its discount is 0.
         following = np.where(terminated, last, last + 1)
         rows = {
             "window": (row[:, None] + np.arange(-spec.history, spec.n_step + 1)).reshape(-1),  # [B * W]
@@ -100,8 +95,7 @@ class Storage:
         out["terminated"][:] = terminated
 
     def gather_chunks(self, slots: np.ndarray, out: dict[str, np.ndarray]) -> None:
-        """Fills a batch [B] of whole chunks from slots [B]; probability and key are the ring's to fill."""
+        """Fills a batch [B] of whole chunks from slots [B], without probability and key."""
         for column in self.spec.resting:
-            chunks = self._columns[column.name].reshape(self.slots, *column.chunk_shape(self._rows))
-            np.take(chunks, slots, axis=0, out=out[array_name(self.spec, column)], mode="clip")
+            np.take(self._chunks[column.name], slots, axis=0, out=out[array_name(self.spec, column)], mode="clip")
         out["length"][:] = self._lengths[slots]

@@ -23,7 +23,7 @@ from benchmarks.workloads import WORKLOADS, Setting
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.feed import to_chunks, to_device
-from replay.client import SampledBatch
+from replay.client.sampler import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import make_update
 

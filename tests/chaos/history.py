@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from replay.client import ExperienceWriter
+from replay.client.writer import ExperienceWriter
 from tests.flow.counting_env import ACTIONS
 from transport.experience import Chunk, ExperienceSpec
 

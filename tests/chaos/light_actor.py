@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from actors.chunker import Chunker
-from replay.client import ExperienceWriter
+from replay.client.writer import ExperienceWriter
 from tests.chaos.simulator import STEP_SECONDS, ChaosEnv
 from tests.flow.counting_env import ACTIONS
 from transport.experience import Chunk, read_spec

@@ -17,6 +17,7 @@ import tomli_w
 
 from benchmarks.settings import write_settings
 from replay.config import ReplayConfig
+from replay.config import ReplayProcess as ReplaySettings
 from replay.server.server import ReplayServer
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import recording
@@ -101,9 +102,8 @@ class Served(Feeders):
         super().__init__(folder, spec)
         self.metrics = Metrics()
         config = counting_replay(**replay)
-        self.server = ReplayServer(
-            spec, config, 0, new_incarnation(), "tcp://127.0.0.1:*", self.metrics, self.log if config.durable else None
-        )
+        settings, log = ReplaySettings(0, config), self.log if config.durable else None
+        self.server = ReplayServer(spec, settings, "tcp://127.0.0.1:*", new_incarnation(), self.metrics, log)
         self.callback(self.server.close)
 
     def proxy(self) -> TcpProxy:

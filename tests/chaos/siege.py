@@ -16,7 +16,7 @@ import psutil
 import tomli_w
 
 from benchmarks.settings import write_settings
-from replay.client import ExperienceWriter
+from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.ring import Ring

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from actors.chunker import Chunker
-from replay.client import ExperienceWriter
+from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from tests.flow.counting_env import ACTIONS, CountingEnv
 from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, observed

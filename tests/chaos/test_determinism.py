@@ -24,7 +24,7 @@ from learner.config import LearnerConfig
 from learner.feed import to_chunks, to_device
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into, pack
-from replay.client import SampledBatch
+from replay.client.sampler import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.layout import array_name, layout
 from replay.table.ring import Ring

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import zmq
 
-from replay.client import ExperienceWriter, ReplayRefused
-from replay.config import ReplayConfig
+from replay.client.common import ReplayRefused
+from replay.client.writer import ExperienceWriter
+from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from tests.chaos.rows import Row
 from tests.harness.proxy import TcpProxy
@@ -151,9 +152,9 @@ def test_without_the_authenticator_nobody_new_is_let_in(
 @pytest.mark.row("S4", "the authenticator hangs", "new connections refused (0 delivered); alarm in 2 s or less")
 def test_while_the_authenticator_hangs_nobody_new_is_let_in(row: Row, ring: Ring) -> None:
     server, release = ring.server(), threading.Event()
-    (domain,) = AUTHENTICATOR._owners
-    honest = AUTHENTICATOR._owners[domain]
-    AUTHENTICATOR._owners[domain] = lambda public: (release.wait(20), honest(public))[1]
+    (domain,) = AUTHENTICATOR._find_names
+    honest = AUTHENTICATOR._find_names[domain]
+    AUTHENTICATOR._find_names[domain] = lambda public: (release.wait(20), honest(public))[1]
     client = ring.client(server)
     client.send(Hold())
     before, began = AUTHENTICATOR.alarms, time.monotonic()
@@ -234,9 +235,8 @@ def test_recorded_bytes_are_not_accepted_again(row: Row, ring: Ring) -> None:
 @pytest.mark.row("S13", "an actor's key speaks in another's name", "rejected and counted, the other unaffected")
 def test_nobody_speaks_in_anothers_name(row: Row, ring: Ring) -> None:
     spec, metrics = make_spec(), Metrics()
-    server = ReplayServer(
-        spec, ReplayConfig(min_size=1, capacity=4096), 0, 1, "tcp://127.0.0.1:*", metrics, keys=ring.of("replay")
-    )
+    settings = ReplayProcess(0, ReplayConfig(min_size=1, capacity=4096))
+    server = ReplayServer(spec, settings, "tcp://127.0.0.1:*", 1, metrics, keys=ring.of("replay"))
     writer = ExperienceWriter(server.address, "actor-1", new_incarnation(), spec, 1, ring.of("actor-1"))
 
     def turned(true: Callable[[], object]) -> bool:
@@ -267,7 +267,7 @@ def test_nobody_speaks_in_anothers_name(row: Row, ring: Ring) -> None:
             try:
                 thief.poll()
             except ReplayRefused as error:
-                return "may not speak for" in str(error)
+                return "does not authorise" in str(error)
             return False
 
         wait_until(rejected, 10, "the thief refused")

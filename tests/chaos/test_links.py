@@ -55,7 +55,7 @@ def test_resets_lose_and_double_nothing(row: Row, tmp_path: Path) -> None:
 def test_messages_lost_doubled_and_late_are_taken_once(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = row.times(3_000, 100_000, 1_000_000)
     if length() == "short":
-        monkeypatch.setattr("replay.client.SILENCE_SECONDS", 0.2)  # most of the time goes by in waiting for answers that are lost
+        monkeypatch.setattr("replay.client.writer.SILENCE_SECONDS", 0.2)  # most of the time is spent waiting for lost answers
     chances = Chances(drop=0.25, double=0.1, delay=0.1, delay_seconds=0.05)
     with Served(tmp_path, counting_spec(64), capacity=4_000_000) as served:
         proxy = served.message_proxy(chances, chances)
@@ -124,7 +124,7 @@ def test_a_silent_partition_is_reported_and_healed(row: Row, tmp_path: Path, cap
         def both_told() -> bool:
             nonlocal printed
             printed += capsys.readouterr().out
-            for end, line in (("replay", "nothing has come from"), ("actors", "no word from replay")):
+            for end, line in (("replay", "no message from"), ("actors", "no answer from replay")):
                 if not told[end] and len(re.findall(line, printed)) >= ACTORS:
                     told[end] = time.monotonic() - began
             return all(told.values())

@@ -14,7 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from replay.client import ExperienceWriter, Sampler
+from replay.client.sampler import Sampler
+from replay.client.writer import ExperienceWriter
 from tests.chaos.links import Feeders, ReplayProcess
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
@@ -72,7 +73,7 @@ def test_replay_takes_no_more_memory_than_it_says(row: Row, tmp_path: Path) -> N
         steps = sum(writer.acknowledged_steps for writer in writers)
         for writer in writers:
             writer.close()
-        held = re.search(r"holds ([\d,]+) items at most, in ([\d,.]+) MB", replay.text)
+        held = re.search(r"keeps at most ([\d,]+) items, in ([\d,.]+) MB", replay.text)
     assert held is not None
     capacity = int(float(held[2].replace(",", "")) * 1e6)
     allowed = capacity + ACTORS * credit + SPARE_BYTES

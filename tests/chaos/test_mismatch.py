@@ -16,7 +16,7 @@ from learner.inference.module import Module
 from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
 from learner.weights.publish import WeightPublisher
-from replay.client import ReplayRefused
+from replay.client.common import ReplayRefused
 from replay.config import ReplayConfig
 from tests.chaos.rows import Row
 from tests.harness.link import Link

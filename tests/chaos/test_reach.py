@@ -152,7 +152,7 @@ def test_an_actor_cannot_steer_the_run(row: Row, hosts: Any) -> None:
     assert answers == ["Refused", "Refused"] and before == after
     assert arrived is not None and isinstance(arrived[0], messages.Scaling)
     assert stopping is not None and isinstance(stopping[0], messages.Stopping) and status == 0
-    assert b"may not speak for" in host.terminal.read_bytes()
+    assert b"does not authorise" in host.terminal.read_bytes()
 
 
 @pytest.mark.row("S17", "where secrets can be seen", "ps, environment and logs hold no key; wrong mode: refuses to start")

@@ -15,7 +15,7 @@ import tomli_w
 from actors.config import ActorsConfig, EnvConfig
 from benchmarks.settings import write_settings
 from learner.config import LearnerConfig
-from replay.client import ExperienceWriter
+from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from tests.harness.checker import Checker, check_log
 from tests.harness.fleet import Fleet

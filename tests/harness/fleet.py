@@ -23,7 +23,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerConfig
 from learner.weights.publish import WeightPublisher
-from replay.client import Sampler
+from replay.client.sampler import Sampler
 from replay.config import ReplayConfig
 from tests.flow.counting_env import ACTIONS
 from tests.harness.waiting import ROOT, wait_until

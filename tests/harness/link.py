@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from replay.client import ExperienceWriter, Sampler
-from replay.config import ReplayConfig
+from replay.client.sampler import Sampler
+from replay.client.writer import ExperienceWriter
+from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from tests.harness.waiting import TURN_SECONDS, Clock, wait_until
 from transport.experience import ExperienceSpec
@@ -29,8 +30,8 @@ class Link:
     def tell_time(self, patch: pytest.MonkeyPatch) -> Clock:
         """From now on server and clients go by a clock that each turn moves by TURN_SECONDS."""
         self.clock = Clock()
-        for module in ("replay.client", "replay.server.server", "replay.server.writers", "replay.table.inbox"):
-            patch.setattr(f"{module}.time", self.clock)
+        for module in ("client.writer", "client.sampler", "server.server", "server.writers", "table.inbox"):
+            patch.setattr(f"replay.{module}.time", self.clock)
         return self.clock
 
     def __enter__(self) -> Link:
@@ -46,7 +47,8 @@ class Link:
         if self.server:
             self.server.close()
         self.metrics = Metrics()
-        self.server = ReplayServer(self.spec, config or self.config, 0, new_incarnation(), self.address, self.metrics, folder)
+        settings = ReplayProcess(0, config or self.config)
+        self.server = ReplayServer(self.spec, settings, self.address, new_incarnation(), self.metrics, folder)
         return self.server
 
     def writer(self, name: str = "actor-0", spec: ExperienceSpec | None = None, streams: int = 1) -> ExperienceWriter:

@@ -9,7 +9,7 @@ import torch
 from learner.algorithms.base import Needs, join
 from learner.feed import to_device
 from learner.updates.trees import part
-from replay.client import SampledBatch
+from replay.client.sampler import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec

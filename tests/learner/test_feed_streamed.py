@@ -14,7 +14,7 @@ import torch
 from learner.config import LearnerConfig
 from learner.feed import AHEAD, StreamedFeed, device_views, make_feed, to_device
 from learner.updates.runtime import LearnerRuntime
-from replay.client import SampledBatch
+from replay.client.sampler import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, make_spec, vector
 from transport.metrics import Metrics

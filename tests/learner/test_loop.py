@@ -30,7 +30,7 @@ from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
 from learner.weights.manifest import LOCK, MANIFEST
-from replay.config import ReplayConfig
+from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
@@ -64,7 +64,8 @@ class Bench:
         self.run_dir = RunDir(path / "mine")
         self.run_dir.create()
         self._lives: list[Life] = []
-        self.server = ReplayServer(SPEC, FREE, 0, new_incarnation(), self.run_dir.bind_address("replay"), Metrics())
+        address = self.run_dir.bind_address("replay")
+        self.server = ReplayServer(SPEC, ReplayProcess(0, FREE), address, new_incarnation(), Metrics())
         for chunk in CHUNKS:
             self.server.ring.insert(chunk)
         self.run_dir.write_endpoint("replay", self.server.address)

@@ -12,7 +12,7 @@ from transport.sockets.server import Server
 
 
 class Ring:
-    """Keys for everyone of a run with so many actors."""
+    """The keys of a run with `actors` actors."""
 
     def __init__(self, folder: Path, actors: int = 2) -> None:
         self.folder = folder
@@ -21,8 +21,8 @@ class Ring:
     def of(self, name: str) -> Keys:
         return Keys(self.folder, name)
 
-    def server(self, door: str = "replay", address: str = "tcp://127.0.0.1:*") -> Server:
-        return Server(address, keys=self.of(keys.OWNERS[door]), endpoint=door)
+    def server(self, endpoint: str = "replay", address: str = "tcp://127.0.0.1:*") -> Server:
+        return Server(address, keys=self.of(keys.OWNERS[endpoint]), endpoint=endpoint)
 
-    def client(self, server: Server, name: str = "actor-0", door: str = "replay") -> Client:
-        return Client(server.address, keys=self.of(name), endpoint=door)
+    def client(self, server: Server, name: str = "actor-0", endpoint: str = "replay") -> Client:
+        return Client(server.address, keys=self.of(name), endpoint=endpoint)

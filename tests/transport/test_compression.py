@@ -1,4 +1,4 @@
-"""Chunks as parts, and parts that are not what they claim."""
+"""Packing chunks into parts, and refusing invalid parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, decompress, pack_chunk, unpack_chunk
-from transport.experience import Categorical, Chunk, ExperienceSpec, observed
+from transport.experience import Categorical, Chunk, Column, ExperienceSpec, observed
 
 
 def spec_with(codec: str) -> ExperienceSpec:
@@ -39,8 +39,17 @@ def test_a_chunk_comes_back_as_it_was(codec: str, length: int) -> None:
     assert len(parts) == (1 if codec == "none" else 2)
 
 
+def test_a_compressed_column_that_replay_does_not_keep_is_unpacked_outside_the_room() -> None:
+    fields = (observed("frame", (12, 12), "|u1", codec="lz4"),)
+    spec = ExperienceSpec(fields, Categorical(5), chunk_length=4, extras=(Column("map", (9,), "|u1", codec="lz4", rests=False),))
+    chunk, room = random_chunk(spec, 3), {"frame": np.zeros((spec.rows(4), 12, 12), np.uint8)}
+    columns = unpack_chunk(spec, 3, pack_chunk(spec, chunk), room)
+    assert np.shares_memory(columns["frame"], room["frame"])
+    assert all((columns[name] == chunk.columns[name]).all() for name in chunk.columns)
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_a_claimed_size_is_never_believed(codec: str) -> None:
+def test_a_declared_size_is_never_allocated(codec: str) -> None:
     huge = bytes(50_000_000)
     lz4, zstd = bytes(cramjam.lz4.compress_block(huge, store_size=False)), zstandard.ZstdCompressor().compress(huge)
     with pytest.raises(CorruptChunk):

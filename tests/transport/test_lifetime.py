@@ -1,4 +1,4 @@
-"""How a process lives: reports, stops when asked, dies with its supervisor."""
+"""A process sends heartbeats, stops on request, and ends with its supervisor."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ import sys, time
 from pathlib import Path
 from transport.lifetime import Lifetime, say
 from transport.run_dir import RunDir
-life = Lifetime("actor-0", RunDir(Path(sys.argv[1])), lambda record: f"{record['steps']:.0f} steps")
-life.ready()
+lifetime = Lifetime("actor-0", RunDir(Path(sys.argv[1])), lambda record: f"{record['steps']:.0f} steps")
+lifetime.ready()
 say("ready")
-while not life.stopping:
-    life.metrics.count("steps")
-    life.pause(0.01)
-life.close()
+while not lifetime.stopping:
+    lifetime.metrics.count("steps")
+    lifetime.pause(0.01)
+lifetime.close()
 say("closed")
 """
-# Starts the child above as its supervisor would, says its number, and stays.
+# Starts the child above as its supervisor would, prints its pid, and waits.
 PARENT = f"""
 import os, subprocess, sys, time
 environment = os.environ | {{"{PARENT_VARIABLE}": str(os.getpid())}}
@@ -82,8 +82,8 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def life(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Lifetime]]:
-    """Lives inside the test's own process; signal handlers are put back."""
+def make_lifetime(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Lifetime]]:
+    """Makes lifetimes in the test's own process, and restores the signal handlers."""
     monkeypatch.delenv(PARENT_VARIABLE, raising=False)
     monkeypatch.setattr(lifetime, "keep_memory", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -110,13 +110,13 @@ def test_a_signal_only_sets_the_flag_and_the_loop_ends_by_itself(run_dir: RunDir
     assert child.wait(30) == 0
     assert child.stdout.readlines()[-1] == "closed\n"
     last = json.loads(run_dir.metrics("actor-0").read_text().splitlines()[-1])
-    assert "uptime_seconds" in last, "what was counted since the record before is written, too"
+    assert "uptime_seconds" in last, "the last interval is written too"
 
 
-def test_who_works_for_another_process_reports_under_its_number_and_who_is_spoken_for_not_at_all(
-    run_dir: RunDir, server: Server, life: Callable[..., Lifetime]
+def test_known_as_sets_the_reported_pid_and_without_reports_nothing_is_sent(
+    run_dir: RunDir, server: Server, make_lifetime: Callable[..., Lifetime]
 ) -> None:
-    silent, deputy = life(reports=False), life(known_as=4711)
+    silent, deputy = make_lifetime(reports=False), make_lifetime(known_as=4711)
     silent.ready()
     deputy.ready()
     arrived = server.receive(10)
@@ -125,17 +125,17 @@ def test_who_works_for_another_process_reports_under_its_number_and_who_is_spoke
     deputy.close()
     pids = set[int]()
 
-    def last_word() -> bool:
+    def last_record() -> bool:
         while (arrival := server.receive(0.01)) is not None:
             pids.add(arrival[1].pid)
         return bool(pids)
 
-    wait_until(last_word, 10, "the last record")
+    wait_until(last_record, 10, "the last record")
     assert pids == {4711}
 
 
-def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, life: Callable[[], Lifetime]) -> None:
-    made = life()
+def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+    made = make_lifetime()
     made.ready()
     arrived = server.receive(10)
     assert arrived is not None and isinstance(arrived[1], Progress)
@@ -150,18 +150,18 @@ def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, life: Cal
     wait_until(stopped, 10, "the flag")
     states: list[str] = []
 
-    def told() -> bool:
+    def reported() -> bool:
         while (arrival := server.receive(0.01)) is not None:
             states.append(arrival[1].state)
         return "stopping" in states
 
-    wait_until(told, 10, "the answer")
+    wait_until(reported, 10, "the report")
 
 
 def test_records_are_printed_written_and_sent(
-    run_dir: RunDir, server: Server, life: Callable[[], Lifetime], capsys: pytest.CaptureFixture[str]
+    run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = life()
+    made = make_lifetime()
     made.ready()
     made.metrics.count("steps", 12)
     made._next_beat = made._next_record = 0.0  # five seconds have passed
@@ -185,8 +185,8 @@ def test_records_are_printed_written_and_sent(
     assert records[0]["steps"] == 15
 
 
-def test_beats_are_sent_once_a_second_however_often_the_loop_turns(server: Server, life: Callable[[], Lifetime]) -> None:
-    made = life()
+def test_beats_are_sent_once_a_second_however_often_the_loop_turns(server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+    made = make_lifetime()
     made._next_beat = float("inf")
     for _ in range(1000):
         made.beat()
@@ -197,17 +197,17 @@ def test_beats_are_sent_once_a_second_however_often_the_loop_turns(server: Serve
     assert server.receive(0) is None
 
 
-def test_without_a_supervisor_a_process_lives_all_the_same(life: Callable[[], Lifetime]) -> None:
-    made = life()
+def test_a_process_works_without_a_supervisor(make_lifetime: Callable[[], Lifetime]) -> None:
+    made = make_lifetime()
     made.ready()
     made.beat()
     assert not made.stopping
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_costs_records_not_the_process(run_dir: RunDir, server: Server, life: Callable[[], Lifetime]) -> None:
+def test_a_full_disk_loses_records_only(run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
     run_dir.metrics("actor-0").symlink_to("/dev/full")
-    made = life()
+    made = make_lifetime()
     made.ready()
     made.metrics.count("steps", 7)
     made._next_beat = made._next_record = 0.0
@@ -223,8 +223,8 @@ def test_a_full_disk_costs_records_not_the_process(run_dir: RunDir, server: Serv
     wait_until(arrived, 10, "a record")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a thread looks once a second")
-def test_a_child_is_gone_soon_after_its_supervisor_was_killed(run_dir: RunDir, start: Start) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on other systems a thread checks once a second")
+def test_a_child_ends_soon_after_its_supervisor_is_killed(run_dir: RunDir, start: Start) -> None:
     parent = start(PARENT, str(run_dir.path), CHILD)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
@@ -234,11 +234,11 @@ def test_a_child_is_gone_soon_after_its_supervisor_was_killed(run_dir: RunDir, s
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 3, "the child's end")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a thread looks once a second")
-def test_a_child_whose_supervisor_is_another_process_by_now_ends_at_once(
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on other systems a thread checks once a second")
+def test_a_child_whose_supervisor_has_already_ended_ends_at_once(
     run_dir: RunDir, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PARENT_VARIABLE, "1")  # it died, and this test is the parent that the kernel gave us
+    monkeypatch.setenv(PARENT_VARIABLE, "1")  # the real parent is this test
     assert start(CHILD, str(run_dir.path)).wait(30) == 1
 
 
@@ -252,6 +252,6 @@ def test_keeping_memory_is_harmless_anywhere(monkeypatch: pytest.MonkeyPatch) ->
     share_heap()
 
 
-def test_no_two_lives_are_alike() -> None:
-    lives = {new_incarnation() for _ in range(1000)}
-    assert len(lives) == 1000 and all(0 <= each < 2**63 for each in lives)
+def test_incarnations_differ() -> None:
+    incarnations = {new_incarnation() for _ in range(1000)}
+    assert len(incarnations) == 1000 and all(0 <= each < 2**63 for each in incarnations)

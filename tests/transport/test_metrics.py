@@ -118,7 +118,7 @@ def test_shares_tell_computing_from_waiting_for_a_core(monkeypatch: pytest.Monke
     # The module's own clock: other threads of this process go on reading the real one.
     clock = SimpleNamespace(monotonic=lambda: next(moments), process_time=lambda: next(used))
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "waited_for_a_core_seconds", lambda: next(waited))
+    monkeypatch.setattr(module, "run_queue_seconds", lambda: next(waited))
     shares = Shares()
     assert shares.read() == {"processor_fraction": 0.5, "starved_fraction": 0.25}
     assert shares.read() == {"processor_fraction": 0.0}

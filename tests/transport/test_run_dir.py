@@ -22,18 +22,18 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
-def test_sockets_live_in_a_short_folder_that_only_the_user_may_enter(tmp_path: Path, runtime: Path) -> None:
+def test_sockets_are_in_a_short_folder_that_only_the_user_can_enter(tmp_path: Path, runtime: Path) -> None:
     run_dir = RunDir(tmp_path / "runs" / ("a-very-long-name" * 10))
     address = run_dir.bind_address("replay")
     assert address == f"ipc://{run_dir.sockets}/replay" and len(str(run_dir.sockets)) < len(str(run_dir.path))
     assert stat.S_IMODE(run_dir.sockets.stat().st_mode) == 0o700
-    assert RunDir(run_dir.path).bind_address("replay") == address  # the next life of the server
+    assert RunDir(run_dir.path).bind_address("replay") == address  # after a restart
     run_dir.remove_sockets()
     assert not run_dir.sockets.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
-def test_a_socket_folder_that_others_may_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
+def test_a_socket_folder_that_other_users_can_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     run_dir.sockets.mkdir(mode=0o755)
     run_dir.sockets.chmod(0o755)

@@ -1,1 +1,1 @@
-"""ZeroMQ sockets, who may use them, and how much. The only folder that imports zmq."""
+"""ZeroMQ sockets, authentication and limits. The only folder that imports zmq."""

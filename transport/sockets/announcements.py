@@ -1,4 +1,4 @@
-"""One header to every listener: a slow one misses announcements, and never slows the side that makes them."""
+"""Announcements: one header to all listeners. A slow listener misses announcements and never slows the announcer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from transport.sockets.channel import UNREADABLE_PER_CALL, Channel
 from transport.sockets.keys import Keys
 from transport.sockets.server import Bound
 
-SUBSCRIBE_TO_ALL = b"\x01"  # how a subscription arrives: 1, and the first bytes of what is asked for
-REQUEST_BYTES = 4096  # of a part; a handshake with keys fits
+SUBSCRIBE_TO_ALL = b"\x01"  # a subscription message: 1, then the topic, which is empty here
+REQUEST_BYTES = 4096  # limit of a part; a handshake with keys fits
 
 
 class Announcer(Bound):
-    """XPUB."""
+    """The sending side (XPUB)."""
 
     def __init__(self, address: str, keys: Keys | None = None, endpoint: str = "") -> None:
-        """Binds as `Bound` does."""
         super().__init__(zmq.XPUB, REQUEST_BYTES, address, keys, endpoint, queue=2)
-        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)  # or a peer that subscribes to ever new topics could fill the memory
+        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)  # else a peer could fill the memory with subscriptions to new topics
 
     def admit(self) -> None:
-        """Admits new listeners, to everything: there is nothing else. Call it often."""
+        """Accepts the subscriptions of new listeners. Call it often."""
         for _ in range(UNREADABLE_PER_CALL):
             parts = self._receive_parts(0)
             if parts is None:
@@ -33,13 +32,12 @@ class Announcer(Bound):
                 self.socket.setsockopt(zmq.SUBSCRIBE, b"")
 
     def announce(self, message: Message) -> None:
-        """Sends to all."""
         self.admit()
         self._send_parts([pack(message)])
 
 
 class Listener(Channel):
-    """SUB: holds only the newest announcement."""
+    """The receiving side (SUB). It keeps only the newest announcement."""
 
     def __init__(self, address: str, keys: Keys | None = None, endpoint: str = "") -> None:
         """Connects in the background. Raises KeysError."""

@@ -1,4 +1,4 @@
-"""The connecting side: one peer, which may come, go and come back."""
+"""The connecting side of a link: one peer, which may restart."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from transport.sockets.keys import Keys
 
 
 class Client(Channel):
-    """DEALER."""
+    """A DEALER socket."""
 
     def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES, keys: Keys | None = None, endpoint: str = "") -> None:
-        """Connects in the background to the socket called `endpoint`; the server need not be there yet. Raises KeysError."""
+        """Connects in the background, also if the server starts later. `endpoint`: the name of the server's socket, by which its
+        key is found. Raises KeysError."""
         super().__init__(zmq.DEALER, max_part_bytes, address, keys)
         self._connect(address, endpoint)
 

@@ -1,4 +1,4 @@
-"""The connections of this process as the system knows them, to end those that libzmq would keep. Linux only."""
+"""Closes connections that libzmq would keep, through their file descriptors. Linux only."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ WILDCARDS = ("0.0.0.0:", "[::]:")
 
 
 def close_connections(address: str) -> int:
-    """Closes every connection to an address that this process has bound; returns how many. Elsewhere than on Linux, none.
+    """Closes all connections to an address that this process has bound; returns their number. On other systems than Linux: 0.
 
-    For when a resource runs out and nobody can say who takes it: a message that never ends, for example, is kept by libzmq
-    and shown to nobody. Honest peers come back at once, and send again what was lost.
+    Use it when a resource runs out and the responsible peer is unknown. For example, libzmq keeps the parts of a message that
+    never ends, and does not report them. Honest peers connect again at once and send again what was lost.
     """
     return sum(hang_up(descriptor) for descriptor in _connections(address))
 
 
 def hang_up(descriptor: int) -> bool:
-    """Ends the connection behind a descriptor, which libzmq then notices as if the peer had gone; False when there is none.
+    """Shuts the connection of a descriptor down, so libzmq sees it as closed by the peer. False if there is no connection.
 
-    Should the descriptor have been closed and taken by another connection meanwhile, that one's peer connects again.
+    If another connection has got the same descriptor meanwhile, that one is closed instead, and its peer connects again.
     """
     try:
         with _borrowed(descriptor) as connection:
@@ -38,7 +38,7 @@ def hang_up(descriptor: int) -> bool:
 
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """The socket behind a descriptor that remains its owner's. Raises OSError when it is none."""
+    """A socket object for a descriptor, which it does not close. Raises OSError if the descriptor is not a socket."""
     found = socket.socket(fileno=descriptor)
     try:
         yield found
@@ -58,7 +58,7 @@ def _connections(address: str) -> Iterator[int]:
 
 
 def _descriptors() -> Sequence[int]:
-    """All of this process, and where there is none left to ask with, all that there can be."""
+    """The open descriptors of this process. If none is free to list them with: all possible numbers."""
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError as error:

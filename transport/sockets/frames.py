@@ -1,4 +1,4 @@
-"""How payloads are cut into the parts of a message."""
+"""Cuts payloads into the parts of a message."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ Part = bytes | memoryview | Shared
 
 
 def piece_bytes(payload_bytes: int) -> int:
-    """What `cut` cuts a payload of that size into, at most: the frame limit, or more where there would be too many pieces."""
+    """The size of the pieces that `cut` makes of a payload: the frame limit, or more if there would be too many pieces."""
     return max(FRAME_BYTES, payload_bytes // (MAX_PARTS // 2))
 
 
 def cut(payload: bytes | memoryview) -> list[memoryview]:
-    """Cuts a payload into parts."""
     view = memoryview(payload).cast("B")
     size = piece_bytes(len(view))
     return [view[start : start + size] for start in range(0, len(view), size)]
 
 
 def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
-    """Parts that go to many peers and are in memory once."""
+    """Wraps parts so that sending them, also to many peers, does not copy them."""
     return [Shared(part, copy=False) for part in parts]

@@ -1,4 +1,4 @@
-"""Limits on what peers can take without sending one whole message: a server's memory and file descriptors."""
+"""Limits on memory and file descriptors that peers can use up in a server without sending one complete message."""
 
 from __future__ import annotations
 
@@ -11,51 +11,53 @@ from collections.abc import Callable, Sequence
 from transport.lifetime import release_memory, say
 from transport.sockets.connections import MOST_DESCRIPTORS, close_connections
 
-LOOK_SECONDS = 0.05
+CHECK_SECONDS = 0.05
 RELEASE_SECONDS = 0.2
 MARGIN_BYTES = 256 << 20
-DESCRIPTORS_SHARE = 0.5  # of the limit: once more are taken all connections are closed
+DESCRIPTORS_SHARE = 0.5  # of the limit; above it all connections are closed
 
 
 class ResourceLimits:
-    """Closes all connections to a process when it runs out of memory or descriptors: only attackers lose by that.
+    """Closes all connections to a process when it runs out of memory or descriptors.
 
-    Honest peers are back within two seconds and lose nothing, since they keep what is not acknowledged.
+    Honest peers connect again within two seconds. They lose nothing, because they keep everything that is not acknowledged.
     """
 
     def __init__(self, addresses: Sequence[str], memory_bytes: float = math.inf, report: Callable[[str], None] = say) -> None:
-        """`addresses`: those that the process has bound; `memory_bytes`: what it takes at most when everything is full.
-        Linux only; elsewhere does nothing."""
+        """`addresses`: those that the process has bound. `memory_bytes`: what it needs at most when everything is full. Does
+        nothing on other systems than Linux."""
         self._addresses, self._memory_bytes, self._report = addresses, memory_bytes + MARGIN_BYTES, report
         self._descriptors = raise_descriptor_limit()
-        self._ceiling = self._memory_bytes  # higher while what was taken is still to be given back
-        self._next_look = 0.0
+        self._ceiling = self._memory_bytes  # higher until the memory of closed connections has been released
+        self._next_check = 0.0
         self._release_at = math.inf
 
     def turn(self) -> None:
-        """Looks at descriptors in every turn of the main loop, at memory every LOOK_SECONDS."""
+        """Checks descriptors in every call, memory every CHECK_SECONDS. Call it in each iteration of the main loop."""
         if not sys.platform.startswith("linux"):
             return
         if lowest_free_descriptor() > self._descriptors * DESCRIPTORS_SHARE:
-            self._close_all("half of all file descriptors were taken")  # in a tenth of a second so many may come
-        if (now := time.monotonic()) < self._next_look or self._memory_bytes == math.inf:
+            self._close_all("half of all file descriptors were in use")  # thousands can arrive in a tenth of a second
+        if (now := time.monotonic()) < self._next_check or self._memory_bytes == math.inf:
             return
-        self._next_look = now + LOOK_SECONDS
-        if now >= self._release_at:  # what the connections took has been freed by now, but glibc keeps it
+        self._next_check = now + CHECK_SECONDS
+        if now >= self._release_at:  # libzmq has freed the memory of the connections by now, but glibc keeps it
             self._release_at, self._ceiling = math.inf, self._memory_bytes
             release_memory()
-        elif (taken := resident_bytes()) > self._ceiling:
-            self._release_at, self._ceiling = min(self._release_at, now + RELEASE_SECONDS), taken + MARGIN_BYTES
-            self._close_all(f"more than {self._memory_bytes:,.0f} bytes of memory were taken")
+        elif (used := resident_bytes()) > self._ceiling:
+            self._release_at, self._ceiling = min(self._release_at, now + RELEASE_SECONDS), used + MARGIN_BYTES
+            self._close_all(f"more than {self._memory_bytes:,.0f} bytes of memory were in use")
 
-    def _close_all(self, why: str) -> None:
+    def _close_all(self, reason: str) -> None:
         closed = sum(map(close_connections, self._addresses))
-        self._report(f"{why}: closed all {closed:,} connections; those of this run come back")
+        self._report(f"{reason}: closed all {closed:,} connections; the processes of this run connect again")
 
 
 def raise_descriptor_limit() -> int:
-    """Lets this process have as many descriptors as the system allows; returns how many. Not beyond MOST_DESCRIPTORS, since its
-    children inherit the limit, and some programs count up to it."""
+    """Raises this process's limit of descriptors as far as the system allows; returns the new limit.
+
+    Not above MOST_DESCRIPTORS, because child processes inherit the limit and some programs loop over all possible descriptors.
+    """
     if sys.platform == "win32":
         return MOST_DESCRIPTORS
     import resource
@@ -65,13 +67,13 @@ def raise_descriptor_limit() -> int:
     if soft < hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, limits[1]))
-        except (OSError, ValueError):  # macOS says "unlimited" and means less
+        except (OSError, ValueError):  # macOS reports "unlimited" but does not allow it
             return soft
     return hard
 
 
 def lowest_free_descriptor() -> int:
-    """How many are taken, nearly: the system always gives the lowest. Its limit when none is left."""
+    """About the number of descriptors in use, because the system always gives out the lowest free one. 2**30 if none is free."""
     try:
         descriptor = os.open(os.devnull, os.O_RDONLY)
     except OSError:
@@ -81,7 +83,7 @@ def lowest_free_descriptor() -> int:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds; 0 where no descriptor is left to ask with."""
+    """Resident memory of this process; 0 if no descriptor is free to read it with."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
-"""Peers that send what cannot be used are not read any more.
+"""Quarantine: a server stops reading from peers that keep sending invalid messages.
 
-Bad input costs its sender. Each offence adds to a sender's account, which empties by itself: a peer that errs now and then is
-served for ever, one that sends nothing else is put in quarantine within a fraction of a second.
+Each offence raises the sender's count, which falls again with time. A peer with an occasional error is always served; a peer that
+sends only invalid messages is in quarantine within a fraction of a second.
 """
 
 from __future__ import annotations
@@ -12,54 +12,53 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-MOST_OFFENCES = 20.0  # on the account: one more, and the sender is in quarantine
+MOST_OFFENCES = 20.0  # with more, the sender is in quarantine
 FORGIVEN_PER_SECOND = 2.0
-ODDITY = 0.01  # of an offence: what an honest peer may do as often as its credit allows, after a connection broke
+ODDITY = 0.01  # weight of what an honest peer may send after a broken connection, as often as its credit allows
 NOTICE_SECONDS = 0.05
-MOST_SENDERS = 4096  # accounts kept, and senders in quarantine: the oldest are forgotten
+MOST_SENDERS = 4096  # that have a count, and that are in quarantine; the oldest are forgotten
 
 
 class Quarantine:
-    """Accounts of offences, and the senders that have had too many: connections, or incarnations of actors."""
+    """Counts offences by sender, and keeps the senders with too many. A sender is a connection or an actor's incarnation."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._accounts: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # (offences, when they were that many)
-        self._quarantined: OrderedDict[Hashable, float] = OrderedDict()  # since when
+        self._counts: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # (offences, time of the last one)
+        self._quarantined: OrderedDict[Hashable, float] = OrderedDict()  # time of the start
 
     def offence(self, sender: Hashable, weight: float = 1.0) -> bool:
-        """Books an offence. True when it is the one that puts the sender in quarantine."""
+        """Counts an offence. True if it puts the sender in quarantine."""
         now = self._clock()
-        offences, then = self._accounts.pop(sender, (0.0, now))
+        offences, then = self._counts.pop(sender, (0.0, now))
         offences = max(offences - (now - then) * FORGIVEN_PER_SECOND, 0.0) + weight
         if offences > MOST_OFFENCES:
             return self.put(sender)
-        self._accounts[sender] = offences, now
-        _forget_oldest(self._accounts)
+        self._counts[sender] = offences, now
+        _forget_oldest(self._counts)
         return False
 
     def put(self, sender: Hashable, notified: bool = False) -> bool:
-        """From now on nothing of this sender is read; `notified`: nor is it sent the reason. False when it was so before."""
+        """Puts a sender in quarantine; `notified`: it is not sent the reason. False if it was in quarantine already."""
         new = sender not in self._quarantined
         self._quarantined.setdefault(sender, -math.inf if notified else self._clock())
         _forget_oldest(self._quarantined)
         return new
 
-    def holds(self, sender: Hashable) -> bool:
+    def __contains__(self, sender: Hashable) -> bool:
         return sender in self._quarantined
 
-    def write_off(self, sender: Hashable) -> None:
-        """A sender in quarantine that does not speak the protocol is not sent the reason."""
+    def __bool__(self) -> bool:
+        return bool(self._quarantined)
+
+    def skip_notice(self, sender: Hashable) -> None:
+        """A sender in quarantine that does not use the protocol is disconnected without waiting for it to read the reason."""
         if sender in self._quarantined:
             self._quarantined[sender] = -math.inf
 
     def notified(self, sender: Hashable) -> bool:
-        """Whether a sender in quarantine has had the time to receive the reason."""
+        """Whether a sender in quarantine has had the time to read the reason."""
         return self._clock() - self._quarantined[sender] > NOTICE_SECONDS
-
-    @property
-    def anyone(self) -> bool:
-        return bool(self._quarantined)
 
 
 def _forget_oldest(entries: OrderedDict[Hashable, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The side that others connect to."""
+"""The listening side of a link: many peers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from transport.sockets.frames import FRAME_BYTES, Part, Parts
 from transport.sockets.keys import Keys, KeysError, key_name, role_of
 from transport.sockets.quarantine import Quarantine
 
-REQUEST_PARTS = 64  # of a message to a server, beside those that a chunk is cut into
-MOST_NAMES = 4096  # of connections, that a server keeps
+REQUEST_PARTS = 64  # limit of a message to a server, besides the pieces of a chunk
+MOST_NAMES = 4096  # connections whose owner's name a server remembers
 _domains = itertools.count()
 
 
 class Bound(Channel):
-    """A socket that others connect to. With keys the authenticator serves it before it is bound, and is watched from then on."""
+    """A socket that clients connect to. With keys the authenticator decides which clients are admitted."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Bound(Channel):
         queue: int,
         receive_queue: int = QUEUE_MESSAGES,
     ) -> None:
-        """Binds; holds at most `queue` unsent messages per peer. Raises OSError naming the address when it cannot be bound,
-        KeysError for an address that others can reach without keys."""
+        """Binds. `queue`: the limit of unsent messages per peer; `receive_queue`: of unread messages. Raises OSError if it cannot
+        bind, KeysError if other machines can reach the address and there are no keys."""
         if (
             keys is None
             and address.startswith("tcp://")
             and not is_loopback(address.removeprefix("tcp://").rpartition(":")[0].strip("[]"))
         ):
-            raise KeysError(f"{address} can be reached from other machines: that needs keys; make them with `headrace keys`")
+            raise KeysError(f"other machines can reach {address}, which needs keys; make them with `headrace keys`")
         super().__init__(kind, max_part_bytes, address, keys)
         self.socket.setsockopt(zmq.SNDHWM, queue)
         self.socket.setsockopt(zmq.RCVHWM, receive_queue)
@@ -51,7 +51,7 @@ class Bound(Channel):
             self._domain = f"{endpoint}-{next(_domains)}"
             self.socket.setsockopt(zmq.CURVE_SERVER, 1)
             self.socket.setsockopt_string(zmq.ZAP_DOMAIN, self._domain)
-            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # or every key would be admitted while no authenticator answers
+            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else every key is admitted while no authenticator answers
             own = self._keys
             AUTHENTICATOR.open(self._domain, lambda public: own.client_name(endpoint, public))
         try:
@@ -63,26 +63,26 @@ class Bound(Channel):
 
     @property
     def handshakes_failed(self) -> int:
-        """Connections that were not admitted; counted where there are keys."""
+        """Connections that were not admitted; 0 without keys."""
         return self._handshakes.failed if self._handshakes else 0
 
     def close(self, linger_seconds: float = 0) -> None:
-        """Closes; the authenticator ends with the last server of the process."""
+        """Closes as Channel does; the authenticator ends with the last server of the process."""
         super().close(linger_seconds)
         if self._domain:
             AUTHENTICATOR.close(self._domain)
 
-    def _look(self, handshakes: Handshakes) -> None:
+    def _check_handshakes(self, handshakes: Handshakes) -> None:
         handshakes.read()
         AUTHENTICATOR.watch()
 
 
 class Server(Bound):
-    """ROUTER: many peers, each known by an identity that lasts as long as its connection.
+    """A ROUTER socket: many peers, each with an identity that is valid for one connection.
 
-    A peer that keeps sending what cannot be used is put in quarantine: it is sent the reason once, nothing of it is read any
-    more, and its connection is closed at a later message. libzmq has no call for that; but it tells the descriptor that a
-    message came by.
+    A peer that keeps sending invalid messages is put in quarantine: it is sent the reason once, its messages are not read any
+    more, and at a later message its connection is closed. libzmq has no call for that, but it gives the descriptor by which a
+    message arrived.
     """
 
     def __init__(
@@ -95,76 +95,76 @@ class Server(Bound):
         endpoint: str = "",
         most_bytes: int = 0,
     ) -> None:
-        """Binds as `Bound` does, with at most `receive_queue` unread messages per peer. `endpoint`: the name of this socket,
-        which decides whose keys may connect. An honest message has at most `most_bytes` in parts of the frame limit."""
+        """Binds as `Bound` does. `endpoint`: the name of this socket, which decides which keys may connect. `most_bytes`: the
+        most that one message of an honest peer has in parts of the frame limit."""
         self.quarantine = Quarantine()
         self._most_parts = min(REQUEST_PARTS + most_bytes // FRAME_BYTES, MAX_PARTS)
-        self.quarantined = 0  # peers so far
-        self.unread = 0  # messages of theirs
-        self.impostors = 0  # messages in another's name, or for others to send
+        self.quarantined = 0  # peers put in quarantine so far
+        self.unread = 0  # messages of such peers
+        self.impostors = 0  # messages in the name of another process, or not allowed for the sender's role
         self._expelled: list[bytes] = []
-        self._names: dict[bytes, str] = {}  # of connections: whose key they have
+        self._names: dict[bytes, str] = {}  # by connection: the name of its key's owner
         super().__init__(zmq.ROUTER, max_part_bytes, address, keys, endpoint, queue, receive_queue)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
 
     def authorise(self, peer: bytes, role: str, name: str = "") -> str:
-        """Empty when a peer may speak for this role (and, if it gives one, in this name); else why not, and it is counted.
+        """Checks that a peer may send messages of this role and, if given, in this name. Returns "" or the reason why not.
 
-        A peer is the owner of its key. Without keys only this user can connect, and every peer is believed.
+        The name of the peer's key decides. Without keys only this user can connect, and every peer is authorised.
         """
         if self._keys is None:
             return ""
-        known = self._names.get(peer, "")
-        if role_of(known) == role and (not name or key_name(name) == known):
+        owner = self._names.get(peer, "")
+        if role_of(owner) == role and (not name or key_name(name) == owner):
             return ""
-        reason = f"the owner of the key of {known or 'nobody'} may not speak for {(name or role)!r}"
+        reason = f"the key of {owner or 'no known process'} does not authorise messages of {(name or role)!r}"
         if not self.impostors:
-            AUTHENTICATOR.say(f"refused, and so will others be: {reason}")
+            AUTHENTICATOR.say(f"refused a message (further ones are only counted): {reason}")
         self.impostors += 1
-        self.offence(peer, "what is for others to say")
+        self.offence(peer, "messages that its key does not authorise")
         return reason
 
     def offence(self, peer: bytes, reason: str, weight: float = 1.0) -> None:
-        """Counts against a peer something that no honest one would send, and sends it the reason if that was once too often."""
+        """Counts an offence of a peer. If that puts it in quarantine, sends it the reason."""
         if self.quarantine.offence(peer, weight):
             self.quarantined += 1
-            self.send(peer, Refused(f"in quarantine, for sending again and again what cannot be used: {reason}"))
+            self.send(peer, Refused(f"in quarantine after too many invalid messages, the last: {reason}"))
             self._expelled.append(peer)
 
     def expelled(self) -> list[bytes]:
-        """Peers that have been put in quarantine since the last call."""
+        """The peers that were put in quarantine since the last call."""
         expelled, self._expelled = self._expelled, []
         return expelled
 
     def _on_malformed(self, envelope: Parts, reason: str) -> None:
         super()._on_malformed(envelope, reason)
         if envelope:
-            self.offence(envelope[0], "no message of this protocol")
-            self.quarantine.write_off(envelope[0])
+            self.offence(envelope[0], "not a message of this protocol")
+            self.quarantine.skip_notice(envelope[0])
 
     def _take_parts(self) -> Parts:
         """Empty for a message of a peer in quarantine.
 
-        Notes whose key a connection has, once for each: every message carries the authenticator's answer along.
+        Remembers the owner of each connection's key; libzmq attaches the authenticator's answer to every message.
         """
-        if self._keys is None and not self.quarantine.anyone:
-            return self._few(super()._take_parts())
+        if self._keys is None and not self.quarantine:
+            return self._limited(super()._take_parts())
         first = self.socket.recv(zmq.DONTWAIT, copy=False)
-        parts = [first.bytes, *self.socket.recv_multipart(zmq.DONTWAIT)]  # a message arrives whole
+        parts = [first.bytes, *self.socket.recv_multipart(zmq.DONTWAIT)]  # libzmq delivers all parts of a message together
         peer = parts[0]
-        if self.quarantine.holds(peer):
+        if peer in self.quarantine:
             self.unread += 1
             if self.quarantine.notified(peer):
                 hang_up(int(first.get(zmq.SRCFD)))
             return []
         if self._keys and peer not in self._names:
             if len(self._names) >= MOST_NAMES:
-                del self._names[next(iter(self._names))]  # the oldest; asked for again should it still be there
+                del self._names[next(iter(self._names))]  # the oldest; its next message brings the name again
             self._names[peer] = str(first.get("User-Id"))
-        return self._few(parts)
+        return self._limited(parts)
 
-    def _few(self, parts: Parts) -> Parts:
-        """The parts; none where there are so many that to read them was an attack. Its sender is not sent the reason."""
+    def _limited(self, parts: Parts) -> Parts:
+        """The parts; empty if there are too many. The sender is then in quarantine at once and is not sent the reason."""
         if len(parts) <= self._most_parts:
             return parts
         self.malformed += 1
@@ -174,10 +174,10 @@ class Server(Bound):
         return []
 
     def receive(self, timeout_seconds: float = 0) -> tuple[bytes, Any, Parts] | None:
-        """The next well-formed message as (peer, message, raw parts), or None. Malformed ones are counted and dropped."""
+        """The next valid message as (peer, message, raw parts), or None. Malformed ones are counted and dropped."""
         found = self._receive_readable(timeout_seconds, envelope=1)
         return (found[0][0], found[1], found[2]) if found else None
 
     def send(self, peer: bytes, message: Message, parts: Sequence[Part] = ()) -> bool:
-        """Sends without waiting; False when the peer is gone or its queue is full."""
+        """Sends without waiting; False if the peer is gone or its queue is full."""
         return self._send_parts([peer, pack(message), *parts])

@@ -21,9 +21,9 @@ from learner.algorithms.base import Needs
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
 from learner.feed import to_device
-from replay.client import SampledBatch
+from replay.client.sampler import SampledBatch
 from replay.config import ReplayConfig
-from replay.table.checks import check_chunk
+from replay.table.inbox import check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
 from tests.learner.examples import figures, make_update

@@ -110,11 +110,28 @@ def test_a_missing_truncated_damaged_foreign_or_endless_file_is_refused_in_one_l
     endless = {"x": np.array([0.0, np.nan], np.float32)}
     with pytest.raises(CheckpointError, match="x is not finite"):
         write(path, endless, {})
-    digest = checkpoint._digest(endless, {})
-    assert "x is not finite" in refused(safetensors.numpy.save(endless, {checkpoint.DIGEST_KEY: digest}))
+    metadata = {checkpoint.FORMAT_KEY: checkpoint.CHECKPOINT_FORMAT}
+    digest = checkpoint._digest(endless, metadata)
+    assert "x is not finite" in refused(safetensors.numpy.save(endless, metadata | {checkpoint.DIGEST_KEY: digest}))
     path.unlink()
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         read(path)
+
+
+@pytest.mark.parametrize(("metadata", "found"), [({}, "'1'"), ({checkpoint.FORMAT_KEY: "3"}, "'3'")])
+def test_a_checkpoint_of_another_format_is_refused_in_one_line_that_says_what_to_do(
+    tmp_path: Path, metadata: dict[str, str], found: str
+) -> None:
+    path, weights = tmp_path / "latest.safetensors", {"x": np.zeros(3, np.float32)}
+    path.write_bytes(safetensors.numpy.save(weights, metadata | {checkpoint.DIGEST_KEY: checkpoint._digest(weights, metadata)}))
+    with pytest.raises(CheckpointError, match="use the version that wrote it") as refusal:
+        read(path)
+    assert f"has format {found}" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_the_format_is_not_among_the_metadata_of_a_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path / "latest.safetensors", {"x": np.zeros(3, np.float32)}, {"epoch": "7"})
+    assert read(tmp_path / "latest.safetensors")[1] == {"epoch": "7"}
 
 
 def test_hostile_or_broken_payloads_are_refused() -> None:

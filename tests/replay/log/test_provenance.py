@@ -66,8 +66,8 @@ def test_a_purge_takes_one_actor_and_leaves_keys_and_priorities_of_the_others(fo
     table.check_invariants()
     others = items["key"][items["key"] // 4 % 2 == 0]
     assert np.array_equal(every_item(table)["key"], others) and table.next_key == before.next_key
-    held = table.state()
-    assert all((held.selector.values.reshape(-1, 4)[key] == wanted[key]).all() for key in set(others // 4))
+    saved = table.state()
+    assert all((saved.selector.values.reshape(-1, 4)[key] == wanted[key]).all() for key in set(others // 4))
     assert journal.next_sequence("actor-0", 70) == 20, "nobody is taken twice"
     assert purge(folder, SPEC, "actor-1") == (0, 0)
     journal.close(dict)

@@ -27,8 +27,8 @@ SENDING = make_spec(length=4, stack=2, n_step=2, extras=scalars(PRIORITY))
 CONFIG = ReplayConfig(capacity=80, min_size=1, samples_per_insert_low=1.0, samples_per_insert_high=2.0)
 
 
-class Life:
-    """One life of a table with its journal."""
+class Incarnation:
+    """A ring with its journal, from one start to the next."""
 
     def __init__(self, folder: Path, config: ReplayConfig = CONFIG, spec: ExperienceSpec = SPEC) -> None:
         self.spec = spec
@@ -61,7 +61,7 @@ class Life:
         self.journal.close(lambda: {"duplicates": 3.0})
 
     def priorities(self) -> dict[int, float]:
-        """Of every item held, by key: its exact value in the tree."""
+        """By key of every item: its exact value in the tree."""
         state = self.ring.state()
         values = state.selector.values.reshape(len(state.chunk_keys), SPEC.chunk_length)
         return {
@@ -71,7 +71,7 @@ class Life:
             if key >= 0 and values[slot, offset] > 0
         }
 
-    def came_with(self, keys: Iterable[int]) -> dict[int, float]:
+    def initial_priorities(self, keys: Iterable[int]) -> dict[int, float]:
         """The initial priorities of items by key, raised."""
         length, history = self.spec.chunk_length, self.spec.history
         sent = {key: self.chunks[key // length].columns[PRIORITY][history + key % length] for key in keys}
@@ -80,17 +80,17 @@ class Life:
 
 @pytest.mark.parametrize("spec", [SPEC, SENDING], ids=["highest-first", "initial-priorities"])
 def test_after_an_orderly_stop_the_table_is_the_same_to_the_last_bit(tmp_path: Path, spec: ExperienceSpec) -> None:
-    first = Life(tmp_path, spec=spec)
+    first = Incarnation(tmp_path, spec=spec)
     first.insert(0, 33)  # the ring of 20 chunks has turned over
     first.learn()
     first.stop()
-    second = Life(tmp_path, spec=spec)
+    second = Incarnation(tmp_path, spec=spec)
     second.ring.check_invariants()
     assert second.priorities() == first.priorities()
     for name in ("size", "next_key", "oldest_key", "inserted_items", "sampled_items"):
         assert getattr(second.ring, name) == getattr(first.ring, name), name
     assert second.journal.counters["duplicates"] == 3
-    # The same draws from the same rows with the same probabilities, the random generator going on where it was …
+    # The same draws from the same rows with the same probabilities, the random generator continues …
     second.ring.limiter = first.ring.limiter
     for _ in range(5):
         before, after = first.draw(16), second.draw(16)
@@ -103,15 +103,15 @@ def test_after_an_orderly_stop_the_table_is_the_same_to_the_last_bit(tmp_path: P
 
 
 def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_path: Path) -> None:
-    first = Life(tmp_path)
+    first = Incarnation(tmp_path)
     first.insert(0, 12)
     first.learn()
     first.stop()
     saved, counted = first.priorities(), first.ring.inserted_items
-    second = Life(tmp_path)
+    second = Incarnation(tmp_path)
     second.insert(12, 16)
     second.learn()  # these are lost: the state is saved from time to time only
-    third = Life(tmp_path)  # without a stop
+    third = Incarnation(tmp_path)  # without a stop
     third.ring.check_invariants()
     assert third.ring.inserted_items == second.ring.inserted_items > counted
     assert third.journal.counters["inserted_chunks"] == 4
@@ -123,21 +123,21 @@ def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_
     second.stop()
 
 
-def test_after_a_kill_items_newer_than_the_state_have_the_priority_that_they_came_with(tmp_path: Path) -> None:
-    first = Life(tmp_path, spec=SENDING)
+def test_after_a_kill_items_newer_than_the_state_have_their_initial_priority(tmp_path: Path) -> None:
+    first = Incarnation(tmp_path, spec=SENDING)
     first.insert(0, 12)
-    assert first.priorities() == pytest.approx(first.came_with(first.priorities()))
+    assert first.priorities() == pytest.approx(first.initial_priorities(first.priorities()))
     first.learn()
     first.stop()
     saved = first.priorities()
-    second = Life(tmp_path, spec=SENDING)
+    second = Incarnation(tmp_path, spec=SENDING)
     second.insert(12, 16)
     second.learn()  # these are lost: the state is saved from time to time only
-    third = Life(tmp_path, spec=SENDING)  # without a stop
+    third = Incarnation(tmp_path, spec=SENDING)  # without a stop
     third.ring.check_invariants()
     found = third.priorities()
     assert found.keys() == second.priorities().keys() > saved.keys()
-    assert found == pytest.approx(first.came_with(found) | saved)
+    assert found == pytest.approx(first.initial_priorities(found) | saved)
     assert found.items() >= saved.items()  # these to the last bit
     # What is inserted next without a priority of its own comes with the highest of all that there was.
     third.chunks[16].columns[PRIORITY][:] = np.nan
@@ -148,28 +148,28 @@ def test_after_a_kill_items_newer_than_the_state_have_the_priority_that_they_cam
     second.stop()
 
 
-def test_without_a_state_items_have_the_priority_that_they_came_with(tmp_path: Path) -> None:
-    first = Life(tmp_path, spec=SENDING)
+def test_without_a_state_items_have_their_initial_priority(tmp_path: Path) -> None:
+    first = Incarnation(tmp_path, spec=SENDING)
     first.insert(0, 12)
     first.learn()
     first.stop()
     (tmp_path / STATE_FILE).unlink()
-    second = Life(tmp_path, spec=SENDING)
-    assert second.priorities() == pytest.approx(first.came_with(first.priorities()))
+    second = Incarnation(tmp_path, spec=SENDING)
+    assert second.priorities() == pytest.approx(first.initial_priorities(first.priorities()))
     second.stop()
 
 
 def test_a_smaller_capacity_keeps_the_newest_and_a_larger_one_everything(tmp_path: Path) -> None:
-    first = Life(tmp_path)
+    first = Incarnation(tmp_path)
     first.insert(0, 33)
     first.learn()
     first.stop()
     before = first.priorities()
-    wide = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=400))
+    wide = Incarnation(tmp_path, msgspec.structs.replace(CONFIG, capacity=400))
     wide.ring.check_invariants()
-    held = wide.priorities()
-    assert held.items() >= before.items() and len(held) == wide.ring.size  # the log may hold a little more than the ring did
-    small = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=24))
+    kept = wide.priorities()
+    assert kept.items() >= before.items() and len(kept) == wide.ring.size  # the log may hold a little more than the ring did
+    small = Incarnation(tmp_path, msgspec.structs.replace(CONFIG, capacity=24))
     small.ring.check_invariants()
     assert small.priorities() == {key: value for key, value in before.items() if key >= 27 * 4}
     small.insert(33, 50)
@@ -179,11 +179,11 @@ def test_a_smaller_capacity_keeps_the_newest_and_a_larger_one_everything(tmp_pat
     wide.stop()
 
 
-def test_what_is_written_down_is_known_by_its_sequence_even_when_evicted(tmp_path: Path) -> None:
-    first = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=4))
+def test_the_log_remembers_the_sequences_of_evicted_chunks(tmp_path: Path) -> None:
+    first = Incarnation(tmp_path, msgspec.structs.replace(CONFIG, capacity=4))
     first.insert(0, 30)
-    first.stop()  # two lives at once would delete each other's segments
-    second = Life(tmp_path, msgspec.structs.replace(CONFIG, capacity=4))
+    first.stop()  # two journals at once would delete each other's segments
+    second = Incarnation(tmp_path, msgspec.structs.replace(CONFIG, capacity=4))
     assert second.journal.next_sequence("actor-0", 7) == 30
     assert second.journal.next_sequence("actor-0", 8) == 0 == second.journal.next_sequence("actor-1", 7)
     wait_until(lambda: len(segments(tmp_path)) == 1, 60, "evicted segments deleted")
@@ -191,14 +191,14 @@ def test_what_is_written_down_is_known_by_its_sequence_even_when_evicted(tmp_pat
 
 
 def test_a_damaged_chunk_leaves_a_gap_in_the_keys_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = Life(tmp_path)
+    first = Incarnation(tmp_path)
     first.insert(0, 10)
     first.stop()
     path = segments(tmp_path)[0]
     data = bytearray(path.read_bytes())
     data[-1] ^= 1  # in the body of its last chunk
     path.write_bytes(data)
-    second = Life(tmp_path)
+    second = Incarnation(tmp_path)
     second.ring.check_invariants()
     lost = {key // 4 for key in first.priorities()} - {key // 4 for key in second.priorities()}
     assert len(lost) == 1 and second.ring.next_key == 10
@@ -211,12 +211,12 @@ def test_a_damaged_chunk_leaves_a_gap_in_the_keys_and_nothing_else(tmp_path: Pat
 def test_keys_are_never_used_twice_even_if_a_power_cut_takes_the_end_of_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = Life(tmp_path)
+    first = Incarnation(tmp_path)
     first.insert(0, 33)
     first.stop()
     for path in segments(tmp_path)[-2:]:
         path.unlink()
-    second = Life(tmp_path)
+    second = Incarnation(tmp_path)
     second.ring.check_invariants()
     assert second.ring.next_key == 33 and 0 < second.ring.size < first.ring.size
     missing = second.journal.figures()["missing_chunks"]
@@ -228,10 +228,10 @@ def test_keys_are_never_used_twice_even_if_a_power_cut_takes_the_end_of_the_log(
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "missing"])
-def test_without_a_sound_state_everything_is_there_with_the_highest_priority(
+def test_without_a_valid_state_all_items_are_restored_with_the_highest_priority(
     tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = Life(tmp_path)
+    first = Incarnation(tmp_path)
     first.insert(0, 12)
     first.learn()
     first.stop()
@@ -240,19 +240,19 @@ def test_without_a_sound_state_everything_is_there_with_the_highest_priority(
     data[len(data) // 2] ^= 4
     changed = {"flip": bytes(data), "cut": bytes(data[: len(data) // 2]), "empty": b""}
     path.unlink() if harm == "missing" else path.write_bytes(changed[harm])
-    second = Life(tmp_path)
+    second = Incarnation(tmp_path)
     assert second.priorities() == dict.fromkeys(first.priorities(), 1.0)
     assert ("is damaged" in capsys.readouterr().out) == (harm != "missing")
     second.stop()
 
 
 @pytest.mark.parametrize("change", [{"selector": "uniform"}, {"priority_exponent": 0.3}, {"priority_exponent": 0.0}])
-def test_a_run_may_be_resumed_with_another_way_of_drawing(tmp_path: Path, change: dict[str, object]) -> None:
-    first = Life(tmp_path)
+def test_a_run_can_be_resumed_with_another_selector(tmp_path: Path, change: dict[str, object]) -> None:
+    first = Incarnation(tmp_path)
     first.insert(0, 12)
     first.learn()
     first.stop()
-    second = Life(tmp_path, msgspec.structs.replace(CONFIG, **change))
+    second = Incarnation(tmp_path, msgspec.structs.replace(CONFIG, **change))
     second.ring.check_invariants()
     assert second.priorities().keys() == first.priorities().keys()
     if change == {"priority_exponent": 0.3}:
@@ -263,20 +263,20 @@ def test_a_run_may_be_resumed_with_another_way_of_drawing(tmp_path: Path, change
     second.stop()
 
 
-def test_the_limiter_starts_anew(tmp_path: Path) -> None:
-    first = Life(tmp_path)
+def test_the_limiter_starts_again_after_a_restart(tmp_path: Path) -> None:
+    first = Incarnation(tmp_path)
     first.ring.limiter.connect_learner()
     first.insert(0, 20)
     assert not first.ring.can_insert(), "the learner is behind"
     first.stop()
-    second = Life(tmp_path)
+    second = Incarnation(tmp_path)
     second.ring.limiter.connect_learner()
     assert second.ring.can_insert() and second.ring.can_sample()
     second.stop()
 
 
-def test_a_restore_tells_that_it_lives_and_stops_when_asked(tmp_path: Path) -> None:
-    first = Life(tmp_path)
+def test_a_restore_sends_heartbeats_and_stops_on_request(tmp_path: Path) -> None:
+    first = Incarnation(tmp_path)
     first.insert(0, 10)
     first.stop()
     beats: list[float] = []
@@ -288,6 +288,6 @@ def test_a_restore_tells_that_it_lives_and_stops_when_asked(tmp_path: Path) -> N
     with pytest.raises(RestoreStopped):
         Journal(tmp_path, Ring(SPEC, CONFIG, seed=0), CONFIG, interrupted)
     assert len(beats) == 5
-    whole = Life(tmp_path)
+    whole = Incarnation(tmp_path)
     assert whole.priorities() == first.priorities(), "an interrupted restore changes nothing on disk"
     whole.stop()

@@ -290,3 +290,11 @@ def test_a_log_of_another_spec_is_refused_in_one_line_that_names_the_fix(tmp_pat
     with pytest.raises(LogRefused, match="--fresh") as refusal:
         scan(tmp_path, make_spec(length=8))
     assert "\n" not in str(refusal.value)
+
+
+def test_a_segment_of_another_format_is_refused_in_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    path = written(tmp_path, 2)
+    path.write_bytes(path.read_bytes().replace(MAGIC, b"\x89HRseg9\n"))
+    with pytest.raises(LogRefused, match=r"has format 9, .* reads format 2: start with --fresh, or delete") as refusal:
+        scan(tmp_path, SPEC)
+    assert "\n" not in str(refusal.value)

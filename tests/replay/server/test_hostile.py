@@ -1,4 +1,4 @@
-"""Peers of the replay server, and of its clients, that break the rules: each costs itself, and nobody else."""
+"""Peers that break the protocol, of the replay server and of its clients, harm only themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from msgspec import structs
 
 from replay.__main__ import describe_items
-from replay.client import MOST_CREDIT_BYTES, ExperienceWriter, ReplayRefused, Sampler
+from replay.client.common import ReplayRefused
+from replay.client.sampler import Sampler
+from replay.client.writer import MOST_CREDIT_BYTES, ExperienceWriter
 from replay.config import ReplayConfig
 from replay.server.writers import MOST_INCARNATIONS
 from replay.table.layout import layout
@@ -51,11 +53,11 @@ def link(tmp_path: Path) -> Iterator[Link]:
 
 
 class Villain:
-    """A client that says what it likes."""
+    """A client that can send invalid messages."""
 
     def __init__(self, link: Link, name: str = "villain", incarnation: int = 666) -> None:
         self.client = Client(link.address)
-        self.heard: list[object] = []
+        self.received: list[object] = []
         self.hello(name, incarnation)
 
     def hello(self, name: str, incarnation: int, first: int = 0) -> None:
@@ -68,8 +70,8 @@ class Villain:
 
     def listen(self) -> list[object]:
         while (arrival := self.client.receive()) is not None:
-            self.heard.append(arrival[0])
-        return self.heard
+            self.received.append(arrival[0])
+        return self.received
 
     def close(self) -> None:
         self.client.close()
@@ -110,7 +112,7 @@ def test_what_exceeds_a_writers_credit_is_dropped_and_counted(link: Link) -> Non
     link.until(learn, honest)
 
 
-def test_who_is_told_a_smaller_credit_is_not_blamed_for_what_was_under_way(link: Link) -> None:
+def test_outstanding_chunks_above_a_reduced_credit_are_no_offence(link: Link) -> None:
     config = structs.replace(HELD, receive_bytes=1_000_000)
     link.serve(config)
     link.sampler(slots=1)
@@ -127,20 +129,20 @@ def test_who_is_told_a_smaller_credit_is_not_blamed_for_what_was_under_way(link:
     assert link.metrics.value("overdrawn") == 0
 
 
-def test_unfit_chunks_put_a_life_of_an_actor_in_quarantine_and_the_next_is_welcome(link: Link, villain: Villain) -> None:
-    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in villain.listen()))
+def test_invalid_chunks_put_an_incarnation_in_quarantine_and_the_next_is_welcome(link: Link, villain: Villain) -> None:
+    link.until(lambda: any(isinstance(received, WriterWelcome) for received in villain.listen()))
     for sequence in range(24):
         villain.chunk(sequence, crc32=1)
         if sequence % 8 == 7:  # within its credit
             link.until(lambda through=sequence: link.metrics.value("rejected") > through)  # type: ignore[misc]
-    link.until(lambda: any(isinstance(heard, Refused) for heard in villain.listen()))
-    reason = next(heard.reason for heard in villain.heard if isinstance(heard, Refused))
-    assert "quarantine" in reason and "chunks that cannot be learned from" in reason
-    villain.heard.clear()
-    other = Villain(link)  # the same life, over another connection
-    link.until(lambda: any(isinstance(heard, Refused) for heard in other.listen()))
+    link.until(lambda: any(isinstance(received, Refused) for received in villain.listen()))
+    reason = next(received.reason for received in villain.received if isinstance(received, Refused))
+    assert "quarantine" in reason and "chunks with invalid values or parts" in reason
+    villain.received.clear()
+    other = Villain(link)  # the same incarnation, over another connection
+    link.until(lambda: any(isinstance(received, Refused) for received in other.listen()))
     third = Villain(link, incarnation=667)
-    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in third.listen()))
+    link.until(lambda: any(isinstance(received, WriterWelcome) for received in third.listen()))
     assert link.server is not None
     link.server.measure()
     assert " · quarantined 1 · " in describe_items(link.metrics.record())
@@ -149,14 +151,14 @@ def test_unfit_chunks_put_a_life_of_an_actor_in_quarantine_and_the_next_is_welco
 
 
 def test_a_chunk_that_is_unfit_now_and_then_is_forgiven(link: Link, villain: Villain) -> None:
-    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in villain.listen()))
+    link.until(lambda: any(isinstance(received, WriterWelcome) for received in villain.listen()))
     for sequence in range(8):
         villain.chunk(sequence, at=sequence, **({"crc32": 1} if sequence % 2 == 0 else {}))
     link.until(lambda: link.metrics.value("inserted_chunks") == 4)
     assert link.metrics.value("rejected") == 4 and link.server is not None and link.server.socket.quarantined == 0
 
 
-def test_an_honest_writer_hears_why_it_is_refused(link: Link) -> None:
+def test_a_refused_writer_raises_the_reason(link: Link) -> None:
     link.serve()
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
@@ -167,14 +169,14 @@ def test_an_honest_writer_hears_why_it_is_refused(link: Link) -> None:
         link.until(lambda: False, writer)
 
 
-def test_a_life_that_was_replaced_is_not_taken_twice_when_it_comes_back(link: Link, villain: Villain) -> None:
+def test_no_chunk_of_a_replaced_incarnation_is_inserted_twice_when_it_connects_again(link: Link, villain: Villain) -> None:
     assert link.server is not None
     table = link.server.ring
-    link.until(lambda: any(isinstance(heard, WriterWelcome) for heard in villain.listen()))
+    link.until(lambda: any(isinstance(received, WriterWelcome) for received in villain.listen()))
     for sequence in range(4):
         villain.chunk(sequence, at=sequence)
     link.until(lambda: table.size == 16)
-    villain.hello("villain", 1)  # another life, then again the first, that has heard no acknowledgement
+    villain.hello("villain", 1)  # another incarnation, then again the first, which has received no acknowledgement
     villain.hello("villain", 666, first=0)
     for sequence in range(6):
         villain.chunk(sequence, at=sequence)
@@ -183,7 +185,7 @@ def test_a_life_that_was_replaced_is_not_taken_twice_when_it_comes_back(link: Li
     assert link.metrics.value("duplicates") == 4
 
 
-def test_greetings_do_not_fill_the_memory_and_known_lives_are_kept(link: Link) -> None:
+def test_greetings_do_not_fill_the_memory_and_records_of_honest_actors_are_kept(link: Link) -> None:
     server = link.serve()
     writer = link.writer("honest")
     link.until(lambda: writer.has_credit, writer)
@@ -199,24 +201,24 @@ def test_greetings_do_not_fill_the_memory_and_known_lives_are_kept(link: Link) -
 
 
 @pytest.mark.parametrize("changes", [{"batch_size": 1_000_000, "slots": 64}, {"batch_size": 100_000, "slots": 64}])
-def test_a_learner_cannot_have_replay_take_more_memory_than_there_is(link: Link, changes: dict[str, int]) -> None:
+def test_a_learner_cannot_lease_more_memory_than_the_limit(link: Link, changes: dict[str, int]) -> None:
     link.serve()
     client = Client(link.address)
     hello = SamplerHello("learner", 1, PROTOCOL, SPEC.digest, 8, 2, "")
-    heard: list[object] = []
+    received: list[object] = []
 
     def answered() -> bool:
         if arrival := client.receive():
-            heard.append(arrival[0])
-        return bool(heard)
+            received.append(arrival[0])
+        return bool(received)
 
     client.send(structs.replace(hello, **changes))
     link.until(answered)
-    assert isinstance(heard[0], Refused) and "slots of" in heard[0].reason
+    assert isinstance(received[0], Refused) and "slots of" in received[0].reason
     client.close()
 
 
-def test_a_learner_may_name_any_file_and_none_is_opened(link: Link, tmp_path: Path) -> None:
+def test_no_file_that_a_learner_names_is_opened_unless_it_is_a_slab(link: Link, tmp_path: Path) -> None:
     server = link.serve()
     arrangement = layout(SPEC, 8)
     plain, pipe = tmp_path / "file", tmp_path / "pipe"
@@ -286,11 +288,11 @@ def polled(writer: ExperienceWriter) -> bool:
     return True
 
 
-def test_a_writer_believes_no_impossible_acknowledgement(liar: Server) -> None:
+def test_a_writer_ignores_impossible_acknowledgements(liar: Server) -> None:
     writer = ExperienceWriter(liar.address, "actor-0", 1, SPEC, 1)
     peer = peer_of(liar)
     liar.send(peer, WriterWelcome(1, 1, 2**62, 2**62))
-    wait_until(lambda: polled(writer) and writer.refuted == 1, 5, "it refutes the welcome")
+    wait_until(lambda: polled(writer) and writer.impossible == 1, 5, "the welcome is counted")
     assert not writer.has_credit
     liar.send(peer, WriterWelcome(1, 1, 0, 2**62))
     wait_until(lambda: polled(writer) and writer.has_credit, 5, "credit")
@@ -301,7 +303,7 @@ def test_a_writer_believes_no_impossible_acknowledgement(liar: Server) -> None:
     liar.send(peer, Ack(2))
     liar.send(peer, Ack(1))
     wait_until(lambda: polled(writer) and writer.outstanding == 1, 5, "the possible one is taken")
-    assert writer.refuted == 2 and writer.acknowledged_steps == 8
+    assert writer.impossible == 2 and writer.acknowledged_steps == 8
     for number in range(2000):
         liar.send(peer, (Greet(), Credit(0), Hold(), Sample(1, 1))[number % 4])
     wait_until(lambda: polled(writer) and writer.credit_bytes == 0, 5, "it has read on")
@@ -309,12 +311,12 @@ def test_a_writer_believes_no_impossible_acknowledgement(liar: Server) -> None:
     writer.close()
 
 
-def test_a_sampler_takes_no_batch_that_it_has_not_asked_for(liar: Server) -> None:
+def test_a_sampler_ignores_batches_that_it_has_not_requested(liar: Server) -> None:
     sampler = Sampler(liar.address, "learner", 1, SPEC, 8, 2, shared=False)
     peer = peer_of(liar)
     liar.send(peer, SamplerWelcome(1, False))
     for slot, generation, parts in ((0, 99, []), (63, 1, []), (0, 1, [b"short"]), (1, 2, [b"x"])):
         liar.send(peer, Sample(slot, generation), parts)
-    wait_until(lambda: (sampler.next(0), sampler.refuted >= 3)[1], 5, "it refutes them")
+    wait_until(lambda: (sampler.next(0), sampler.impossible >= 3)[1], 5, "all are counted")
     assert sampler.next(0) is None
     sampler.close()

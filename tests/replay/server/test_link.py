@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from replay.__main__ import describe_items
-from replay.client import SILENCE_SECONDS, ReplayRefused, Sampler
+from replay.client.common import SILENCE_SECONDS, ReplayRefused
+from replay.client.sampler import Sampler
 from replay.config import ReplayConfig
 from replay.server import writers
 from tests.harness.link import Link
@@ -65,11 +66,11 @@ def test_sizes_that_are_not_those_of_the_parts_cost_the_chunk(link: Link) -> Non
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
-    held = writer.unacknowledged[0]
+    entry = writer.unacknowledged[0]
     link.until(lambda: writer.outstanding == 0, writer)
     peer = next(iter(server.writers.peers))
-    wrong = msgspec.structs.replace(held.message, sequence=1, sizes=(1, 2))
-    server.writers.on_insert(peer, wrong, [b"".join(held.parts)])  # type: ignore[arg-type]
+    wrong = msgspec.structs.replace(entry.message, sequence=1, sizes=(1, 2))
+    server.writers.on_insert(peer, wrong, [b"".join(entry.parts)])  # type: ignore[arg-type]
     link.until(lambda: link.metrics.value("rejected") == 1, writer)
     assert server.ring.inserted_items == 4
 
@@ -204,10 +205,10 @@ def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link, monkeypat
         return inserted == len(CHUNKS) or not writer.has_credit
 
     link.until(lambda: push() and len(server.inbox.pending) > 0, writer)
-    held = server.ring.inserted_items
+    before = server.ring.inserted_items
     begun = clock.now
     link.until(lambda: clock.now - begun > 1.2 * SILENCE_SECONDS, writer)  # longer than the silence that means trouble
-    assert server.ring.inserted_items == held and link.metrics.value("duplicates") == 0
+    assert server.ring.inserted_items == before and link.metrics.value("duplicates") == 0
 
     def learn() -> bool:
         push()
@@ -403,18 +404,18 @@ def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
     link.until(lambda: clock.now - begun > 2 * writers.SILENCE_SECONDS, writer)
     assert capsys.readouterr().out == "" and not writer.absences
     link.until(lambda: link.metrics.value("silent_writers") == 1)  # the server turns, the writer does not
-    assert re.fullmatch(r"nothing has come from actor-0 for [45] s\n", capsys.readouterr().out)
+    assert re.fullmatch(r"no message from actor-0 for [45] s\n", capsys.readouterr().out)
     link.until(lambda: not link.metrics.value("silent_writers"), writer)
     link.server = None
     link.until(lambda: writer.absences == 1, writer)
     link.server = server
     link.until(lambda: not writer.absent, writer)
     said = capsys.readouterr().out
-    assert "no word from replay for 3 s: 0 chunks are kept" in said and "replay answers again" in said
+    assert "no answer from replay for 3 s: 0 chunks are kept" in said and "replay answers again" in said
 
 
 def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replay.client.PRESENT_SECONDS", 0.1)
+    monkeypatch.setattr("replay.client.writer.PRESENT_SECONDS", 0.1)
     link.serve()
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
@@ -565,10 +566,10 @@ def test_a_new_life_of_a_learner_takes_the_place_of_the_old_one_of_its_name_alon
     before = {learner.name: learner.incarnation for learner in server.learners.connected}
     link.sampler(name="learner-1")
 
-    def lives() -> dict[str, int]:
+    def incarnations() -> dict[str, int]:
         return {learner.name: learner.incarnation for learner in server.learners.connected}
 
-    link.until(lambda: lives().get("learner-1") not in (None, before["learner-1"]), writer)
-    assert lives().keys() == before.keys() and lives()["learner"] == before["learner"]
+    link.until(lambda: incarnations().get("learner-1") not in (None, before["learner-1"]), writer)
+    assert incarnations().keys() == before.keys() and incarnations()["learner"] == before["learner"]
     writer.insert(CHUNKS[0])
     link.until(lambda: draw(samplers[0]), writer)

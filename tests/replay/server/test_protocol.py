@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replay.client import SILENCE_SECONDS, ExperienceWriter
-from replay.config import ReplayConfig
+from replay.client.common import SILENCE_SECONDS
+from replay.client.writer import ExperienceWriter
+from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from transport.messages import pack, unpack
@@ -93,14 +94,14 @@ class Protocol(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
-        self.wire, self.now, self.lives, self.next = Wire(), 1000.0, 0, 0
-        self.acknowledged = 0  # chunks, of lives before
-        self.begins = [0]  # the first chunk of each life of the writer
+        self.wire, self.now, self.incarnation, self.next = Wire(), 1000.0, 0, 0
+        self.acknowledged = 0  # chunks, of earlier incarnations
+        self.begins = [0]  # the first chunk of each incarnation of the writer
         self.server: ReplayServer | None = None
         clock = SimpleNamespace(monotonic=lambda: self.now)
         self.patches: list[Any] = [
-            patch("replay.client.Client", lambda address, **more: Ends(self.wire, server=False)),
-            patch("replay.client.time", clock),
+            patch("replay.client.writer.Client", lambda address, **more: Ends(self.wire, server=False)),
+            patch("replay.client.writer.time", clock),
             patch("replay.server.writers.time", clock),
             patch("replay.table.inbox.time", clock),
             patch("replay.server.server.Server", lambda *a, **k: Ends(self.wire, server=True)),
@@ -113,13 +114,13 @@ class Protocol(RuleBasedStateMachine):
         self.start_writer()
 
     def start_server(self) -> None:
-        self.lives += 1
+        self.incarnation += 1
         self.metrics = Metrics()
-        self.server = ReplayServer(SPEC, CONFIG, 0, self.lives, "", self.metrics, self.folder / "log")
+        self.server = ReplayServer(SPEC, ReplayProcess(0, CONFIG), "", self.incarnation, self.metrics, self.folder / "log")
 
     def start_writer(self) -> None:
-        self.lives += 1
-        self.writer = ExperienceWriter("", "actor-0", self.lives, SPEC, 1)
+        self.incarnation += 1
+        self.writer = ExperienceWriter("", "actor-0", self.incarnation, SPEC, 1)
 
     @precondition(lambda self: self.writer.has_credit and self.next < len(CHUNKS))
     @rule(count=st.integers(1, 4))
@@ -180,7 +181,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def restart_writer(self) -> None:
-        """What it held is lost, whether it was acknowledged or not."""
+        """What it kept is lost, whether it was acknowledged or not."""
         self.acknowledged += self.writer._next_sequence - self.writer.outstanding
         self.next = self.begins[-1] + self.writer._next_sequence
         self.begins.append(self.next)

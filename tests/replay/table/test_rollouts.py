@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from replay.__main__ import describe_rollouts
-from replay.client import ExperienceWriter, ReplayRefused, SampledBatch, Sampler
+from replay.client.common import ReplayRefused
+from replay.client.sampler import SampledBatch, Sampler
+from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.table.inbox import Inbox, Writer
 from replay.table.layout import array_name
@@ -204,7 +206,7 @@ def test_the_second_chunk_of_one_stream_is_not_sent_before_the_first_is_drawn(li
             return bool(batch)
 
         link.until(turn, one.writer, other.writer)
-        # While the learner trains (its slot is not lent), each collects and sends the next chunk and no more.
+        # While the learner trains (its slot is not leased), each collects and sends the next chunk and no more.
         link.until(lambda: (one.feed(), other.feed(), len(server.inbox.pending) == 2)[2], one.writer, other.writer)
         settle(link, one.writer, other.writer)
         one.feed()
@@ -252,7 +254,7 @@ def test_the_least_receive_budget_does_not_stop_a_run() -> None:
 
 
 def marked(mark: int) -> list[Chunk]:
-    """CHUNKS that are told from those of others."""
+    """CHUNKS that can be told apart from those of other actors."""
     return [replace(chunk, columns=chunk.columns | {"reward": chunk.columns["reward"] + 1e4 * mark}) for chunk in CHUNKS]
 
 
@@ -266,7 +268,7 @@ def test_actors_that_are_killed_return_or_join_never_leave_both_sides_waiting(li
     link.opened.remove(killed.writer)
     for _ in range(3):
         found += take(link, sampler, *feeders)
-    feeders.append(Feeder(link.writer("actor-2", streams=3), marked(4)))  # another life of the same
+    feeders.append(Feeder(link.writer("actor-2", streams=3), marked(4)))  # another incarnation
     feeders.append(Feeder(link.writer("actor-3", streams=5), marked(5)))
     for _ in range(3):
         found += take(link, sampler, *feeders)
@@ -355,7 +357,7 @@ def test_one_that_is_dropped_behind_one_that_waits_gives_its_credit_back(link: L
 def test_a_learner_that_wants_another_unit_is_refused_with_one_line(link: Link) -> None:
     link.serve()
     sampler = link.sampler(spec=msgspec.structs.replace(SPEC, unit="transitions"))
-    with pytest.raises(ReplayRefused, match="was made for another experience spec") as refusal:
+    with pytest.raises(ReplayRefused, match="has another experience spec") as refusal:
         link.until(lambda: sampler.next(0) is not None)
     assert "\n" not in str(refusal.value)
 
@@ -395,18 +397,18 @@ def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the
     link.until(lambda: server.learners.count == 2, feeder.writer)
     found: list[dict[str, np.ndarray]] = []
     while len(found) + 4 <= len(CHUNKS):
-        # Nobody learns (no slot is lent) before both have their batch; then both give it back, as processes in step do.
-        held: dict[int, SampledBatch] = {}
+        # Nobody learns (no slot is leased) before both have their batch; then both give it back, as processes in step do.
+        batches: dict[int, SampledBatch] = {}
 
-        def turn(held: dict[int, SampledBatch] = held) -> bool:
+        def turn(batches: dict[int, SampledBatch] = batches) -> bool:
             feeder.feed()
             for place, sampler in enumerate(samplers):
-                if place not in held and (batch := sampler.next(0)):
-                    held[place] = batch
-            return len(held) == 2
+                if place not in batches and (batch := sampler.next(0)):
+                    batches[place] = batch
+            return len(batches) == 2
 
         link.until(turn, feeder.writer, seconds=20)
-        drawn_now = sum((drawn(batch) for _, batch in sorted(held.items(), key=lambda each: each[1].arrays["key"][0])), [])
+        drawn_now = sum((drawn(batch) for _, batch in sorted(batches.items(), key=lambda each: each[1].arrays["key"][0])), [])
         found += drawn_now
         wanted = min(len(found) + 4, len(CHUNKS))
 
@@ -416,7 +418,7 @@ def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the
         link.until(collected, feeder.writer)
         settle(link, feeder.writer)
         assert feeder.feed() == wanted, "two batches of two are under way, and no more"
-        for place, batch in held.items():
+        for place, batch in batches.items():
             samplers[place].release(batch)
     assert all_same(found, CHUNKS[: len(found)])
     assert link.metrics.value("duplicates") == link.metrics.value("dropped_chunks") == 0

@@ -70,7 +70,7 @@ def test_options_are_those_of_the_selector() -> None:
         ({"selector": "best"}, "replay.selector: no selector is called 'best'"),
         ({"selector": "prioritized"}, "did you mean prioritised"),
         ({"selector": "fifo"}, "leave it out"),
-        ({"selector": "tests.extension.recent:RecentConfig"}, "is no selector: it has no Config, insert"),
+        ({"selector": "tests.extension.recent:RecentConfig"}, "is not a selector: it has no Config, insert"),
         ({"selector": "tests.extension.none:Recent"}, "there is no module tests.extension.none"),
         ({"selector": RECENT, "selector_options": {"blocks": 0}}, f"replay.selector_options of {RECENT}: .*>= 1"),
         ({"selector": RECENT, "selector_options": {"block": 1}}, "unknown field `block`"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.client import SampledBatch
+from replay.client.sampler import SampledBatch
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.layout import PRIORITY, layout

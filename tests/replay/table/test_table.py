@@ -8,9 +8,8 @@ import pytest
 
 from learner.algorithms.base import Needs, join
 from replay.config import ReplayConfig
-from replay.table.capacity import overhead_bytes
-from replay.table.checks import RejectedChunk, check_chunk
-from replay.table.layout import PRIORITY, layout
+from replay.table.inbox import RejectedChunk, check_chunk
+from replay.table.layout import PRIORITY, layout, overhead_bytes
 from replay.table.ring import Ring
 from replay.table.storage import steps_to_boundary
 from tests.replay.examples import every_item, make_spec, stream_chunks

@@ -85,20 +85,20 @@ def test_sending_to_a_peer_that_is_gone_says_so(server: Server) -> None:
 
 def test_a_listener_holds_only_the_newest_announcement(tmp_path: Path) -> None:
     announcer, listener = Announcer(f"ipc://{tmp_path}/a"), Listener(f"ipc://{tmp_path}/a")
-    heard: list[int] = []
+    received: list[int] = []
 
     def hears(version: int) -> bool:
         announcer.announce(Announce(1, version, 10, "s"))  # repeated, as the publisher does: any one may be missed
         newest = listener.newest()
         if newest is not None:
-            heard.append(newest.version)
+            received.append(newest.version)
         return newest is not None and newest.version == version
 
     wait_until(lambda: hears(0), 5, "the listener has joined")
     for version in range(1, 50):
         announcer.announce(Announce(1, version, 10, "s"))
     wait_until(lambda: hears(50), 5, "the newest version")
-    assert heard == sorted(heard) and len(heard) < 25, "old announcements piled up"
+    assert received == sorted(received) and len(received) < 25, "old announcements piled up"
     announcer.close()
     listener.close()
 

@@ -1,4 +1,4 @@
-"""Keys on disk, and sockets that know one another by them."""
+"""Keys on disk, and sockets that authenticate their peers by them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transport.sockets.client import Client
 from transport.sockets.keys import Keys, KeysError
 from transport.sockets.server import Server
 
-posix = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+posix = pytest.mark.skipif(os.name != "posix", reason="only POSIX has file modes")
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_secret_that_others_could_read_is_refused_and_the_line_names_the_file(
 
 
 @pytest.mark.parametrize("text", ["", "public x\nsecret y\n", "public\n", "\udcff"])
-def test_a_damaged_secret_is_refused_without_a_word_of_it(ring: Ring, text: str) -> None:
+def test_a_damaged_secret_is_refused_without_printing_any_of_it(ring: Ring, text: str) -> None:
     (ring.folder / "actor-0.secret").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(KeysError, match="damaged") as caught:
         ring.of("actor-0")
@@ -94,24 +94,24 @@ def test_what_is_exported_holds_one_secret_and_the_servers_public_keys(ring: Rin
     assert Keys(tmp_path / "copy", "actor-1").server("weights") == listed["learner"]
 
 
-@pytest.mark.parametrize("door", keys.CLIENTS)
-def test_each_door_is_open_to_the_roles_that_belong_there_and_to_no_other(ring: Ring, door: str) -> None:
-    own = ring.of(keys.OWNERS[door])
-    let_in = {name for name in (*keys.ALWAYS, "actor-0") if own.client_name(door, ring.of(name).pair.public)}
+@pytest.mark.parametrize("endpoint", keys.CLIENTS)
+def test_each_endpoint_admits_the_roles_of_its_list_and_no_others(ring: Ring, endpoint: str) -> None:
+    own = ring.of(keys.OWNERS[endpoint])
+    admitted = {name for name in (*keys.ALWAYS, "actor-0") if own.client_name(endpoint, ring.of(name).pair.public)}
     assert (
-        let_in
+        admitted
         == {
             "replay": {"actor-0", "learner"},
             "weights": {"actor-0", "evaluator"},
             "payload": {"actor-0", "evaluator"},
             "supervisor": {"actor-0", "replay", "learner", "evaluator", "operator"},
-        }[door]
+        }[endpoint]
     )
-    assert own.client_name(door, new_pair().public) is None
+    assert own.client_name(endpoint, new_pair().public) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_who_belongs_there_is_heard_by_name_and_vouched_for_in_no_other(ring: Ring, host: str) -> None:
+def test_a_client_is_authorised_for_its_own_name_and_role_only(ring: Ring, host: str) -> None:
     try:
         server = ring.server(address=f"tcp://{host}:*")
     except OSError as error:
@@ -131,7 +131,7 @@ def test_who_belongs_there_is_heard_by_name_and_vouched_for_in_no_other(ring: Ri
     server.close()
 
 
-def test_a_process_of_several_learners_speaks_with_the_learners_key(ring: Ring) -> None:
+def test_all_learner_processes_use_the_learners_key(ring: Ring) -> None:
     server = ring.server()
     client = ring.client(server, "learner-1")
     client.send(Hold())
@@ -141,20 +141,20 @@ def test_a_process_of_several_learners_speaks_with_the_learners_key(ring: Ring) 
     server.close()
 
 
-def test_a_listener_with_a_key_hears_the_learner(ring: Ring) -> None:
+def test_a_listener_with_a_key_receives_announcements(ring: Ring) -> None:
     announcer = Announcer("tcp://127.0.0.1:*", ring.of("learner"), "weights")
     listener = Listener(announcer.address, ring.of("evaluator"), "weights")
 
-    def heard() -> bool:
+    def received() -> bool:
         announcer.announce(Announce(1, 2, 10, "s"))
         return listener.newest() is not None
 
-    wait_until(heard, 10, "the announcement")
+    wait_until(received, 10, "the announcement")
     listener.close()
     announcer.close()
 
 
-def test_a_key_added_to_the_list_is_let_in_without_a_restart_and_its_owner_is_told_meanwhile(
+def test_a_key_added_to_the_list_is_admitted_without_a_restart_and_its_owner_is_warned_before(
     ring: Ring, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "HANDSHAKE_MS", 300)  # what a client waits before it tries again
@@ -164,16 +164,16 @@ def test_a_key_added_to_the_list_is_let_in_without_a_restart_and_its_owner_is_to
     late = Client(server.address, keys=other.of("actor-9"), endpoint="replay")
     late.send(Hold())
 
-    said = ""
+    output = ""
 
-    def refused_and_told() -> bool:
-        nonlocal said
+    def refused_and_warned() -> bool:
+        nonlocal output
         server.receive()
         late.receive()
-        said += capfd.readouterr().out
-        return server.handshakes_failed >= 2 and "no connection to replay at tcp://127.0.0.1:" in said
+        output += capfd.readouterr().out
+        return server.handshakes_failed >= 2 and "no connection to replay at tcp://127.0.0.1:" in output
 
-    wait_until(refused_and_told, 10, "refusals, told")
+    wait_until(refused_and_warned, 10, "refusals and a warning")
     with (ring.folder / "public").open("a") as file:
         file.write(f"actor-9 {other.of('actor-9').pair.public}\n")
     arrival = server.receive(10)
@@ -182,8 +182,8 @@ def test_a_key_added_to_the_list_is_let_in_without_a_restart_and_its_owner_is_to
     server.close()
 
 
-def test_the_gate_goes_with_the_last_server_and_comes_with_the_next(ring: Ring) -> None:
-    for _ in range(20):  # libzmq gives an address back when it pleases, unless it is asked to
+def test_the_authenticator_ends_with_the_last_server_and_starts_with_the_next(ring: Ring) -> None:
+    for _ in range(20):  # libzmq frees an address late unless it is unbound explicitly
         ring.server().close()
     first, second = ring.server(), ring.server("supervisor")
     first.close()
@@ -220,29 +220,29 @@ def test_a_run_bound_to_an_address_keeps_its_ports_across_restart_and_resume(tmp
     assert run_dir.bind_address("replay") == server.address == run_dir.endpoint("replay")
     run_dir.remove_sockets()
     assert run_dir.endpoint("replay") is None
-    assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"  # somebody has the port now
+    assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"  # the port is in use now
     server.close()
     wait_until(lambda: run_dir.bind_address("replay") == server.address, 5, "the port free again")
 
 
 @pytest.mark.parametrize(
-    ("bind", "advertise", "bound", "told"),
+    ("bind", "advertise", "bound", "published"),
     [
         ("0.0.0.0", "trainer", "tcp://0.0.0.0:4567", "tcp://trainer:4567"),
         ("::", "fd00::5", "tcp://[::]:4567", "tcp://[fd00::5]:4567"),
         ("::1", "", "tcp://[::1]:4567", "tcp://[::1]:4567"),
-        ("10.0.0.5", "gate.example", "tcp://10.0.0.5:4567", "tcp://gate.example:4567"),
+        ("10.0.0.5", "cluster.example", "tcp://10.0.0.5:4567", "tcp://cluster.example:4567"),
     ],
 )
-def test_clients_are_told_an_address_that_they_can_connect_to(
-    tmp_path: Path, bind: str, advertise: str, bound: str, told: str
+def test_the_published_address_is_one_that_clients_can_connect_to(
+    tmp_path: Path, bind: str, advertise: str, bound: str, published: str
 ) -> None:
     run_dir = make_run(tmp_path, bind=bind, advertise=advertise)
     run_dir.write_endpoint("replay", bound)
-    assert run_dir.endpoint("replay") == told and run_dir.bind_address("replay") == bound
+    assert run_dir.endpoint("replay") == published and run_dir.bind_address("replay") == bound
 
 
-def test_a_wildcard_is_told_by_the_hosts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_wildcard_the_hosts_name_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "trainer")
     run_dir = make_run(tmp_path, bind="0.0.0.0")
     run_dir.write_endpoint("replay", "tcp://0.0.0.0:4567")

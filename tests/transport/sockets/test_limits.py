@@ -1,0 +1,140 @@
+"""ResourceLimits closes the connections of a process when memory or descriptors run out, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from transport.sockets import connections, limits
+from transport.sockets.connections import close_connections
+from transport.sockets.limits import MARGIN_BYTES, ResourceLimits, raise_descriptor_limit, resident_bytes
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ResourceLimits works on Linux only")
+
+
+class Listener:
+    """A listening socket, over TCP or over ipc in a folder, and its connections."""
+
+    def __init__(self, folder: str = "") -> None:
+        if folder:
+            self.listening = socket.socket(socket.AF_UNIX)
+            self.listening.bind(f"{folder}/socket")
+            self.listening.listen()
+            self.address = f"ipc://{folder}/socket"
+        else:
+            self.listening = socket.create_server(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{self.listening.getsockname()[1]}"
+        self.clients: list[socket.socket] = []
+        self.accepted: list[socket.socket] = []
+
+    def connect(self, count: int) -> None:
+        """Connects `count` clients and accepts them."""
+        for _ in range(count):
+            client = socket.socket(self.listening.family)
+            client.connect(self.listening.getsockname())
+            client.settimeout(10)
+            self.clients.append(client)
+            self.accepted.append(self.listening.accept()[0])
+
+    def close(self) -> None:
+        for each in (self.listening, *self.clients, *self.accepted):
+            each.close()
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def listener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener]:
+    made = Listener(str(tmp_path_factory.mktemp("d")) if request.param == "ipc" else "")
+    yield made
+    made.close()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_all_connections_are_closed_and_clients_can_connect_again(listener: Listener) -> None:
+    listener.connect(3)
+    assert close_connections(listener.address) == 3
+    assert [client.recv(1) for client in listener.clients] == [b""] * 3
+    listener.connect(1)
+    listener.clients[-1].sendall(b"x")
+    assert listener.accepted[-1].recv(1) == b"x"
+
+
+def test_closing_connections_again_and_again_leaks_no_descriptor(listener: Listener) -> None:
+    listener.connect(2)
+    before = descriptors()
+    for _ in range(5):
+        close_connections(listener.address)
+    assert descriptors() == before
+
+
+def test_connections_to_another_address_stay_open(listener: Listener) -> None:
+    other = Listener()
+    try:
+        other.connect(1)
+        assert close_connections(listener.address) == 0
+        other.clients[0].sendall(b"x")
+        assert other.accepted[0].recv(1) == b"x"
+    finally:
+        other.close()
+
+
+def test_connections_are_found_when_no_descriptor_is_free(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    listener.connect(2)
+    monkeypatch.setattr(connections.os, "listdir", none_left)
+    assert close_connections(listener.address) == 2
+
+
+def test_connections_are_closed_when_half_of_all_descriptors_are_in_use(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    resource_limits = ResourceLimits([listener.address], report=lines.append)
+    listener.connect(2)
+    resource_limits.turn()
+    assert not lines
+    monkeypatch.setattr(limits, "lowest_free_descriptor", lambda: raise_descriptor_limit() // 2 + 1)
+    resource_limits.turn()
+    assert lines == [
+        "half of all file descriptors were in use: closed all 2 connections; the processes of this run connect again"
+    ]
+
+
+def test_connections_are_closed_above_the_memory_limit_and_again_only_if_memory_grows_further(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    used, now = 0, 0.0
+    monkeypatch.setattr(limits, "resident_bytes", lambda: used)
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now))
+    resource_limits = ResourceLimits([listener.address], 1000, lines.append)
+    seen = []
+    for now, used in [  # noqa: B007 - the functions above read them
+        (1.0, 1000 + MARGIN_BYTES),  # exactly the limit
+        (1.1, 1001 + MARGIN_BYTES),
+        (1.15, 1001 + 2 * MARGIN_BYTES),  # the memory of closed connections is not free yet
+        (1.2, 1002 + 2 * MARGIN_BYTES),  # memory grows further
+        (1.9, 2000),  # freed
+        (2.0, 1001 + MARGIN_BYTES),
+    ]:
+        resource_limits.turn()
+        seen.append(len(lines))
+    assert seen == [0, 1, 1, 2, 2, 3]
+
+
+def test_resident_bytes_grow_with_the_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resident_bytes() > 1 << 20
+    before = resident_bytes()
+    block = bytearray(os.urandom(1 << 16) * 512)  # 32 MiB
+    assert resident_bytes() - before > 16 << 20
+    del block
