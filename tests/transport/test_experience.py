@@ -126,7 +126,7 @@ def test_a_spec_survives_its_file() -> None:
         ({"n_step": 0}, "n_step"),
         ({"fields": ()}, "at least one field"),
         ({"fields": (msgspec.structs.replace(IMAGE, name="reward"),)}, "differ"),
-        ({"fields": (msgspec.structs.replace(IMAGE, taken="row"),)}, "needs taken=\"window\""),
+        ({"fields": (msgspec.structs.replace(IMAGE, taken="row"),)}, 'needs taken="window"'),
         ({"extras": (Column("observation", (), "<f4"),)}, "differ"),
         ({"extras": (Column("steps", (), "<f4"),)}, "array of that name"),
         ({"extras": (Column("state", (), "<f4", once=True, taken="steps"),)}, "once=True cannot be"),
