@@ -33,7 +33,8 @@ class Summing:
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         count = len(next(iter(observation.values())))
         self.calls.append(count)
-        total = sum(part.reshape(count, -1).astype(np.float32).sum(1) for part in observation.values()) + np.zeros(count, np.float32)
+        flat = np.concatenate([part.reshape(count, -1).astype(np.float32) for part in observation.values()], axis=1)
+        total: np.ndarray = flat.sum(1)
         if state:
             total = total + state["total"]
         action = self.spec.action
@@ -49,7 +50,7 @@ class Plain(gymnasium.Env):
         self.observation_space, self.action_space = observation, action
 
 
-OBSERVATIONS = {
+OBSERVATIONS: dict[str, spaces.Space] = {
     "vector": spaces.Box(-1, 1, (3,), np.float32),
     "matrix": spaces.Box(-1, 1, (2, 2), np.float32),
     "frame": spaces.Box(0, 255, (16, 16), np.uint8),
@@ -62,7 +63,7 @@ OBSERVATIONS = {
     "dict": spaces.Dict({"place": spaces.Discrete(5), "speed": spaces.Box(-1, 1, (2,), np.float32)}),
     "tuple": spaces.Tuple([spaces.Discrete(3), spaces.Dict({"frame": spaces.Box(0, 255, (16, 16), np.uint8)})]),
 }
-ACTIONS = {
+ACTIONS: dict[str, spaces.Space] = {
     "discrete": spaces.Discrete(7, start=-1),
     "choices": spaces.MultiDiscrete([3, 4], start=[1, 0]),
     "switches": spaces.MultiBinary((2, 2)),

@@ -123,7 +123,8 @@ print(policy.predict({"place": 1, "speed": [[0.1, 0.1], [0.1, 0.1]]}), policy.en
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_while_a_run_starts_stops_it(folder: Path) -> None:
     code = f"import headrace; headrace.train('CartPole-v1', actors=1, run='interrupted', **{SMALL})"
-    starting = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    starting = subprocess.Popen([sys.executable, "-u", "-c", code], cwd=folder, stdout=pipe, stderr=pipe, text=True)
     assert starting.stdout is not None
     shown = next(line for line in starting.stdout if line.startswith("starting run interrupted in the background"))
     starting.send_signal(signal.SIGINT)

@@ -12,7 +12,7 @@ import pytest
 from actors.envs.errors import EnvError
 from actors.envs.robot.arm import targets as module
 from actors.envs.robot.arm.kinematics import Kinematics
-from actors.envs.robot.arm.targets import TIERS, Targets, check_reachable, load_targets, sample_targets, tier_of
+from actors.envs.robot.arm.targets import Targets, check_reachable, load_targets, sample_targets, tier_of
 from tests.actors.envs.robot import arms
 
 needs_pybullet = pytest.mark.skipif(
