@@ -19,7 +19,7 @@ from transport.experience import Categorical, Columns, ExperienceSpec
 
 
 class Summing:
-    """Acts by the sum of all that it sees: of the stack and, if it has memory, of all steps since the last reset."""
+    """Acts by a weighted sum of the stack and, if it has memory, of all steps since the last reset."""
 
     def __init__(self, spec: ExperienceSpec, memory: bool = False) -> None:
         self.spec, self.calls = spec, list[int]()
@@ -34,7 +34,7 @@ class Summing:
         count = len(next(iter(observation.values())))
         self.calls.append(count)
         flat = np.concatenate([part.reshape(count, -1).astype(np.float32) for part in observation.values()], axis=1)
-        total: np.ndarray = flat.sum(1)
+        total: np.ndarray = flat @ np.arange(1, flat.shape[1] + 1, dtype=np.float32)
         if state:
             total = total + state["total"]
         action = self.spec.action
@@ -125,7 +125,7 @@ def test_reset_can_name_the_environments_of_a_batch_whose_episode_ended() -> Non
     policy.predict(observation)
     policy.reset([False, True])
     again = policy.predict(observation)
-    assert again.tolist() == [6 - 1, 3 - 1]
+    assert again.tolist() == [12 % 7 - 1, 6 % 7 - 1]
     with pytest.raises(headrace.ConfigurationError, match=r"`ended` has the shape \(3,\), but the last predict\(\) had 2"):
         policy.reset([True] * 3)
 
