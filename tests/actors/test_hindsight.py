@@ -245,7 +245,7 @@ def test_the_preflight_says_whether_an_environment_has_goals_whose_rewards_can_b
     ("name", "message"),
     [
         ("PlaneForOne", "compute_reward of 20 goals gave shape (1,), not (20,)"),
-        ("PlanePushed", "of a step that gave -1.5, so hindsight would teach other rewards"),
+        ("PlanePushed", "for a step whose reward was -1.5, so hindsight would learn from wrong rewards"),
         ("PlaneOfInfo", "compute_reward of 20 goals: KeyError: 'force'"),
     ],
 )

@@ -254,7 +254,7 @@ def test_a_target_may_be_given(backend: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"curriculum": True, "reward": "sparse"}, "curriculum is for the dense reward"),
+        ({"curriculum": True, "reward": "sparse"}, "curriculum needs the dense reward"),
         ({"tolerance": 0.0}, "tolerance must be above 0 and below 1 (metres), not 0"),
         ({"tolerance": -0.1}, "not -0.1"),
         ({"tolerance": float("nan")}, "not nan"),
