@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,22 +170,26 @@ def _command(arguments: list[str], folder: Path, show: bool) -> str:
         start_new_session=POSIX,  # so that Ctrl-C in a terminal interrupts the command once, from here
     )
     assert child.stdout is not None and child.stderr is not None
-    lines = []
+    lines: list[str] = []
     with child:
         try:
-            for line in child.stderr:
-                lines.append(line.strip())
-                if show and not line.startswith(ERROR):
-                    print(line, end="", flush=True)
+            _read(child.stderr, lines, show)
             output = child.stdout.read()
         except KeyboardInterrupt:
             if POSIX:
                 child.send_signal(signal.SIGINT)
-            child.wait()
+            _read(child.stderr, lines, show)
             raise
     if child.returncode:
-        raise _error(child.returncode, [line for line in lines if line])
+        raise _error(child.returncode, lines)
     return output
+
+
+def _read(stream: Iterable[str], lines: list[str], show: bool) -> None:
+    for line in filter(str.strip, stream):
+        lines.append(line.strip())
+        if show and not line.startswith(ERROR):
+            print(line, end="", flush=True)
 
 
 def _own_folders() -> list[str]:
