@@ -1,1 +1,1 @@
-"""Own simulators and produce experience. Clients of replay (experience) and of the learner (weights)."""
+"""Actors: processes that step environments and send experience to replay; and evaluation."""

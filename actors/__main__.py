@@ -20,26 +20,25 @@ from transport.run_dir import RunDir
 
 
 def main() -> int:
-    """Set up, then one loop."""
     parser = argparse.ArgumentParser(prog="python -m actors", description="One actor process of a run.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--actor", type=int, required=True, metavar="I", help="which actor of the run, from 0")
     parser.add_argument("--environments", type=int, metavar="N", help="environments of the whole run; default: as configured")
-    parser.add_argument("--first-seed", type=int, metavar="S", help="seed of the first environment; default: the run's and I")
-    parser.add_argument("--level", type=int, default=0, metavar="L", help="level of the curriculum, where there is one")
+    parser.add_argument("--first-seed", type=int, metavar="S", help="seed of its first environment; default: by the run's seed")
+    parser.add_argument("--level", type=int, default=0, metavar="L", help="level of the curriculum, if there is one")
     arguments = parser.parse_args()
     run_dir = RunDir(arguments.run_dir)
     try:
         settings = read_settings(run_dir, arguments.actor)
-        life = Lifetime(f"actor-{arguments.actor}", run_dir, describe)
+        lifetime = Lifetime(f"actor-{arguments.actor}", run_dir, describe)
         if arguments.environments is not None and arguments.first_seed is not None:
             place = settings.assignment.offset, arguments.environments, arguments.first_seed
-            life.assignment = Assignment(*place, arguments.level)
-        Actor(settings, run_dir, life).run()
+            lifetime.assignment = Assignment(*place, arguments.level)
+        Actor(settings, run_dir, lifetime).run()
     except (SpecError, EnvError, DeviceError, CheckpointError, ReplayRefused, UnknownName) as error:
         say(f"actor-{arguments.actor}: {error}")
         return 2
-    life.close()
+    lifetime.close()
     return 0
 
 

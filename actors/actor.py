@@ -1,4 +1,4 @@
-"""One actor: its simulators, its copy of the policy, its own socket to replay."""
+"""An actor: steps environments with its copy of the policy, and sends experience to replay."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from transport.run_dir import RunDir
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
 WEIGHTS_WAIT_SECONDS = 1.0
-POLL_SECONDS = 0.005  # between two looks at the sockets: far less than weights or credit take to come, far more than they cost
+POLL_SECONDS = 0.005  # between two polls of the sockets: short beside the time that weights take, long beside the cost of a poll
 
 
 @dataclass(frozen=True)
 class ActorSettings:
-    """What one actor needs of a run's configuration."""
+    """The part of a run's configuration that one actor needs."""
 
     index: int
     seed: int
@@ -45,18 +45,18 @@ class ActorSettings:
 
     @property
     def assignment(self) -> Assignment:
-        """This actor's place among the environments of the run as configured, until the supervisor says otherwise."""
+        """This actor's place among the environments of the run, until the supervisor assigns another."""
         streams = self.actors.envs_per_actor
         offset = self.index * streams
         return Assignment(offset, max(self.actors.count * streams, offset + streams), run_seed(self.seed) + offset)
 
 
 def describe(record: Record) -> str:
-    """The throughput line."""
+    """The throughput line of the log."""
     get = record.get
     raw, sent = get("raw_bytes_per_second", 0), get("sent_bytes_per_second", 0)
     episode = f"return {record['episode_return']:,.1f}" if "episode_return" in record else "return –"
-    if get("episode_score") != get("episode_return"):  # the workload has a figure of its own
+    if get("episode_score") != get("episode_return"):  # the environment reports its own figure
         score = get("episode_score", 0)
         episode += f" · score {score:,.0f}" if abs(score) >= 10 else f" · score {score:.3g}"
     if get("levels"):
@@ -72,14 +72,14 @@ def describe(record: Record) -> str:
 
 
 class Actor:
-    """Steps its environments under the newest weights and sends what happens. `run` until the lifetime ends."""
+    """Steps environments under the newest weights and sends the experience. Call `run`, which returns when the process stops."""
 
-    def __init__(self, settings: ActorSettings, run_dir: RunDir, life: Lifetime) -> None:
+    def __init__(self, settings: ActorSettings, run_dir: RunDir, lifetime: Lifetime) -> None:
         """Makes the environments. Raises EnvError."""
-        self._settings, self._run_dir, self._life = settings, run_dir, life
-        self._metrics: Metrics = life.metrics
+        self._settings, self._run_dir, self._lifetime = settings, run_dir, lifetime
+        self._metrics: Metrics = lifetime.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
-        self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=life.beat)
+        self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=lifetime.beat)
         algorithm = make_algorithm(settings.algorithm)
         description, actors = run_description(run_dir, algorithm, spec), settings.actors
         self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads)
@@ -91,11 +91,11 @@ class Actor:
         self._agent = Agent(spec, self._policy, streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
         self._rollouts = spec.unit == "rollouts"
-        self._assignment = life.assignment or settings.assignment
+        self._assignment = lifetime.assignment or settings.assignment
         self._take_place()
         first_seed = settings.assignment.first_seed
         self._hindsight = Hindsight(spec, GoalReward(self._env.compute_reward), first_seed) if spec.goals else None
-        # What is learned from once and in whole rollouts had better arrive together.
+        # Rollouts are used once and as a whole, so their chunks should arrive together.
         chunk_seconds = settings.actors.chunk_seconds
         self._chunker = Chunker(spec, streams, chunk_seconds, annotate=self._annotate, staggered=not self._rollouts)
         self._outbox: deque[Chunk] = deque()
@@ -103,42 +103,42 @@ class Actor:
         self._next_poll = 0.0
 
     def run(self) -> None:
-        """Set up, then one loop. Raises ReplayRefused."""
-        life, streams = self._life, self._settings.actors.envs_per_actor
+        """Raises ReplayRefused."""
+        lifetime, streams = self._lifetime, self._settings.actors.envs_per_actor
         addresses = [self._run_dir.wait_for_endpoint(role, self._beat_while_waiting) for role in ("weights", "payload", "replay")]
         if None in addresses:
             return
         announce, payload, replay = (str(address) for address in addresses)
-        self._follower = WeightFollower(announce, payload, self._inference, life.keys)
-        self._writer = ExperienceWriter(replay, life.name, life.incarnation, self._settings.spec, streams, life.keys)
-        while self._follower.version < 0 and not life.stopping:  # nobody acts before there are weights
+        self._follower = WeightFollower(announce, payload, self._inference, lifetime.keys)
+        self._writer = ExperienceWriter(replay, lifetime.name, lifetime.incarnation, self._settings.spec, streams, lifetime.keys)
+        while self._follower.version < 0 and not lifetime.stopping:  # no step before there are weights
             self._follower.poll()
-            life.pause(0.02)
+            lifetime.pause(0.02)
         observation = self._env.reset()
         self._agent.reset(observation)
-        life.measure = self._measure
-        life.ready()
-        while not life.stopping:
+        lifetime.measure = self._measure
+        lifetime.ready()
+        while not lifetime.stopping:
             observation = self._step(observation)
             self._send()
-            life.beat()
+            lifetime.beat()
             if time.monotonic() >= self._next_poll:
                 self._next_poll = time.monotonic() + POLL_SECONDS
                 self._writer.poll()
                 self._follower.poll()
-                if life.assignment is not None and life.assignment != self._assignment:
-                    self._adopt(life.assignment)
+                if lifetime.assignment is not None and lifetime.assignment != self._assignment:
+                    self._adopt(lifetime.assignment)
         self._drain(observation)
 
     def _annotate(self, columns: Columns) -> Columns:
         return self._policy.annotate(columns if self._hindsight is None else self._hindsight(columns))
 
     def _beat_while_waiting(self) -> bool:
-        self._life.beat()
-        return self._life.stopping
+        self._lifetime.beat()
+        return self._lifetime.stopping
 
     def _adopt(self, assignment: Assignment) -> None:
-        """Takes another place, or another level of the curriculum: of the latter, the environments go on as they are."""
+        """Takes another place, or only another level of the curriculum, which keeps the seeds and the exploration."""
         before, self._assignment = self._assignment, assignment
         if msgspec.structs.replace(before, level=assignment.level) != assignment:
             self._take_place()
@@ -146,14 +146,14 @@ class Actor:
             self._take_level()
 
     def _take_place(self) -> None:
-        """Explores as its place asks, at once; the seeds are for the episodes to come."""
+        """Sets exploration by its place, with immediate effect, and the seeds of the next episodes."""
         streams, place = self._settings.actors.envs_per_actor, self._assignment
         self._env.reseed(range(place.first_seed, place.first_seed + streams))
         self._policy.assign(place.first_seed, place.offset, streams, place.environments)
         self._take_level()
 
     def _take_level(self) -> None:
-        """For the episodes to come, where the environments have levels."""
+        """Sets the level of the next episodes, if there is a curriculum."""
         self._level_episodes = self._level_successes = 0
         if self._env.levels:
             self._level = min(self._assignment.level, self._env.levels - 1)
@@ -179,13 +179,13 @@ class Actor:
         return step.observation
 
     def _send(self) -> None:
-        """Hands chunks to replay; waits for credit when there is none, which is how replay slows its actors.
+        """Sends chunks to replay, and waits for credit if there is none: so replay slows its actors down.
 
-        Who learns from rollouts waits before it acts, not when it has: what it collected meanwhile would be too old. And it goes
-        on under the weights that the credit came with.
+        With rollouts the actor waits before it acts instead of after, because steps taken in the meantime would be too old. It
+        then goes on under the weights that were current when the credit arrived.
         """
         waited = False
-        while not self._life.stopping:
+        while not self._lifetime.stopping:
             with self._metrics.phase("insert"):
                 while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
@@ -195,18 +195,18 @@ class Actor:
             with self._metrics.phase("wait_credit"):
                 self._writer.poll(CREDIT_WAIT_SECONDS)
             self._follower.poll()
-            self._life.beat()
+            self._lifetime.beat()
         if waited and self._rollouts:
             with self._metrics.phase("wait_weights"):
                 self._wait_for_weights()
 
     def _wait_for_weights(self) -> None:
-        """Until those that replay speaks of are here; not for ever, they may be broken, or newer ones on their way."""
+        """Waits for the version that replay reports. The wait is limited: that version may be broken or already replaced."""
         deadline = time.monotonic() + WEIGHTS_WAIT_SECONDS
-        while self._follower.expect(self._writer.policy_version) and time.monotonic() < deadline and not self._life.stopping:
+        while self._follower.expect(self._writer.policy_version) and time.monotonic() < deadline and not self._lifetime.stopping:
             self._follower.wait(CREDIT_WAIT_SECONDS)
             self._follower.poll()
-            self._life.beat()
+            self._lifetime.beat()
 
     def _measure(self) -> None:
         metrics, writer = self._metrics, self._writer
@@ -225,25 +225,25 @@ class Actor:
         metrics.count("acknowledged_steps", writer.acknowledged_steps - metrics.value("acknowledged_steps"))
         if self._env.broken:
             if not metrics.value("broken_episodes"):
-                say("an observation or reward was not finite: its episode was cut before it, and so will others be")
+                say("an observation or reward was not finite: its episode was truncated before that step, and so will others be")
             metrics.count("broken_episodes", self._env.broken - metrics.value("broken_episodes"))
         if self._recent:
             metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
             metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))
             metrics.gauge("episode_score", float(np.mean([episode.score for episode in self._recent])))
-            told = [episode.success for episode in self._recent if episode.success is not None]
-            if told:
-                metrics.gauge("success_rate", float(np.mean(told)))
+            successes = [episode.success for episode in self._recent if episode.success is not None]
+            if successes:
+                metrics.gauge("success_rate", float(np.mean(successes)))
 
     def _drain(self, observation: Columns) -> None:
-        """Sends what is left and waits, not for ever, until replay has it."""
+        """Sends the remaining chunks and waits, for at most drain_seconds, until replay has acknowledged them."""
         self._outbox.extend(self._chunker.drain(observation, self._follower.version))
         began = time.monotonic()
-        while (self._outbox or self._writer.outstanding) and time.monotonic() < began + self._life.drain_seconds:
+        while (self._outbox or self._writer.outstanding) and time.monotonic() < began + self._lifetime.drain_seconds:
             if self._outbox and self._writer.has_credit:
                 self._writer.insert(self._outbox.popleft())
             self._writer.poll(0 if self._outbox and self._writer.has_credit else CREDIT_WAIT_SECONDS)
-            self._life.beat()
+            self._lifetime.beat()
         self._writer.close()
         self._follower.close()
         self._env.close()

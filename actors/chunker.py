@@ -1,4 +1,4 @@
-"""Vector steps in, self-contained chunks out."""
+"""Cuts vector steps into self-contained chunks."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import numpy as np
 
 from transport.experience import Chunk, Columns, ExperienceSpec
 
-BURSTS = 8  # one would hold up the actor and fill replay's queue; many small ones cost more each
+BURSTS = 8  # a single burst stalls the actor and fills replay's queue; many small ones cost more in all
 
 
-def _as_they_are(columns: Columns) -> Columns:
+def _unchanged(columns: Columns) -> Columns:
     return columns
 
 
 class Chunker:
     """Collects the rows of K streams and cuts them into chunks.
 
-    Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after
-    them, or, shorter, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action
-    (valid = 0) that holds its last observation; so does `drain`, where a stream ends. Other columns have
-    their default there.
+    Chunks run across the ends of episodes. A chunk leaves when it holds `chunk_length` items and the `n_step` rows after them, or
+    earlier, when its first item has waited for `chunk_seconds`. A truncated episode adds one row without action (valid = 0) that
+    holds its last observation; so does `drain` at the end of a stream. The other columns have their default there.
 
-    Rows lie in the order in which they came, all streams side by side: a step is one copy per column, however many streams there
-    are. Which rows are a stream's is an index, and all chunks that leave together are cut out by it at once.
+    Rows are stored in the order in which they arrive, all streams side by side, so that a step is one copy per column for any
+    number of streams. An index says which rows belong to a stream; it cuts out all chunks that leave together at once.
     """
 
     def __init__(
@@ -34,13 +33,13 @@ class Chunker:
         streams: int,
         chunk_seconds: float,
         clock: Callable[[], float] = time.monotonic,
-        annotate: Callable[[Columns], Columns] = _as_they_are,
+        annotate: Callable[[Columns], Columns] = _unchanged,
         staggered: bool = False,
     ) -> None:
-        """`clock` gives seconds; tests bring their own.
+        """`clock` gives seconds; tests pass their own.
 
-        `annotate` adds columns to those [M, rows, …] of M chunks that leave together; what the spec does not have is then
-        dropped. `staggered` cuts the first chunks of some streams short, so that from then on chunks leave evenly over time, in
+        `annotate` adds columns to the columns [M, rows, …] of M chunks that leave together; columns that the spec does not have
+        are then dropped. `staggered` makes the first chunks of some streams shorter, so that chunks leave evenly over time, in
         BURSTS bursts.
         """
         self._spec = spec
@@ -49,30 +48,29 @@ class Chunker:
         self._clock = clock
         self._annotate = annotate
         self._rows = spec.rows(spec.chunk_length)
-        self._everyone = np.arange(streams)
-        # A ring of `rows` vector steps: no stream holds more. Behind it lie the rows that truncations add, taken from `_spare`;
-        # memory that none of them needs is never touched. Rows before a stream's first are never looked at; zeros keep them
-        # harmless and cheap to compress.
+        self._all = np.arange(streams)
+        # A ring of `rows` vector steps: no stream needs more. After the ring come the rows that truncations add, allocated from
+        # `_spare`; unused ones are never touched. Rows before a stream's first are never read; they are zero to compress well.
         ring = self._rows * streams
         self._columns = {
             column.name: np.zeros((2 * ring, *column.shape), np.dtype(column.dtype))
             for column in spec.columns
-            if column not in spec.extras  # given with the steps, or by annotate
+            if column not in spec.extras  # these come with the steps, or from annotate
         }
-        self._kept: dict[str, np.ndarray] = {}  # what is given with the steps: its value in rows without action
+        self._kept: dict[str, np.ndarray] = {}  # columns that come with the steps: their value in rows without action
         self._spare = list(range(2 * ring - 1, ring - 1, -1))
         self._ring = ring
-        self._next = 0  # the vector step of the ring that is written next
-        self._place = np.zeros((streams, self._rows), np.int64)  # [K, rows] where the rows of each stream lie, oldest first
+        self._next = 0  # the vector step of the ring to write next
+        self._place = np.zeros((streams, self._rows), np.int64)  # [K, rows] places of the rows of each stream, oldest first
         before = np.arange(self._rows - spec.history, self._rows)
-        self._place[:, : spec.history] = before * streams + self._everyone[:, None]
-        self._fill = np.full(streams, spec.history)  # [K] rows held
+        self._place[:, : spec.history] = before * streams + self._all[:, None]
+        self._fill = np.full(streams, spec.history)  # [K] number of rows
         length = np.full(streams, spec.chunk_length)
         if staggered:
-            length -= (self._everyone * BURSTS // streams) * spec.chunk_length // BURSTS
-        self._leaves = spec.history + length + spec.n_step  # [K] rows with which the chunk being filled leaves
-        self._episode_step = np.zeros(streams, np.int32)  # [K] age of the observation acted on
-        self._since = np.full(streams, clock())  # [K] when the first item of the chunk being filled came
+            length -= (self._all * BURSTS // streams) * spec.chunk_length // BURSTS
+        self._leaves = spec.history + length + spec.n_step  # [K] number of rows at which the current chunk leaves
+        self._episode_step = np.zeros(streams, np.int32)  # [K] steps since the episode began
+        self._since = np.full(streams, clock())  # [K] when the first item of the current chunk arrived
 
     def step(
         self,
@@ -85,15 +83,15 @@ class Chunker:
         policy_version: int,
         columns: Columns,
     ) -> Iterator[Chunk]:
-        """One step of every stream: observation[name] [K, *shape] at rest, what was done on it, and what came of that.
+        """Adds one step of every stream: observation[name] [K, *shape] at rest dtype, the action taken, and its results.
 
-        final_observation[name] [K, *shape] is read only where truncated. columns[name] [K, …]: what else the rows are to hold, at
-        every step the same names; what the spec does not have is there for `annotate`.
+        final_observation[name] [K, *shape] is only read where truncated. columns[name] [K, …]: further columns of the rows, with
+        the same names in every step; those that the spec does not have are for `annotate`.
         """
         if columns and not self._kept:
             self._keep(columns)
         row = {**observation, **columns, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
-        yield from self._append(self._everyone, row, 1, policy_version)
+        yield from self._append(self._all, row, 1, policy_version)
         self._episode_step += 1
         if truncated.any():
             cut = np.flatnonzero(truncated)
@@ -103,16 +101,16 @@ class Chunker:
             yield from self._late()
 
     def drain(self, observation: Columns, policy_version: int) -> Iterator[Chunk]:
-        """Ends every stream at `observation` [K, *shape], the one that would be acted on next; yields what is left.
+        """Ends every stream with `observation` [K, *shape], the next one to act on, and yields the remaining chunks.
 
-        Items near the end bootstrap from it, over fewer than n_step steps. Afterwards the chunker is spent.
+        Items near the end bootstrap from it, over fewer than n_step steps. The chunker cannot be used afterwards.
         """
         for _ in range(self._spec.n_step):  # n rows, so that the last real row is an item too
-            yield from self._append_last(observation, self._everyone, policy_version)
+            yield from self._append_last(observation, self._all, policy_version)
         history = self._spec.history
-        for k, held in enumerate(self._held().tolist()):
-            if held > 0 and self._columns["valid"][self._place[k, history : history + held]].any():
-                yield from self._cut(self._everyone[k : k + 1], held)
+        for k, items in enumerate(self._items().tolist()):
+            if items > 0 and self._columns["valid"][self._place[k, history : history + items]].any():
+                yield from self._cut(self._all[k : k + 1], items)
 
     def _append_last(self, observation: Columns, where: np.ndarray, policy_version: int) -> Iterator[Chunk]:
         row = observation | self._kept
@@ -120,7 +118,7 @@ class Chunker:
         yield from self._append(where, row, 0, policy_version)
 
     def _keep(self, columns: Columns) -> None:
-        """Makes room for columns like these [K, …]."""
+        """Allocates columns like these [K, …]."""
         extras = {column.name: column for column in self._spec.extras}
         for name, values in columns.items():
             column = extras.get(name)
@@ -129,9 +127,9 @@ class Chunker:
             self._kept[name] = np.full((), column.default or 0.0 if column else 0.0, dtype)
 
     def _append(self, where: np.ndarray, row: Columns, valid: int, policy_version: int) -> Iterator[Chunk]:
-        """Adds one row to the streams `where` [M]; `row` holds [M, …] columns, or what is the same for all."""
+        """Adds one row to the streams `where` [M]; `row` has columns [M, …], or one value for all of them."""
         here: slice | np.ndarray
-        if where is self._everyone:
+        if where is self._all:
             first = self._next * self._streams
             here, place = slice(first, first + self._streams), where + first
             self._next = (self._next + 1) % self._rows
@@ -149,22 +147,22 @@ class Chunker:
         if full.any():
             yield from self._cut_each(where[full])
 
-    def _held(self) -> np.ndarray:
-        """[K] items of each stream whose n following rows are there."""
+    def _items(self) -> np.ndarray:
+        """[K] number of items of each stream that have their n following rows."""
         return self._fill - self._spec.history - self._spec.n_step
 
     def _late(self) -> Iterator[Chunk]:
-        late = (self._clock() - self._since > self._seconds) & (self._held() > 0)
+        late = (self._clock() - self._since > self._seconds) & (self._items() > 0)
         yield from self._cut_each(np.flatnonzero(late))
 
     def _cut_each(self, where: np.ndarray) -> Iterator[Chunk]:
-        """Cuts all items that streams `where` [M] hold, those of one length together."""
-        held = self._held()[where]
-        for length in sorted(set(held.tolist())):
-            yield from self._cut(where[held == length], length)
+        """Cuts one chunk with all items of each stream `where` [M]; chunks of the same length are cut together."""
+        lengths = self._items()[where]
+        for length in sorted(set(lengths.tolist())):
+            yield from self._cut(where[lengths == length], length)
 
     def _cut(self, where: np.ndarray, length: int) -> Iterator[Chunk]:
-        """Copies the first `length` items of streams `where` [M] out, and keeps the rows that the next chunks need as well."""
+        """Copies the first `length` items of streams `where` [M], and keeps the rows that the next chunks need too."""
         place = self._place[where]  # [M, rows]
         rows = place[:, : self._spec.rows(length)]
         columns = {name: column.take(rows, axis=0) for name, column in self._columns.items()}
@@ -174,8 +172,8 @@ class Chunker:
         columns = self._annotate(columns)
         columns = {column.name: columns[column.name] for column in self._spec.columns}
         self._place[where, : self._rows - length] = place[:, length:]
-        gone = place[:, :length]
-        self._spare += gone[gone >= self._ring].tolist()
+        freed = place[:, :length]
+        self._spare += freed[freed >= self._ring].tolist()
         self._fill[where] -= length
         self._leaves[where] = self._rows
         self._since[where] = self._clock()

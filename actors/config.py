@@ -1,4 +1,4 @@
-"""The env, actors and evaluator sections of a run's configuration. No torch and no simulator here."""
+"""The env, actors and evaluator sections of a run's configuration. Imports neither torch nor a simulator."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def run_seed(seed: int) -> int:
-    """The seed of a run's first environment; those of the others follow."""
+    """The seed of a run's first environment; the others have the seeds after it."""
     return seed * 100_003
 
 
@@ -129,7 +129,7 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActorProcess(Struct, frozen=True, forbid_unknown_fields=True):
-    """settings/actor-I.json, and settings/evaluator.json. `env` and `algorithm` are their tables of config.toml."""
+    """The content of settings/actor-I.json and settings/evaluator.json. `env` and `algorithm` are tables of config.toml."""
 
     seed: int
     env: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Pictures drawn by matplotlib, which is an extra and is imported only when a picture is asked for."""
+"""Helpers for pictures by matplotlib, which is an optional package and is only imported when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of that size in inches, without a window. Raises EnvError where matplotlib is not installed."""
+    """An empty figure of this size in inches, without a window. Raises EnvError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

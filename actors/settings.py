@@ -1,4 +1,4 @@
-"""What a process that acts is given: settings/PROCESS.json and the run's spec."""
+"""Reads the settings of an actor or evaluator: settings/PROCESS.json and the run's spec."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ EVALUATOR = "evaluator"
 
 
 def read_settings(run_dir: RunDir, index: int | None = None, other_env: str = "") -> ActorSettings:
-    """Those of actor `index`, or of the evaluator, `headrace eval` and `headrace demo`; `other_env` (JSON) lies over the run's
-    env section. Raises SpecError, UnknownName, OSError."""
-    given = _read(run_dir, EVALUATOR if index is None else f"actor-{index}")
+    """The settings of actor `index`; None: the evaluator's, which `headrace eval` and `headrace demo` use too. `other_env` (JSON)
+    replaces keys of the run's env section. Raises SpecError, UnknownName, OSError."""
+    process = _read(run_dir, EVALUATOR if index is None else f"actor-{index}")
     return ActorSettings(
         index or 0,
-        given.seed,
-        read_env(given.env | json.loads(other_env or "{}")),
-        read_algorithm(given.algorithm),
-        given.actors,
+        process.seed,
+        read_env(process.env | json.loads(other_env or "{}")),
+        read_algorithm(process.algorithm),
+        process.actors,
         read_spec(run_dir.spec.read_bytes()),
     )
 
 
 def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
-    """The run's evaluator section."""
     return _read(run_dir, EVALUATOR).evaluator
 
 

@@ -72,12 +72,12 @@ def instrument(actor: Actor, watch: Stopwatch) -> None:
         watch.time(simulators, "reset", "simulator")
     watch.time(actor._policy, "act", "forward")
     watch.time(actor._chunker, "step", "chunker and priorities", list)
-    watch.time(actor._stack, "push", "chunker and priorities")
+    watch.time(actor._agent, "push", "chunker and priorities")
     watch.time(actor, "_send", "pack and send")
-    ready = actor._life.ready
+    ready = actor._lifetime.ready
 
     def begin() -> None:
         ready()
         watch.begun = time.monotonic()
 
-    actor._life.ready = begin  # type: ignore[method-assign]
+    actor._lifetime.ready = begin  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Headrace from Python: start runs, wait for them, and act with the policies that they have learned.
+"""Headrace from Python: start runs, wait for them, and act with the learned policies.
 
     import headrace
 
@@ -7,7 +7,7 @@
     policy = run.policy()
     action = policy.predict(observation)
 
-Importing this package starts no process and imports no other one: each name is loaded when it is first used.
+Importing this package starts no process and imports no other package: each name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
     "train",
 ]
 
-# Where each name comes from: the protocols have a name of their own there.
+# Public name -> module:name. Some protocols have another name in their own module.
 _PLACES = {
     **{name: f"headrace.errors:{name}" for name in ("ConfigurationError", "HeadraceError", "RefusedError", "RunFailedError")},
     "Run": "headrace.run:Run",

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions whose message is one line: what happened, why, and what to do."""
+"""The exceptions of this package. Each message is one line: what happened, why, and what to do."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class HeadraceError(Exception):
 
 
 class ConfigurationError(HeadraceError, ValueError):
-    """A setting, a name, a file or an environment that cannot be used."""
+    """A setting, a name, a file, an environment or an argument cannot be used."""
 
 
 class RefusedError(HeadraceError):
-    """The run cannot start now: it is already up, the address is unsafe, or there is too little space."""
+    """The run cannot start now: it is already up, its address is unsafe, or there is too little memory or disk space."""
 
 
 class RunFailedError(HeadraceError):
-    """A run that ended with a failure; the message names the process and the cause."""
+    """A run failed; the message names the process and the cause."""
 
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turns the errors of the packages below, which are one line each, into ConfigurationError."""
+    """Turns errors of the other packages into ConfigurationError with the same message, on one line."""
     try:
         yield
     except (HeadraceError, KeyboardInterrupt):
@@ -39,7 +39,7 @@ def one_line() -> Iterator[None]:
 
 
 def raises_one_line(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`one_line` around a function."""
+    """Decorates a function with `one_line`."""
 
     @functools.wraps(function)
     def wrapped(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:

@@ -1,4 +1,4 @@
-"""`headrace.evaluate`: how good a policy is, in the figures of `headrace eval --json`."""
+"""`headrace.evaluate`: measures a policy, with the results of `headrace eval --json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.names import reference
 from headrace.policy import Policy, load
 from learner.algorithms.base import Mode
 
-MOST_STEPS = 27_000  # an episode that lasts longer is cut there, as the evaluator of a run does
+MOST_STEPS = 27_000  # episodes are truncated after this many steps, as by the evaluator of a run
 
 
 @raises_one_line
@@ -30,50 +30,49 @@ def evaluate(
     deterministic: bool = True,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Plays `episodes` episodes and gives the document of `headrace eval --json`.
+    """Plays `episodes` episodes and returns the document of `headrace eval --json`.
 
-    `policy` may also be a run or a file, as `load` takes it. `env` is an environment (which stays open), or what `--env`
-    takes, or a function that makes one, or a mapping of the [env] section; without it, it is the environment of training. Other
-    seeds are used than in training.
-    Raises ConfigurationError.
+    `policy` may also be a run or a file, as `load` takes it. `env` is an environment, which is not closed; or an id, as `--env`
+    takes it; or a function that makes an environment; or a mapping of the [env] section. None: the environment of training. The
+    seeds differ from those of training. Raises ConfigurationError.
     """
     policy = policy if isinstance(policy, Policy) else load(policy)
     if episodes < 1:
         raise ConfigurationError(f"episodes must be at least 1, not {episodes}")
     given = env if isinstance(env, gymnasium.Env) else None
-    config = policy.env if env is None or isinstance(env, gymnasium.Env) else _read(env)
+    config = policy.env if env is None or isinstance(env, gymnasium.Env) else _read_env(env)
     count = 1 if given is not None else min(ENVIRONMENTS, episodes)
     seeds = [seed + SEED_OFFSET + k for k in range(count)]
 
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
         return make_env(config, evaluation=evaluation) if given is None else given
 
-    worlds = VectorEnv(config, policy.spec, count, seeds, evaluation=True, make=make, most_steps=MOST_STEPS)
+    vector = VectorEnv(config, policy.spec, count, seeds, evaluation=True, make=make, most_steps=MOST_STEPS)
     try:
-        _check_same(policy, worlds.example)
+        _check_same(policy, vector.example)
         policy.seed(seed + SEED_OFFSET)
         mode: Mode = "greedy" if deterministic else "stochastic"
-        played = [episode for ended in play(worlds, policy.spec, policy.acting, episodes, mode) for episode in ended]
+        played = [episode for ended in play(vector, policy.spec, policy.acting, episodes, mode) for episode in ended]
     finally:
         if given is None:
-            worlds.close()
+            vector.close()
     known = policy.about | {"env": "a given environment" if given is not None else config.id, "stochastic": not deterministic}
     return known | summarise(played)
 
 
-def _read(env: str | Callable[..., gymnasium.Env] | Mapping[str, Any]) -> EnvConfig:
+def _read_env(env: str | Callable[..., gymnasium.Env] | Mapping[str, Any]) -> EnvConfig:
     section = dict(env) if isinstance(env, Mapping) else {"id": env}
     return read_env(section | {"id": reference(section.get("id"), "env")})
 
 
 def _check_same(policy: Policy, env: gymnasium.Env) -> None:
-    """Raises ConfigurationError where the environment gives or takes something else than the one of training."""
-    for word, theirs, ours in (
-        ("observes", env.observation_space, policy.observation_space),
-        ("acts by", env.action_space, policy.action_space),
+    """Raises ConfigurationError unless the environment's spaces have the shapes and types of those of training."""
+    for kind, theirs, ours in (
+        ("observations", env.observation_space, policy.observation_space),
+        ("actions", env.action_space, policy.action_space),
     ):
         if _shape(theirs) != _shape(ours):
-            raise ConfigurationError(f"the policy {word} {ours}, and this environment has {theirs}")
+            raise ConfigurationError(f"the policy was trained with {kind} {ours}; this environment has {theirs}")
 
 
 def _shape(space: gymnasium.Space) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None]]:

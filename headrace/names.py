@@ -1,4 +1,4 @@
-"""From a class or a function to the name by which other processes import it; from a run's name to its folder."""
+"""Turns a class or function into the name by which other processes import it, and a run's name into its folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headrace.errors import ConfigurationError
 
 
 def reference(thing: object, kind: str) -> str:
-    """`module:qualname` of a class or a function; a string stays as it is. `kind` is the word for messages.
+    """`module:qualname` of a class or a function; a string is returned unchanged. `kind` begins the error message.
 
-    Raises ConfigurationError for what another process cannot import: a lambda, a local function, a class of a notebook or of
-    the script that is running.
+    Raises ConfigurationError for objects that another process cannot import: a lambda, a local function, a class of a notebook or
+    of the running script.
     """
     if isinstance(thing, str):
         return thing
@@ -31,12 +31,12 @@ def reference(thing: object, kind: str) -> str:
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not thing:
-        raise ConfigurationError(f"{kind}: {module}:{name} is something else than what was given; {advice}")
+        raise ConfigurationError(f"{kind}: {module}:{name} is another object than the one given; {advice}")
     return f"{module}:{name}"
 
 
 def run_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a run that is given by its folder or by its name. Raises ConfigurationError where there is no run."""
+    """The folder of a run, given its folder or name. Raises ConfigurationError if there is no such run."""
     path = Path(name)
     found = path if (path / "config.toml").is_file() or len(path.parts) != 1 else Path("runs") / path
     if not (found / "config.toml").is_file():

@@ -1,13 +1,14 @@
-"""`headrace.train`: starts a run in the background by the `headrace` command, and hands it back as a `Run`."""
+"""`headrace.train`: starts a run in the background through the `headrace` command. `Run`: a run that exists."""
 
 from __future__ import annotations
 
+import json
 import os
-import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,13 @@ from headrace.names import reference, run_folder
 if TYPE_CHECKING:
     from headrace.policy import Policy
 
-Setting = str | Callable[..., Any] | Mapping[str, Any]  # a name, what it stands for, or a section with its options
+Setting = str | Callable[..., Any] | Mapping[str, Any]  # a name; the object that it names; or a section with its options
 POLL_SECONDS = 0.2
+POSIX = os.name == "posix"
+ERROR = "headrace: "  # begins the error line of the command
 SWITCHES = ("fresh", "resume")  # flags without a value
 MAIN_KEYS = {"env": "id", "algorithm": "name", "actors": "count"}
 CALLED = {"env.id": "env", "algorithm.name": "algo"}
-KNOWN_AS = re.compile(r"\brun (\S+) is (?:up|already over)\b")  # how `headrace up --detach` names the run that it has started
 ERRORS: dict[int, type[HeadraceError]] = {1: RunFailedError, 2: ConfigurationError, 3: RefusedError}
 
 
@@ -33,33 +35,28 @@ def train(
     run: str | None = None,
     **options: Any,
 ) -> Run:
-    """Starts a run, or resumes a stopped one of that name, and returns as soon as its processes are at work.
+    """Starts a run, or resumes the stopped run of that name, and returns when its processes are ready.
 
-    `env`, `algo` and `actors` mean the same as the flags of `headrace up`; each may be a mapping with further options of its
-    section, such as {"name": "dqn", "gamma": 0.995}. A class or a function may stand for its `module:qualname`.
+    `env`, `algo` and `actors` are the flags of `headrace up`. Each may be a mapping with further options of its section, such as
+    {"name": "dqn", "gamma": 0.995}. A class or a function can be given instead of its `module:qualname`.
 
-    `options` are the other settings: `total_steps=1e6`, `seed=3`, `device="cpu"`, `stop_after="10m"`, `fresh=True`,
+    `options` are all other settings: `total_steps=1e6`, `seed=3`, `device="cpu"`, `stop_after="10m"`, `fresh=True`,
     `resume=True`, `config="mine.toml"`, `preset="cartpole"`, and sections as mappings: `learner={"batch_size": 512}`.
 
-    The run goes on when this process ends; `total_steps`, `stop_after`, `Run.stop` and `headrace down` end it.
-    Raises ConfigurationError, RefusedError or RunFailedError with the line that the command would print.
+    The run goes on when this process ends; `total_steps`, `stop_after`, `Run.stop` and `headrace down` end it. Ctrl-C before
+    `train` returns stops it, too. Raises ConfigurationError, RefusedError or RunFailedError with the command's error line.
     """
     given = {"env": _section("env", env), "algorithm": _section("algorithm", algo), "actors": _section("actors", actors)}
-    arguments = ["up", "--detach", *_flags(given | {"run": run} | options)]
-    status, text = _command(arguments, Path.cwd(), show=True)
-    if status:
-        raise _error(status, text)
-    named = KNOWN_AS.search(text)
-    if named is None:
-        raise RunFailedError(f"the command did not say which run it has started: {text.strip()[-200:]}")
-    return Run(Path("runs") / named[1])
+    arguments = ["up", "--detach", "--json", *_flags(given | {"run": run} | options)]
+    status = json.loads(_command(arguments, Path.cwd(), show=True))
+    return Run(Path("runs") / status["run"])
 
 
 class Run:
-    """A run's folder, and the processes that belong to it while it is up."""
+    """A run: its folder and, while it is up, its processes."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """`path` is a folder such as runs/NAME, or a run's name. Raises ConfigurationError where there is no run."""
+        """`path` is a folder such as runs/NAME, or a run's name. Raises ConfigurationError if there is no such run."""
         self.path = run_folder(path)
 
     def __fspath__(self) -> str:
@@ -80,7 +77,7 @@ class Run:
 
     @property
     def is_up(self) -> bool:
-        """Whether a supervisor holds the run."""
+        """Whether the run's supervisor is running."""
         from deploy import runs
         from transport.run_dir import RunDir
 
@@ -88,16 +85,17 @@ class Run:
 
     @raises_one_line
     def status(self) -> dict[str, Any]:
-        """The document of `headrace status --json`: a key without a figure holds None."""
+        """The document of `headrace status --json`; the value of a key without a figure is None."""
         from deploy.cli.common import current_status
         from transport.run_dir import RunDir
 
         return current_status(RunDir(self.path))
 
     def wait(self, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """Waits until the run is over and returns its last status.
+        """Waits until the run ends and returns its last status.
 
-        Raises RunFailedError where it failed, TimeoutError after `timeout_seconds`. Ctrl-C ends the waiting, not the run.
+        Raises RunFailedError if it failed, and TimeoutError after `timeout_seconds`. Ctrl-C ends the waiting, not the run; use
+        `with headrace.train(…) as run:` to stop it then, too.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while self.is_up:
@@ -110,27 +108,25 @@ class Run:
         return status
 
     def stop(self) -> None:
-        """Stops the run in order, checkpoint included; does nothing where it is not up. `train` resumes it."""
-        status, text = _command(["down", str(self.path)], self.path.parent, show=False)
-        if status:
-            raise _error(status, text)
+        """Stops the run's processes in order, after a checkpoint. Does nothing if the run is not up. `train` resumes it."""
+        _command(["down", str(self.path)], self.path.parent, show=False)
 
     def policy(self, best: bool = False) -> Policy:
-        """The newest weights on disk, or the best that the evaluator has found. Raises ConfigurationError if there are none."""
+        """The policy with the newest weights on disk, or with the evaluator's best. Raises ConfigurationError without weights."""
         from headrace.policy import load
 
         return load(self, best=best)
 
 
 def _section(name: str, value: Any) -> dict[str, Any]:
-    """A section's settings; what is no mapping is its main key."""
+    """The settings of a section. A value that is not a mapping is that of the section's main key."""
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else {MAIN_KEYS[name]: value}
 
 
 def _flags(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The settings as the command's flags: {"learner": {"batch_size": 64}} is --learner.batch-size=64."""
+    """The settings as flags of the command: {"learner": {"batch_size": 64}} gives --learner.batch-size=64."""
     flags = []
     for key, value in settings.items():
         name = f"{prefix}{key}"
@@ -153,8 +149,12 @@ def _text(name: str, value: Any) -> str:
     return reference(value, CALLED.get(name, name))
 
 
-def _command(arguments: list[str], folder: Path, show: bool) -> tuple[int, str]:
-    """Runs `headrace ARGUMENTS` and gives its exit status and what it printed; `show`: line by line, as it comes."""
+def _command(arguments: list[str], folder: Path, show: bool) -> str:
+    """Runs `headrace ARGUMENTS` and returns its stdout. `show` prints its stderr while it runs, but for the error.
+
+    Raises HeadraceError with the error line of the command. On Ctrl-C the command is interrupted, too, and has ended when
+    KeyboardInterrupt is raised.
+    """
     from deploy.children import child_environment, python_command
 
     environment = child_environment()
@@ -163,28 +163,43 @@ def _command(arguments: list[str], folder: Path, show: bool) -> tuple[int, str]:
         python_command("headrace", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
         env=environment,
         cwd=folder,
+        start_new_session=POSIX,  # so that Ctrl-C in a terminal interrupts the command once, from here
     )
-    assert child.stdout is not None
-    text = ""
+    assert child.stdout is not None and child.stderr is not None
+    lines: list[str] = []
     with child:
-        for line in child.stdout:
-            text += line
-            if show and not line.startswith("headrace: "):
-                print(line, end="", flush=True)
-    return child.returncode, text
+        try:
+            _read(child.stderr, lines, show)
+            output = child.stdout.read()
+        except KeyboardInterrupt:
+            if POSIX:
+                child.send_signal(signal.SIGINT)
+            _read(child.stderr, lines, show)
+            raise
+    if child.returncode:
+        raise _error(child.returncode, lines)
+    return output
+
+
+def _read(stream: Iterable[str], lines: list[str], show: bool) -> None:
+    for line in filter(str.strip, stream):
+        lines.append(line.strip())
+        if show and not line.startswith(ERROR):
+            print(line, end="", flush=True)
 
 
 def _own_folders() -> list[str]:
-    """Where this process finds modules besides its environment's: other processes shall find the user's there, too."""
+    """The folders of sys.path outside the installation, so that other processes can import the user's modules as well."""
     installed = tuple(f"{prefix}{os.sep}" for prefix in (sys.prefix, sys.base_prefix))
     return [entry for entry in sys.path if entry and os.path.isdir(entry) and not entry.startswith(installed)]
 
 
-def _error(status: int, text: str) -> HeadraceError:
-    lines = [line for line in text.splitlines() if line.strip()] or [f"the command ended with status {status}"]
-    said = next((line for line in reversed(lines) if line.startswith("headrace: ")), lines[-1])
-    return ERRORS.get(status, RunFailedError)(said.removeprefix("headrace: "))
+def _error(status: int, lines: list[str]) -> HeadraceError:
+    """`lines`: of the command's stderr. The last one that begins with ERROR is the message."""
+    last = lines[-1] if lines else f"the command ended with status {status}"
+    message = next((line for line in reversed(lines) if line.startswith(ERROR)), last)
+    return ERRORS.get(status, RunFailedError)(message.removeprefix(ERROR))

@@ -1,1 +1,1 @@
-"""Simulators behind one contract, each imported only when it is asked for."""
+"""Environments: the protocol of a family, the built-in families, and vectors of environments."""

@@ -1,11 +1,35 @@
-"""What a family of environments says of itself, and how `--env` finds one.
+"""The protocol of an environment family, and how `--env` finds one.
 
-A family is a class that inherits EnvironmentFamily: its options, how an environment is made, and what may be asked of it
-besides Gymnasium's API. `--env` names a built-in one (FAMILIES), a registered Gymnasium id, or `package.module:Name` of anyone's
-package: a family, or a function or class that makes an environment (a factory). Nothing is registered.
+A family makes environments of one kind. A family in a package of your own takes three lines:
 
-The command line imports the built-in families, so their modules import no simulator, no Gymnasium and no torch: the methods do.
-Anyone else's module is imported by processes that make environments, and by the pre-flight.
+    class Mazes(EnvironmentFamily):
+        def make(self, setup: Setup) -> gymnasium.Env:
+            return Maze(self.options.size, render_mode=setup.render_mode)
+
+`--env my.package:Mazes` then uses it; nothing is registered. `self.options` is an instance of the class attribute `Options`, a
+msgspec.Struct whose fields are the flags `--env.X`. `--env` also takes a built-in family (FAMILIES), an id of Gymnasium's
+registry, and `package.module:factory`, a function or class that makes an environment. A family is only needed for the hooks.
+
+Every method but `make` is an optional hook:
+
+    hook                called by                                 when
+    options_type        headrace up and --help, in a process      the options of --env are read
+                        of the actors' interpreter
+    pin_options         headrace up, then the pre-flight          once per launch
+    resolve_options     the pre-flight                            once per launch
+    default_stack       the pre-flight                            env.stack is 0
+    make                the pre-flight, actors, evaluator,        once per environment; once per process if there are simulators
+                        headrace eval and demo
+    simulators          actors, evaluator, headrace eval          once per process, unless env.wrappers are set
+    evaluation_start    evaluator, headrace eval and demo         before each reset, if there are no simulators
+    compute_reward      the pre-flight; actors with hindsight     once; for the chunks that leave an actor
+    frames_per_step     headrace demo --video                     once
+    figures, map        headrace envs --check, with --picture     once
+
+The pre-flight is a process that `headrace up` starts first: it makes the environment and steps it under a time limit.
+
+The command line imports the modules of the built-in families, so these import neither a simulator nor Gymnasium nor torch at
+their top level. Only the pre-flight and the processes that make environments import the module of a user's family.
 """
 
 from __future__ import annotations
@@ -21,30 +45,110 @@ if TYPE_CHECKING:
     import gymnasium
     import numpy as np
 
-# What --env begins with -> the family. "X" serves X and X:VARIANT, "X/…" each id of that namespace.
+# What --env begins with -> the family. "X" serves X and X:VARIANT; "X/…" serves each id of that namespace.
 FAMILIES: dict[str, str] = {
     "mario": "actors.envs.mario.family:Mario",
     "robot": "actors.envs.robot.family:Robot",
     "snake": "actors.envs.snake.family:Snake",
     "ALE/…": "actors.envs.atari.family:Atari",
-    "headrace/FanucReach-v0": "actors.envs.robot.family:Robot",  # its names in Gymnasium's registry
+    "headrace/FanucReach-v0": "actors.envs.robot.family:Robot",  # the robot's ids in Gymnasium's registry
     "headrace/FanucReachFlat-v0": "actors.envs.robot.family:Robot",
 }
 
-# Every other id.
+# The families of all other ids.
 REGISTERED, FACTORY = "actors.envs.foreign.families:Registered", "actors.envs.foreign.families:Factory"
 FOREIGN = "actors.envs.foreign.families:find_foreign"
 
 ComputeReward = Callable[["np.ndarray", "np.ndarray", Any], Any]
 
 
-class Outcome(NamedTuple):
-    """What one step of K simulators gave; all arrays are new.
+class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a family that has none."""
 
-    observation[name]: [K, *shape] at rest dtype, the last one where an episode ended. reward: [K] float32. terminated,
-    truncated: [K] bool, never both. The rest is read where an episode ended: score and success [K], None where the environment
-    does not say; group, the name under which an episode is reported ("" for none); level, the curriculum's at which it was
-    played (-1 for none). group and level are empty where there is no such thing.
+
+class Setup(NamedTuple):
+    """How to make an environment, besides its family's options."""
+
+    max_episode_steps: int = 0  # truncate an episode after this many steps; 0: the environment's own limit
+    render_mode: str | None = None  # None: the environment's default
+    evaluation: bool = False  # True: its episodes measure a policy
+
+
+class EnvironmentFamily(Protocol):
+    """Inherit it and implement `make`. The other methods have defaults."""
+
+    about: ClassVar[str] = ""  # one line for `headrace envs`
+    # The flags --env.X and the keys of [env]. Every field needs a default; Meta(extra=FIXED): a resumed run must keep the value.
+    Options: ClassVar[type[Struct]] = NoOptions
+    default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images, 1 for vectors
+
+    env_id: str  # as the user typed it; `variant(env_id)` is the part after the family's name
+    options: Any  # an instance of Options
+
+    def __init__(self, env_id: str, options: Any) -> None:
+        """Raises EnvError for options that contradict each other."""
+        self.env_id, self.options = env_id, options
+
+    @classmethod
+    def options_type(cls, env_id: str) -> type[Struct]:
+        """The struct of options, if it depends on the id. Raises EnvError."""
+        return cls.Options
+
+    def make(self, setup: Setup) -> gymnasium.Env:
+        """One environment with Gymnasium's API, which is seeded later by reset(seed=…). Raises EnvError, or ImportError if a
+        package is not installed."""
+        raise NotImplementedError
+
+    # ---- at launch
+
+    def pin_options(self) -> Any:
+        """The options in a form that keeps a resumed run on the same environment: absolute paths, digests of files. It must not
+        import a simulator. Raises EnvError."""
+        return self.options
+
+    def resolve_options(self) -> Any:
+        """The options with `auto` replaced by a value. It runs in the actors' interpreter, where it can see what is installed."""
+        return self.options
+
+    # ---- stepping
+
+    def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
+        """`count` copies of `env` that one call steps, for example by array operations. `env` itself is not stepped then. None:
+        `count` environments are made and stepped in turn."""
+        return None
+
+    def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
+        """The `options` of reset(options=…) in evaluation, to vary the start of a deterministic environment. None: no options."""
+        return None
+
+    def compute_reward(self, env: gymnasium.Env) -> ComputeReward | None:
+        """The function compute_reward(achieved [N, G], desired [N, G], info) -> [N] that hindsight needs, as in Gymnasium's goal
+        environments. None: no hindsight."""
+        return getattr(env.unwrapped, "compute_reward", None)
+
+    # ---- pictures and descriptions
+
+    @property
+    def frames_per_step(self) -> int:
+        """Frames of the simulator per step: a video shows render_fps / frames_per_step steps per second."""
+        return 1
+
+    def figures(self, env: gymnasium.Env) -> list[str]:
+        """Lines that describe the environment."""
+        return []
+
+    def map(self, env: gymnasium.Env) -> np.ndarray | None:
+        """A picture [H, W, 3] RGB uint8 of the environment. None: a picture of observations is drawn."""
+        return None
+
+
+class Outcome(NamedTuple):
+    """The result of one step of K simulators. All arrays are new.
+
+    observation[name]: [K, *shape] at rest dtype; where an episode ended, its last observation. reward: [K] float32. terminated,
+    truncated: [K] bool, never both. The other fields are only read where an episode ended. score and success: [K]; None where
+    the environment has no such figure. group: the name under which an episode is reported, such as a tier; "" for none. level:
+    the curriculum's level that the episode was played at; -1 for the full task. group and level may be empty.
     """
 
     observation: dict[str, np.ndarray]
@@ -58,130 +162,53 @@ class Outcome(NamedTuple):
 
 
 class Simulators(Protocol):
-    """K simulators that only the caller resets. Inherit it for what holds without a curriculum."""
+    """K simulators that one call steps. They do not reset by themselves. Inherit it for the defaults of `levels`."""
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode in simulators `where` [M]; None goes on with a simulator's own stream. Gives [M, *shape] by name."""
+        """Starts an episode in simulators `where` [M] and gives the observations [M, *shape] by name. A seed seeds a simulator's
+        random generator; None keeps the generator as it is."""
 
     def step(self, actions: np.ndarray) -> Outcome:
-        """Steps all by actions [K] of indices or [K, A] of floats."""
+        """Steps all simulators by actions [K] of indices, or [K, A] of floats."""
 
     def close(self) -> None: ...
 
     @property
     def levels(self) -> int:
-        """Levels of the curriculum; 0: there is none."""
+        """Number of levels of the curriculum; 0: there is none. The supervisor raises the level by the success rate."""
         return 0
 
     def set_level(self, level: int) -> None:
-        """For episodes that start from now on; `level` is below `levels`."""
+        """Sets the level of the episodes that start from now on. Raises ValueError unless 0 <= level < levels."""
         raise ValueError(f"level {level} of {self.levels}")
 
 
-class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a family that has no options."""
-
-
-class Setup(NamedTuple):
-    """How an environment is to be made, besides its family's options."""
-
-    max_episode_steps: int = 0  # truncate an episode after this many steps; 0: as the environment itself does
-    render_mode: str | None = None  # None: as the environment likes
-    evaluation: bool = False  # its episodes measure a policy
-
-
-class EnvironmentFamily(Protocol):
-    """Environments that are made in the same way. `make` is required; each other method is a hook, with what holds without it."""
-
-    about: ClassVar[str] = ""  # a line for `headrace envs`
-    Options: ClassVar[type[Struct]] = NoOptions  # --env.X and [env] X; each has a default. Meta(extra=FIXED): a resume keeps it
-    default_stack: ClassVar[int] = 0  # observations stacked where env.stack is 0; 0: 4 for images, 1 for vectors
-
-    env_id: str
-    options: Any  # an instance of Options
-
-    def __init__(self, env_id: str, options: Any) -> None:
-        """Raises EnvError for options that do not fit each other."""
-        self.env_id, self.options = env_id, options
-
-    @classmethod
-    def options_type(cls, env_id: str) -> type[Struct]:
-        """Options, where they are not the same for each id of the family. Raises EnvError."""
-        return cls.Options
-
-    def make(self, setup: Setup) -> gymnasium.Env:
-        """An environment with Gymnasium's API; its seed arrives at reset(seed=…). Raises EnvError, or ImportError for a package
-        that is not installed."""
-        raise NotImplementedError
-
-    # ---- before a run
-
-    def pinned(self) -> Any:
-        """The options as a run keeps them, so that it goes on with the same environment: paths absolute, digests of files.
-        Needs no simulator. Raises EnvError."""
-        return self.options
-
-    def settled(self) -> Any:
-        """The options with `auto` replaced by what it means in this process, which is one of the interpreter of the actors."""
-        return self.options
-
-    # ---- stepping
-
-    def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
-        """`count` of what `env` holds, stepped by one call; their `levels` are the curriculum's. None: stepped in turn."""
-        return None
-
-    def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
-        """The options of a reset that begins an episode of evaluation, for an environment that always starts the same way."""
-        return None
-
-    def compute_reward(self, env: gymnasium.Env) -> ComputeReward | None:
-        """compute_reward(achieved [N, G], desired [N, G], info) -> [N], as Gymnasium's goal environments have it: what hindsight
-        needs."""
-        return getattr(env.unwrapped, "compute_reward", None)
-
-    # ---- looking
-
-    @property
-    def frames_per_step(self) -> int:
-        """Pictures of the simulator per step, by which a video keeps the simulator's own pace."""
-        return 1
-
-    def figures(self, env: gymnasium.Env) -> list[str]:
-        """Lines for `headrace envs --check`."""
-        return []
-
-    def map(self, env: gymnasium.Env) -> np.ndarray | None:
-        """[H, W, 3] RGB uint8 for `headrace envs --check --picture`. None: what the agent sees."""
-        return None
-
-
 def builtin_name(env_id: str) -> str:
-    """The entry of FAMILIES that serves an id, or nothing."""
+    """The key of FAMILIES that an id belongs to; empty if it belongs to none."""
     name, namespace = env_id.partition(":")[0], f"{env_id.partition('/')[0]}/…"
     return next((known for known in (name, namespace) if known in FAMILIES), "")
 
 
 def builtin_families() -> dict[str, type[EnvironmentFamily]]:
-    """The built-in families, each by its first name."""
+    """The built-in families by name; a family with several names appears under the first."""
     names = {reference: name for name, reference in reversed(FAMILIES.items())}
     return {name: find_family(name) for name in FAMILIES if name in names.values()}
 
 
 def families_with(option: str) -> list[str]:
-    """The built-in families that have an option of this name."""
+    """The names of the built-in families that have this option."""
     return [name for name, family in builtin_families().items() if option in family.Options.__struct_fields__]
 
 
 def is_foreign(env_id: str) -> bool:
-    """Whether an id names something in a module of anyone's."""
+    """Whether an id names something in a user's module."""
     return ":" in env_id and not builtin_name(env_id)
 
 
 def find_family(env_id: str) -> type[EnvironmentFamily]:
     """The family that makes `env_id`. Raises EnvError, in one line.
 
-    Of a registered id only the form is looked at: whether there is such an id is known when it is made.
+    Any id without a colon that is not built in counts as registered; whether Gymnasium knows it shows when it is made.
     """
     if name := builtin_name(env_id):
         return find(name, FAMILIES, "environment")  # type: ignore[no-any-return]
@@ -191,6 +218,6 @@ def find_family(env_id: str) -> type[EnvironmentFamily]:
 
 
 def variant(env_id: str) -> str:
-    """What an id says beyond the family: 1-2 of mario:1-2, large of package.module:Maze:large."""
+    """The part of an id after the family's name: 1-2 of mario:1-2, large of package.module:Maze:large."""
     before = 2 if is_foreign(env_id) else 1
     return next(iter(env_id.split(":", before)[before:]), "")

@@ -1,5 +1,5 @@
-"""What is wrong with an environment that its user can fix."""
+"""The error for environments that cannot be made or that break Gymnasium's API."""
 
 
 class EnvError(Exception):
-    """One line: what cannot be made, why, and the fix."""
+    """One line: what failed, why, and what to do."""

@@ -1,4 +1,4 @@
-"""From the env section of a configuration to an environment."""
+"""Makes environments from the env section of a configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from actors.config import EnvConfig
 from actors.envs.base import EnvironmentFamily, Setup, builtin_name, families_with, find_family
 from actors.envs.errors import EnvError
-from actors.envs.foreign.options import given, missing
+from actors.envs.foreign.options import missing_option, non_default
 from transport.names import UnknownName, find, nearest
 
 if TYPE_CHECKING:
@@ -21,28 +21,28 @@ COMMON = frozenset(EnvConfig.__struct_fields__) - {"options"}
 
 
 def read_env(section: Mapping[str, Any]) -> EnvConfig:
-    """The env section of a configuration. Its options are checked when the family is opened: that imports someone's module.
-    Raises msgspec.ValidationError."""
+    """Reads the env section of a configuration. The family's options stay a dict until open_family checks them, because that may
+    import a user's module. Raises msgspec.ValidationError."""
     config = msgspec.convert({key: value for key, value in section.items() if key in COMMON}, EnvConfig)
     return msgspec.structs.replace(config, options={key: value for key, value in section.items() if key not in COMMON})
 
 
 def env_section(config: EnvConfig) -> dict[str, Any]:
-    """The env section as a configuration has it: one flat table, which TOML and JSON can say."""
+    """The env section as one flat table, as in TOML and JSON."""
     section: dict[str, Any] = msgspec.to_builtins(config)
     del section["options"]
     return section | options_table(config.options)
 
 
 def options_table(options: Any) -> dict[str, Any]:
-    """Options as TOML has them, which knows no null; of a factory or a registered id those that differ from its defaults."""
+    """Options as a table without None, which TOML lacks. A factory's and a registered id's only if they are not the default."""
     sparse = isinstance(options, Struct) and options.__struct_config__.omit_defaults
-    table: dict[str, Any] = msgspec.to_builtins(given(options) if sparse else options) or {}
+    table: dict[str, Any] = msgspec.to_builtins(non_default(options) if sparse else options) or {}
     return {key: value for key, value in table.items() if value is not None}
 
 
 def without_foreign_options(section: Mapping[str, Any]) -> dict[str, Any]:
-    """An env section of format 1, which named the options of all families for every environment, without those of others."""
+    """An env section of format 1, which has the options of all families, without those of other families."""
     name = builtin_name(str(section.get("id", "")))
     own = find_family(name).Options.__struct_fields__ if name else ()
     return {key: value for key, value in section.items() if key in COMMON or key in own}
@@ -60,8 +60,8 @@ def open_family(config: EnvConfig) -> EnvironmentFamily:
 def _checked(env_id: str, options: dict[str, Any], kind: type[Struct]) -> Struct:
     for option in options:
         if option not in kind.__struct_fields__:
-            raise EnvError(f"env.{option}: {lacks(env_id, option, kind.__struct_fields__)}")
-    if complaint := missing(env_id, kind, options):
+            raise EnvError(f"env.{option}: {unknown_option(env_id, option, kind.__struct_fields__)}")
+    if complaint := missing_option(env_id, kind, options):
         raise EnvError(complaint)
     try:
         return msgspec.convert(options, kind)
@@ -75,34 +75,35 @@ def _checked(env_id: str, options: dict[str, Any], kind: type[Struct]) -> Struct
 
 
 def choices_of(kind: Any) -> tuple[str, ...]:
-    """The values of a Literal; none for another type."""
+    """The values of a Literal; empty for another type."""
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return get_args(plain) if get_origin(plain) is Literal else ()
 
 
-def lacks(env_id: str, option: str, known: Iterable[str]) -> str:
-    """Why an environment has no such option, for a message."""
+def unknown_option(env_id: str, option: str, known: Iterable[str]) -> str:
+    """The message about an option that an environment does not have."""
     if having := families_with(option):
         return f"only {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it; {env_id} does not"
     return f"{env_id} has no such option; {nearest(option, [*known, *COMMON])}"
 
 
 def settle(config: EnvConfig) -> EnvConfig:
-    """The section as a run keeps it. For a process of the actors' interpreter. Raises EnvError."""
-    config = msgspec.structs.replace(config, options=open_family(config).pinned())
-    return msgspec.structs.replace(config, options=open_family(config).settled())
+    """The section as a run stores it, with the hooks pin_options and resolve_options applied. Call it in the actors' interpreter.
+    Raises EnvError."""
+    config = msgspec.structs.replace(config, options=open_family(config).pin_options())
+    return msgspec.structs.replace(config, options=open_family(config).resolve_options())
 
 
 def make_env(config: EnvConfig, render_mode: str | None = None, evaluation: bool = False) -> gymnasium.Env:
-    """Makes the environment that `config` describes, its wrappers around it. Raises EnvError, in one line, when it is unknown,
-    lacks a package or cannot be made."""
+    """Makes the environment that `config` describes, with its wrappers. Raises EnvError, in one line, if it is unknown, needs a
+    package that is not installed, or cannot be made."""
     env = open_family(config).make(Setup(config.max_episode_steps, render_mode, evaluation))
     for name in config.wrappers:
-        env = _wrapped(env, name)
+        env = _wrap(env, name)
     return env
 
 
-def _wrapped(env: gymnasium.Env, name: str) -> gymnasium.Env:
+def _wrap(env: gymnasium.Env, name: str) -> gymnasium.Env:
     import gymnasium
 
     try:
@@ -110,5 +111,5 @@ def _wrapped(env: gymnasium.Env, name: str) -> gymnasium.Env:
     except UnknownName as error:
         raise EnvError(f"env.wrappers: {error}") from error
     if not isinstance(wrapped, gymnasium.Env):
-        raise EnvError(f"env.wrappers: {name} gave a {type(wrapped).__name__}, not a gymnasium.Env")
+        raise EnvError(f"env.wrappers: {name} returned a {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped

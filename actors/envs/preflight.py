@@ -1,8 +1,8 @@
-"""Tries an environment before a run starts, in a process of its own and under a time limit.
+"""The pre-flight: makes and steps an environment before a run starts, in a child process with a time limit.
 
-The parent (the command line) imports neither torch nor a simulator, and an environment that hangs or crashes takes
-nothing with it. The child writes JSON lines to a file that the parent names, so that whatever a simulator prints does
-no harm: {"phase": "make"} as it begins each phase, last {"spec": …} or {"error": …}.
+The parent (the command line) imports neither torch nor a simulator, and survives an environment that hangs or crashes. The child
+reports in a file that the parent names, because simulators print to stdout: JSON lines, {"phase": "make"} at the beginning of
+each phase, and at the end {"facts": …} or {"error": …}.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight")
 STEPS = 20
-STEP_SHARE = 0.5  # of the time limit: an environment that is slow makes fewer steps
-ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends this long after its limit
+STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
+ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the child is to do, on its standard input."""
+    """The child's input, on stdin."""
 
     env: dict[str, Any]  # the env section
     codec: Codec
@@ -53,14 +53,14 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a run needs to know of its environment."""
+    """The facts about an environment that a run needs."""
 
-    spec: ExperienceSpec  # the environment's half: nothing that an algorithm wants of it
-    slowest_seconds: float = 0.0  # of all resets and steps, the first reset included
+    spec: ExperienceSpec  # without the algorithm's needs
+    slowest_seconds: float = 0.0  # the longest reset or step, the first reset included
     spaces: dict[str, Any] = {}  # {"observation": …, "action": …} as data
-    options: dict[str, Any] = {}  # as the env section of the run is to have them
-    goals: bool = False  # whether it is in the goal form, with a compute_reward
-    goal_complaint: str = ""  # why its compute_reward cannot be used for hindsight; nothing if it can
+    options: dict[str, Any] = {}  # the family's options, for the env section of the run
+    goals: bool = False  # whether it is a goal environment with a compute_reward
+    goal_complaint: str = ""  # why its compute_reward does not suit hindsight; empty if it does
 
 
 def preflight(
@@ -69,11 +69,11 @@ def preflight(
     command: Sequence[str] = COMMAND,
     environment: Mapping[str, str] | None = None,
 ) -> Facts:
-    """Makes, resets and steps the environment in a child.
+    """Makes, resets and steps the environment in a child process.
 
-    `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
-    Raises EnvError, in one line, when it cannot be made, misbehaves, crashes, or takes more than
-    `config.preflight_seconds` in all.
+    `command` runs this module, in the environment variables `environment` (None: this process's); both can name another
+    interpreter. Raises EnvError, in one line, if the environment cannot be made, breaks Gymnasium's API, crashes, or takes more
+    than `config.preflight_seconds` in all.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
@@ -95,7 +95,7 @@ def preflight(
 def _run_child(
     command: Sequence[str], environment: Mapping[str, str] | None, order: bytes, chatter: Path, limit_seconds: float
 ) -> int | None:
-    """Runs the child to its end and gives its exit status, or None after killing it and all its descendants."""
+    """Runs the child and gives its exit status. After the time limit, kills it with its descendants and gives None."""
     with chatter.open("wb") as stderr:
         child = subprocess.Popen(
             command,
@@ -103,31 +103,31 @@ def _run_child(
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            start_new_session=True,  # a process group of its own, so that a simulator's helpers can be killed with it
+            start_new_session=True,  # its own process group, so that a simulator's helper processes are killed with it
         )
     try:
         child.communicate(order, timeout=limit_seconds)
         return child.returncode
     except subprocess.TimeoutExpired:
         return None
-    finally:  # an interrupt of the user's comes through here as well
+    finally:  # also after Ctrl-C
         _kill_group(child)
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the child's process group."""
+    """Kills the processes that remain in the child's group."""
     if hasattr(os, "killpg"):
         try:
             os.killpg(child.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass  # nothing is left of it
+            pass  # none remains
     else:
         child.kill()
     child.wait()
 
 
 def _read_report(report: Path) -> list[_Line]:
-    """The child's lines; a last one that was cut off is left out. Before the first the child was still importing."""
+    """The child's lines, without an incomplete last one. If there is none, the child was still importing."""
     text = report.read_bytes() if report.exists() else b""
     lines = [msgspec.json.decode(line, type=_Line) for line in text.split(b"\n")[:-1]]
     return lines or [_Line()]
@@ -143,14 +143,13 @@ def _cause(status: int) -> str:
 
 
 def _last_line(chatter: Path) -> str:
-    """The last thing that the child said on stderr, as an ending to a message."""
+    """The last line of the child's stderr, as the end of a message."""
     lines = chatter.read_text(errors="replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f": {said[:300]}" if said else ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last[:300]}" if last else ""
 
 
 def child(order: Order) -> None:
-    """Tries the environment and reports."""
     phase = "import"
     with Path(order.report).open("w", encoding="utf-8") as report:
 
@@ -163,14 +162,14 @@ def child(order: Order) -> None:
             _write(report, _Line("done", _try(order, enter)))
         except EnvError as error:
             _write(report, _Line(phase, error=str(error)))
-        except Exception as error:  # whatever an environment raises is its user's to read, in one line
+        except Exception as error:  # an environment may raise anything; report it in one line
             message = " ".join(str(error).split())
             where = "" if phase == "import" else f" in {phase}"
             _write(report, _Line(phase, error=f"{order.env.get('id')}{where}: {type(error).__name__}: {message}"))
 
 
 def _try(order: Order, enter: Any) -> Facts:
-    """Goes through the phases with one environment. Raises EnvError for what breaks Gymnasium's contract."""
+    """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
     from actors.envs.spaces import check_observation, check_reward, describe_space
     from actors.envs.spec import experience_spec, has_goals
 
@@ -182,7 +181,7 @@ def _try(order: Order, enter: Any) -> Facts:
     spec = experience_spec(env, config, order.codec)
     family = open_family(config)
     goals = has_goals(env, family)
-    earned: list[tuple[Any, float]] = []  # of a goal environment: the observation after each step, and the step's reward
+    results: list[tuple[Any, float]] = []  # of a goal environment: observation and reward of each step
     env.action_space.seed(0)
     slowest = 0.0
 
@@ -204,22 +203,22 @@ def _try(order: Order, enter: Any) -> Facts:
             if not (isinstance(outcome, tuple) and len(outcome) == 5):
                 size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
                 old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
-                raise EnvError(f"step must give (observation, reward, terminated, truncated, info), not {size}{old}")
+                raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
             check_observation("step", env.observation_space, spec.fields, outcome[0])
             check_reward(outcome[1])
             if not isinstance(outcome[4], dict):
-                raise EnvError(f"step must give a dict as info, not {type(outcome[4]).__name__}")
+                raise EnvError(f"step must return a dict as info, not {type(outcome[4]).__name__}")
             if goals:
-                earned.append((copy.deepcopy(outcome[0]), float(outcome[1])))
+                results.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
                 enter("reset")
                 check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, None)))
                 enter("step")
             if time.monotonic() > enough:
-                break  # slow, but it works
+                break  # slow, but correct so far
         if goals:
             enter("compute_reward")
-        complaint = _goal_complaint(env, family.compute_reward(env), earned) if goals else ""
+        complaint = _goal_complaint(env, family.compute_reward(env), results) if goals else ""
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
@@ -228,24 +227,24 @@ def _try(order: Order, enter: Any) -> Facts:
     return Facts(spec, slowest, spaces, options_table(config.options), goals, complaint)
 
 
-def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, earned: Sequence[tuple[Any, float]]) -> str:
-    """Nothing if compute_reward gives, for all steps at once, what each has given."""
+def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: Sequence[tuple[Any, float]]) -> str:
+    """Why compute_reward, called once for all steps, does not give the rewards of these steps; empty if it does."""
     import numpy as np
 
     from actors.envs.spec import flatten_observation
     from actors.hindsight import GoalReward
 
-    seen = [flatten_observation(env.observation_space, observation) for observation, _ in earned]
-    achieved, desired = (np.stack([values[name] for values in seen]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
+    flat = [flatten_observation(env.observation_space, observation) for observation, _ in results]
+    achieved, desired = (np.stack([values[name] for values in flat]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
     try:
-        GoalReward(compute).check(achieved, desired, np.array([reward for _, reward in earned]))
+        GoalReward(compute).check(achieved, desired, np.array([reward for _, reward in results]))
     except EnvError as error:
         return str(error)
     return ""
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
-    """The first observation. Raises EnvError for a reset that is not Gymnasium's."""
+    """The first observation. Raises EnvError if `reset` does not follow Gymnasium's API."""
     try:
         result: Any = env.reset(seed=seed)
     except TypeError as error:
@@ -253,12 +252,12 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
             raise
         raise EnvError("reset must take a seed, as in Gymnasium's API: `def reset(self, *, seed=None, options=None)`") from error
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-        raise EnvError(f"reset must give (observation, info), as in Gymnasium's API, not {type(result).__name__}")
+        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {type(result).__name__}")
     return result[0]
 
 
 def _some_action(env: gymnasium.Env, spec: ExperienceSpec, number: int) -> Any:
-    """An action as an actor would pass it on; with a choice of actions, one after the other."""
+    """An action in the form that actors use: each action of a Discrete space in turn, samples of other spaces."""
     import numpy as np
 
     from actors.envs.spec import to_env_action
@@ -269,7 +268,7 @@ def _some_action(env: gymnasium.Env, spec: ExperienceSpec, number: int) -> Any:
 
 
 def _write(report: TextIO, line: _Line) -> None:
-    """Adds a line, at once: the process may hang or die in the next call."""
+    """Writes a line and flushes it, because the process may hang or die in the next call."""
     report.write(msgspec.json.encode(line).decode() + "\n")
     report.flush()
 
@@ -281,4 +280,4 @@ if __name__ == "__main__":
         signal.setitimer(signal.ITIMER_REAL, limit + ORPHAN_GRACE_SECONDS)
     child(order)
     sys.stdout.flush()
-    os._exit(0)  # the report is written; a simulator's threads and exit handlers cannot hold the run up
+    os._exit(0)  # the report is written; do not wait for a simulator's threads and exit handlers

@@ -1,5 +1,5 @@
-"""Gymnasium spaces: as plain data, so that a policy can be used where its environment is not installed; and whether an
-environment gives what they declare. Each complaint is an EnvError of one line."""
+"""Gymnasium spaces as plain data, so that a policy can be used where its environment is not installed; and checks that an
+environment's observations and rewards match what it declares. Each error is an EnvError with one line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from actors.envs.spec import flatten_observation, leaves
 from transport.experience import Column
 
 Data = dict[str, Any]
-ROUNDING = 1e-3  # of a bound: what a value may lie beyond it
+ROUNDING = 1e-3  # relative to a bound: a value may exceed it by this much
 
 
 def describe_space(space: spaces.Space) -> Data:
-    """The space as JSON can hold it. Raises EnvError for a kind that an observation or action cannot be of."""
+    """The space in a form that fits JSON. Raises EnvError for a kind that is not supported."""
     if isinstance(space, spaces.Box):
         bounds = {"low": _numbers(space.low), "high": _numbers(space.high)}
         return {"kind": "box", "shape": list(space.shape), "dtype": space.dtype.str, **bounds}  # type: ignore[union-attr]
@@ -36,7 +36,7 @@ def describe_space(space: spaces.Space) -> Data:
 
 
 def read_space(data: Data) -> spaces.Space:
-    """The space that `describe_space` has described. Raises EnvError for anything else."""
+    """The inverse of `describe_space`. Raises EnvError for other data."""
     try:
         return _read(data)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
@@ -63,7 +63,7 @@ def _read(data: Data) -> spaces.Space:
 
 
 def _numbers(bound: np.ndarray) -> Any:
-    """A bound as one number where all are the same, else as a flat list; None stands for infinite."""
+    """A bound as one number if all entries are equal, else as a flat list. None means infinite."""
     flat = [float(value) if np.isfinite(value) else None for value in bound.ravel().tolist()]
     return flat[0] if len(set(flat)) == 1 else flat
 
@@ -75,7 +75,7 @@ def _bound(numbers: Any, infinite: float, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def read_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> dict[str, np.ndarray]:
-    """{field name: values of the field's shape}. Raises EnvError for another structure or shape than the space's."""
+    """{field name: values of the field's shape}. Raises EnvError for a structure or shape that differs from the space's."""
     try:
         values = flatten_observation(space, observation)
     except (KeyError, IndexError, ValueError, TypeError) as error:
@@ -91,10 +91,10 @@ def read_observation(phase: str, space: spaces.Space, fields: Sequence[Column], 
 
 
 def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> None:
-    """Everything that is declared and matters: too slow for every step. Raises EnvError.
+    """Checks structure, shape, type and bounds; too slow for every step. Raises EnvError.
 
-    Bounds matter where they decide what is stored (env.quantise). Elsewhere many environments deviate from what they declare, and
-    nothing comes of it.
+    Bounds are only checked where they decide what is stored (env.quantise): many environments exceed their bounds, which does no
+    harm elsewhere.
     """
     values = read_observation(phase, space, fields, observation)
     for field in fields:
@@ -123,12 +123,12 @@ def _check_bounds(gave: str, space: spaces.Box, value: np.ndarray) -> None:
         where = f"[{', '.join(map(str, place))}]" if place else ""
         raise EnvError(
             f"{gave}{where} = {value[place]:g}; its observation_space says {low[place]:g} to {high[place]:g}: "
-            "declare the bounds that it has, or leave env.quantise off"
+            "declare the true bounds, or leave env.quantise off"
         )
 
 
 def check_reward(reward: Any) -> None:
-    """A reward is one number that float32 can hold. Raises EnvError."""
+    """Raises EnvError unless the reward is one number that fits float32."""
     try:
         fine = np.ndim(reward) == 0 and abs(float(reward)) <= float(np.finfo(np.float32).max)  # neither is NaN
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Where spaces become fields, and actions of a policy become actions of an environment. The only such place."""
+"""Turns Gymnasium spaces into the fields and the action of an experience spec, and a policy's actions into the environment's."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from transport.experience import (
     observed,
 )
 
-MAX_BOUND = 1e6  # a bound beyond this is a way of saying that there is none
+MAX_BOUND = 1e6  # a greater bound counts as no bound
 IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
-CHUNK_BYTES = 16_000_000  # chunks of large observations are shorter, to stay below this
-MAX_OBSERVATION_BYTES = 500_000  # beyond, the layer after the convolutions alone has some hundred million parameters
-MAX_COMBINATIONS = 1_024  # of a product of choices: each is an output of the network
-MIN_PICTURE = 12  # the least height and width of floats that are taken for a picture
+CHUNK_BYTES = 16_000_000  # chunks of large observations are made shorter than usual to stay below this
+MAX_OBSERVATION_BYTES = 500_000  # above it, the layer after the convolutions alone has some hundred million parameters
+MAX_COMBINATIONS = 1_024  # of a MultiDiscrete or MultiBinary action: each is an output of the network
+MIN_IMAGE_SIDE = 12  # float arrays with a shorter side do not count as images
 OTHER_COLUMNS = frozenset(["action", *(column.name for column in ROW_COLUMNS), HINDSIGHT_GOAL, HINDSIGHT_REWARD])
 
 
 def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: Needs = Needs()) -> ExperienceSpec:  # noqa: B008
-    """Builds the spec of a run from an environment's spaces and what its family declares. Images travel with `codec`, vectors as
-    they are. Where the environment has no goals, the algorithm does without hindsight.
+    """Builds the spec of a run from an environment's spaces and its family. Images are compressed by `codec`, vectors are not. If
+    the environment has no goals, `needs.goals` is ignored.
 
-    Raises EnvError, with the reason, for spaces that cannot be fields or actions.
+    Raises EnvError, with the reason, for spaces that are not supported.
     """
     try:
         found = [(name, leaf) for name, leaf, _ in leaves(env.observation_space)]
@@ -65,8 +65,8 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: 
 
 
 def has_goals(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
-    """Whether an environment is in the goal form: a Dict of observation, achieved_goal and desired_goal, the goals vectors of
-    floats of one shape, and a compute_reward that says what reaching one would have earned under another."""
+    """Whether it is a goal environment: it has compute_reward, and its observation is a Dict of observation, achieved_goal and
+    desired_goal, where the goals are float vectors of one shape."""
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or family.compute_reward(env) is None:
         return False
@@ -80,29 +80,35 @@ def has_goals(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
 def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:
     """Turns an environment's observation into {field name: array of the field's shape}.
 
-    Images are uint8 (or float32, where the space's are floats), [C, H, W] or [H, W]. Everything else is a float32 vector: Box
+    Images are uint8 (or float32, if the space is of floats), [C, H, W] or [H, W]. Everything else is a float32 vector: Box
     flattened, Discrete and MultiDiscrete one-hot, MultiBinary 0 or 1. A Dict or Tuple has one entry per leaf, named "key" or
-    "key.sub", "0" or "0.sub". Raises ValueError for an index beyond its space, KeyError, IndexError or TypeError for what has
-    another structure.
+    "key.sub", "0" or "0.sub". Raises ValueError for an index outside its space, and KeyError, IndexError or TypeError for another
+    structure.
     """
     return {name: _leaf_values(leaf, value) for name, leaf, value in leaves(space, observation)}
 
 
+def flatten_batch(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:
+    """flatten_observation for K observations at once: leaves are arrays [K, …], and so are the results [K, *shape]."""
+    return {name: _batch_values(leaf, np.asarray(value)) for name, leaf, value in leaves(space, observation)}
+
+
 def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iterator[tuple[str, spaces.Space, Any]]:
-    """Yields (field name, space, its part of the observation) for each leaf of nested Dicts and Tuples; without one, None."""
+    """Yields (field name, space, part of the observation) for each leaf of nested Dicts and Tuples. The part is None if there is
+    no observation."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, sub in parts:
             yield from leaves(sub, None if observation is None else observation[key], f"{name}.{key}" if name else str(key))
-    else:  # an entry called `reward`, say, would have the name of another column
+    else:  # an entry named `reward`, for example, must not take the name of another column
         yield (f"observation.{name}" if name in OTHER_COLUMNS else name or "observation"), space, observation
 
 
 def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
-    """Turns a policy's action (an index, or a float32 vector) into one of the environment's own.
+    """Turns a policy's action (an index, or a float32 vector) into an action of the environment's space.
 
-    An index into several choices counts all their combinations, the last choice changing fastest. A vector is clipped to the
-    bounds. Both take the space's shape and dtype.
+    For MultiDiscrete and MultiBinary the index counts all combinations; the last choice changes fastest. A vector is clipped to
+    the bounds. Both get the space's shape and dtype.
     """
     if isinstance(space, spaces.Discrete):
         return int(action + space.start)
@@ -113,21 +119,33 @@ def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
     return np.clip(np.reshape(action, space.shape), space.low, space.high).astype(space.dtype)
 
 
+def to_env_actions(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
+    """to_env_action for K actions [K] or [K, A] at once: an array [K, *shape] of the space's dtype."""
+    count = len(actions)
+    if isinstance(space, spaces.Discrete):
+        return actions + space.start
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        chosen = np.stack(np.unravel_index(actions, _choices(space)), axis=-1).astype(space.dtype).reshape(count, *space.shape)
+        return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen
+    assert isinstance(space, spaces.Box)
+    return np.clip(np.reshape(actions, (count, *space.shape)), space.low, space.high).astype(space.dtype)
+
+
 def is_image(space: spaces.Space) -> bool:
-    """Whether a space is one of pictures: uint8 with two axes, a channel axis besides, or a stack of such; or floats that have a
-    channel axis and bounds."""
+    """Whether a space holds images: uint8 [H, W], with a channel axis, or a stack of these; or bounded floats with a channel
+    axis."""
     if not isinstance(space, spaces.Box) or space.dtype is None or 0 in space.shape:
         return False
     if space.dtype == np.uint8:
         return len(space.shape) in (2, 3, 4)
     if space.dtype.kind != "f" or len(space.shape) != 3 or not space.is_bounded():
         return False
-    channels, *sides = _picture_shape(space.shape)
-    return channels <= 4 and min(sides) >= MIN_PICTURE
+    channels, *sides = _image_shape(space.shape)
+    return channels <= 4 and min(sides) >= MIN_IMAGE_SIDE
 
 
 def _leaf_values(space: spaces.Space, value: Any) -> np.ndarray:
-    """The values of one leaf, in the field's shape."""
+    """The values of one leaf, with the field's shape."""
     if is_image(space):
         image = np.asarray(value, np.uint8 if space.dtype == np.uint8 else np.float32)
         if _channels_last(space.shape):  # type: ignore[arg-type]
@@ -141,8 +159,32 @@ def _leaf_values(space: spaces.Space, value: Any) -> np.ndarray:
     return np.asarray(value, np.float32).reshape(-1)
 
 
+def _batch_values(space: spaces.Space, values: np.ndarray) -> np.ndarray:
+    """_leaf_values for values [K, …]."""
+    count = len(values)
+    if is_image(space):
+        images = values.astype(np.uint8 if space.dtype == np.uint8 else np.float32)
+        if _channels_last(space.shape):  # type: ignore[arg-type]
+            images = np.moveaxis(images, -1, -3)
+        return images.reshape(count, -1, *images.shape[3:]) if len(space.shape) == 4 else images  # type: ignore[arg-type]
+    if isinstance(space, spaces.Discrete):
+        return _one_hots(int(space.n), values - space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        indices = (values - space.start).reshape(count, -1)
+        return np.concatenate([_one_hots(int(n), indices[:, i]) for i, n in enumerate(space.nvec.ravel())], axis=1)
+    return values.astype(np.float32).reshape(count, -1)
+
+
+def _one_hots(n: int, indices: np.ndarray) -> np.ndarray:
+    """Float32 [K, n] of indices [K]. Raises ValueError, as _one_hot does."""
+    outside = (indices < 0) | (indices >= n)
+    if outside.any():
+        raise ValueError(f"choice {indices[outside][0]} of {n}, counted from 0")
+    return np.eye(n, dtype=np.float32)[indices.astype(np.int64)]
+
+
 def _one_hot(n: int, index: int) -> np.ndarray:
-    """A float32 vector [n] with a 1 at `index`. Raises ValueError for one that does not exist: -1 would be the last."""
+    """A float32 vector [n] with a 1 at `index`. Raises ValueError for an index outside 0 to n - 1."""
     if not 0 <= index < n:
         raise ValueError(f"choice {index} of {n}, counted from 0")
     vector = np.zeros(n, np.float32)
@@ -151,15 +193,15 @@ def _one_hot(n: int, index: int) -> np.ndarray:
 
 
 def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether the channels of [H, W, C] or [C, H, W] are the last: the end that differs from the middle, else the shorter end."""
+    """Whether the channels of [H, W, C] or [C, H, W] come last: the end that differs from the middle, else the shorter end."""
     if len(shape) < 3:
         return False
     first, middle, last = shape[-3:]
     return first == middle if (first == middle) != (middle == last) else last < first
 
 
-def _picture_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape [C, H, W] or [H, W] that a space's pictures get; a stack of pictures [S, …] becomes channels."""
+def _image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The field's shape [C, H, W] or [H, W] for an image space; a stack of images [S, …] becomes channels."""
     if len(shape) < 3:
         return shape
     *stack, first, middle, last = shape
@@ -188,8 +230,8 @@ def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Colu
 
 
 def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> Column:
-    """The field of a picture. Bytes become values from 0 to 1; so do floats that go further."""
-    shape = _picture_shape(space.shape)
+    """The field of an image. uint8 is scaled to 0 to 1, and so are floats with a bound above 1."""
+    shape = _image_shape(space.shape)
     if space.dtype == np.uint8:
         return observed(name, shape, "|u1", scale=1 / 255, codec=codec)
     if quantise:
@@ -199,7 +241,7 @@ def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> 
 
 
 def _check_size(fields: tuple[Column, ...]) -> None:
-    """Raises EnvError for an observation that is empty, or too large to learn from."""
+    """Raises EnvError for an observation that is empty, or larger than MAX_OBSERVATION_BYTES."""
     for field in fields:
         if 0 in field.shape:
             raise EnvError(f"observation {field.name!r} is empty (shape {field.shape}): wrap the environment to leave it out")
@@ -214,7 +256,7 @@ def _check_size(fields: tuple[Column, ...]) -> None:
 
 
 def _chunk_length(fields: tuple[Column, ...], usual: int) -> int:
-    """The usual length, or less where rows are so large that a chunk would go beyond CHUNK_BYTES."""
+    """The usual length, halved until a chunk is at most CHUNK_BYTES."""
     row_bytes = sum(field.row_bytes for field in fields)
     while usual > 1 and usual * row_bytes > CHUNK_BYTES:
         usual //= 2
@@ -222,7 +264,7 @@ def _chunk_length(fields: tuple[Column, ...], usual: int) -> int:
 
 
 def _quantised(name: str, space: spaces.Box) -> Column:
-    """A float Box at rest as uint8: 256 levels from its least to its greatest bound."""
+    """The field of a float Box that is stored as uint8: 256 levels from its least to its greatest bound."""
     low, high = float(space.low.min()), float(space.high.max())
     if not (-MAX_BOUND <= low < high <= MAX_BOUND):
         raise EnvError(
@@ -258,7 +300,7 @@ def _action(space: spaces.Space) -> Categorical | Continuous:
 
 
 def _choices(space: spaces.MultiDiscrete | spaces.MultiBinary) -> tuple[int, ...]:
-    """How many there are to choose from, choice by choice."""
+    """The number of values of each choice."""
     if isinstance(space, spaces.MultiBinary):
         return (2,) * math.prod(space.shape)
     return tuple(map(int, space.nvec.ravel()))

@@ -1,4 +1,4 @@
-"""Several environments of one process behind one step, reset by hand."""
+"""K environments of one process, stepped by one call. VectorEnv resets those whose episode ended, in the same call."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from transport.experience import Column, ExperienceSpec
 
 
 class Make(Protocol):
-    """As make_env."""
+    """The signature of make_env."""
 
     def __call__(self, config: EnvConfig, *, evaluation: bool) -> gymnasium.Env: ...
 
 
 class Episode(NamedTuple):
-    """An episode that has just ended. `score` is the environment's own figure, total_reward where it has none."""
+    """An episode that has ended. `score` is the environment's own figure, or total_reward if it has none."""
 
     env: int
     total_reward: float
     length: int
     score: float
-    success: bool | None  # None: the environment does not say
-    group: str = ""  # under which it is reported, such as a tier of targets
-    level: int = -1  # the curriculum's, at which it was played; -1: the full task
+    success: bool | None  # None: the environment does not report it
+    group: str = ""  # the name under which it is reported, such as a tier of targets
+    level: int = -1  # of the curriculum; -1: the full task
 
 
 class VectorStep(NamedTuple):
-    """What one step of K environments gave. Every array is new: the caller may keep it for as long as it likes.
+    """The result of one step of K environments. Every array is new: the caller may keep it.
 
-    observation[name]: [K, *shape] at rest dtype, to act on next: the new episode's first one where an episode ended.
+    observation[name]: [K, *shape] at rest dtype, to act on next; where an episode ended, the first of the new episode.
     reward: [K] float32. terminated, truncated: [K] bool, never both. final_observation[name]: [K, *shape], the last
-    observation of the episode; its rows mean something only where one ended.
+    observation of the episode; only valid in rows where an episode ended.
     """
 
     observation: dict[str, np.ndarray]
@@ -53,7 +53,7 @@ class VectorStep(NamedTuple):
 
 
 class VectorEnv:
-    """K environments behind one step, with observations as the spec's fields rest."""
+    """K environments that one call steps, with observations at rest dtype."""
 
     def __init__(
         self,
@@ -68,24 +68,24 @@ class VectorEnv:
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
-        Episodes are truncated after `most_steps` steps (0: never), whatever the environment says. `beat` is called after the step
-        of each where they are stepped in turn: slow ones take longer together than a process may be silent.
+        Episodes are truncated after `most_steps` steps (0: never), besides the environment's own limit. If environments are
+        stepped in turn, `beat` is called after each: together, slow ones take longer than a process may be silent.
 
-        For `evaluation` they are made and reset as their family says (Setup.evaluation, evaluation_start).
+        `evaluation` uses the family's Setup.evaluation and evaluation_start.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
-        self.broken = 0  # episodes cut because something in them was not finite
+        self.broken = 0  # episodes truncated because an observation or reward was not finite
         self._most_steps = most_steps
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         self._family = family = open_family(config)
-        self.example = env = make(config, evaluation=evaluation)  # only `simulators` steps it
-        # Many stepped as one, unless a wrapper is to see each step.
-        together = family.simulators(env, count) if env.unwrapped is env else None
+        self.example = env = make(config, evaluation=evaluation)  # read its spaces; only `simulators` steps it
+        # Wrappers must see each step, so wrapped environments are stepped in turn.
+        batched = family.simulators(env, count) if env.unwrapped is env else None
         self._simulators: Simulators
-        if together is not None:
-            self._simulators = together
+        if batched is not None:
+            self._simulators = batched
         else:
             random = np.random.default_rng(list(seeds))
             options = partial(family.evaluation_start, random) if evaluation else lambda: None
@@ -97,26 +97,26 @@ class VectorEnv:
         self._last: dict[str, np.ndarray] = {}  # the observations to act on
 
     def reset(self) -> dict[str, np.ndarray]:
-        """Starts an episode everywhere. Gives the observations, [K, *shape] by field name. Raises EnvError, as `step` does."""
+        """Starts an episode in all environments. Gives observations [K, *shape] by name. Raises EnvError, as `step` does."""
         self._last = self._start(np.arange(self.count))
         return self._last
 
     def reseed(self, seeds: Sequence[int]) -> None:
-        """Environment k takes seeds[k] when its next episode starts; the one under way goes on."""
+        """Environment k takes seeds[k] when its next episode starts; its current episode goes on."""
         self._seeds = [int(seed) for seed in seeds]
 
     def step(self, actions: np.ndarray) -> VectorStep:
-        """Steps every environment once; actions [K] of indices or [K, A] of floats. Resets those that ended.
+        """Steps all environments by actions [K] of indices or [K, A] of floats, and resets those whose episode ended.
 
-        Where an observation or reward is not finite, which happens to simulators of physics, the episode is truncated at the
-        observation before, with a reward of 0, and counted as `broken`.
+        If an observation or reward is not finite, as physics simulators sometimes give, the episode is truncated at the previous
+        observation, with a reward of 0, and counted in `broken`.
         """
-        seen, reward, terminated, truncated, score, success, group, level = self._simulators.step(actions)
-        broken = self._not_finite(seen, reward)
+        observation, reward, terminated, truncated, score, success, group, level = self._simulators.step(actions)
+        broken = self._not_finite(observation, reward)
         if broken.any():
             self.broken += int(broken.sum())
             for name in self._floats:
-                seen[name][broken] = self._last[name][broken]
+                observation[name][broken] = self._last[name][broken]
             reward[broken] = 0.0
             truncated |= broken & ~terminated
         self._total_reward += reward
@@ -124,30 +124,30 @@ class VectorEnv:
         if self._most_steps:
             truncated |= ~terminated & (self._length >= self._most_steps)
         ended = np.flatnonzero(terminated | truncated)
-        self._last = seen
+        self._last = observation
         if not len(ended):
-            return VectorStep(seen, reward, terminated, truncated, seen, [])
+            return VectorStep(observation, reward, terminated, truncated, observation, [])
         groups = [group[k] if len(group) else "" for k in ended.tolist()]
         levels = [int(level[k]) if len(level) else -1 for k in ended.tolist()]
         episodes = [self._episode(k, score[k], success[k], groups[i], levels[i]) for i, k in enumerate(ended.tolist())]
-        final = {name: np.empty_like(rows) for name, rows in seen.items()}
+        final = {name: np.empty_like(rows) for name, rows in observation.items()}
         for name, rows in self._start(ended).items():
-            final[name][ended] = seen[name][ended]
-            seen[name][ended] = rows
-        return VectorStep(seen, reward, terminated, truncated, final, episodes)
+            final[name][ended] = observation[name][ended]
+            observation[name][ended] = rows
+        return VectorStep(observation, reward, terminated, truncated, final, episodes)
 
     @property
     def compute_reward(self) -> ComputeReward | None:
-        """The environments', if they have goals."""
+        """The environments' compute_reward; None if they have none."""
         return self._family.compute_reward(self.example)
 
     @property
     def levels(self) -> int:
-        """Levels of the environments' curriculum; 0: there is none."""
+        """Number of levels of the curriculum; 0: there is none."""
         return self._simulators.levels
 
     def set_level(self, level: int) -> None:
-        """The curriculum's level of episodes that start from now on. Raises ValueError for one that there is not."""
+        """Sets the level of the episodes that start from now on. Raises ValueError for a level that does not exist."""
         if not 0 <= level < self.levels:
             raise ValueError(f"level {level} of {self.levels}")
         self._simulators.set_level(level)
@@ -157,7 +157,7 @@ class VectorEnv:
         self._simulators.close()
 
     def _start(self, where: np.ndarray) -> dict[str, np.ndarray]:
-        """Starts an episode in environments `where` [M]. Gives their first observations [M, *shape] by field name."""
+        """Starts an episode in environments `where` [M]. Gives the observations [M, *shape] by field name."""
         seeds = [self._seeds[k] for k in where.tolist()]
         for k in where.tolist():
             self._seeds[k] = None
@@ -169,7 +169,7 @@ class VectorEnv:
         return observation
 
     def _not_finite(self, observation: dict[str, np.ndarray], reward: np.ndarray) -> np.ndarray:
-        """Which rows [M] hold a NaN or an infinity."""
+        """[M] bool: rows with a NaN or an infinity."""
         broken = ~np.isfinite(reward)
         for name in self._floats:
             if not (fine := np.isfinite(observation[name])).all():
@@ -178,17 +178,15 @@ class VectorEnv:
 
     def _episode(self, k: int, score: Any, success: Any, group: str, level: int) -> Episode:
         total = float(self._total_reward[k])
-        # An environment may mean something else by the same keys: not one number, or not one truth value.
+        # An environment may use the same keys for something else than a number and a truth value.
         own = isinstance(score, int | float | np.number) and not np.isnan(score)
         succeeded = None if success is None else bool(np.all(success))
         return Episode(k, total, int(self._length[k]), float(score) if own else total, succeeded, group, level)
 
 
 class EnvsInTurn(Simulators):
-    """Gymnasium environments, stepped one after the other.
-
-    Their info may say: is_success; score, the environment's own figure; group and level as in Outcome.
-    """
+    """Gymnasium environments, stepped one after the other. Their info may have is_success, and score, group and level as in
+    Outcome."""
 
     def __init__(
         self,
@@ -197,10 +195,10 @@ class EnvsInTurn(Simulators):
         reset_options: Callable[[], dict[str, Any] | None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
-        """`fields` are what the observations become. `beat` is called after each environment's step or reset."""
+        """`fields`: of the spec. `beat` is called after each environment's step or reset."""
         self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
-        # What a frame or a vector of floats must be in order to rest as it is; None for what needs a second look.
+        # The dtype and shape of observations that are stored without conversion; None: all are converted.
         self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
         space, rest = envs[0].observation_space, (np.dtype(fields[0].dtype), fields[0].shape)
         if isinstance(space, gymnasium.spaces.Box) and (space.dtype, space.shape) == rest:
@@ -208,44 +206,44 @@ class EnvsInTurn(Simulators):
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
         """Starts an episode in environments `where` [M]. Gives [M, *shape] by name. Raises EnvError, as `step` does."""
-        observation = self._empty(len(where))
+        rows = self._empty(len(where))
         for row, (k, seed) in enumerate(zip(where, seeds, strict=True)):
             options = self._reset_options()
-            seen, _ = self._envs[k].reset(seed=seed, **({} if options is None else {"options": options}))
-            self._write("reset", row, seen, observation)
+            observation, _ = self._envs[k].reset(seed=seed, **({} if options is None else {"options": options}))
+            self._write("reset", rows, row, observation)
             self._beat()
-        return observation
+        return rows
 
     def step(self, actions: np.ndarray) -> Outcome:
-        """Steps all, one after the other. Raises EnvError for an observation that the space does not describe."""
+        """Steps all environments, one after the other. Raises EnvError for an observation that does not fit the space."""
         count = len(self._envs)
-        observation, reward = self._empty(count), np.empty(count, np.float32)
+        rows, reward = self._empty(count), np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
         score, success, group, level = [], [], [], []
         for k, env in enumerate(self._envs):
-            seen, gain, terminal, cut, info = env.step(to_env_action(self._action_space, actions[k]))
-            self._write("step", k, seen, observation)
-            reward[k], terminated[k], truncated[k] = gain, terminal, bool(cut) and not terminal
+            observation, reward[k], terminal, limited, info = env.step(to_env_action(self._action_space, actions[k]))
+            self._write("step", rows, k, observation)
+            terminated[k], truncated[k] = terminal, bool(limited) and not terminal
             score.append(info.get("score"))
             success.append(info.get("is_success"))
-            own_group, own_level = info.get("group", ""), info.get("level", -1)  # an environment may mean something else by these
+            # An environment may use these keys for something else.
+            own_group, own_level = info.get("group", ""), info.get("level", -1)
             group.append(own_group if isinstance(own_group, str) else "")
             level.append(own_level if type(own_level) is int else -1)
             self._beat()
-        return Outcome(observation, reward, terminated, truncated, score, success, group, level)
+        return Outcome(rows, reward, terminated, truncated, score, success, group, level)
 
     def close(self) -> None:
-        """Closes every environment."""
         for env in self._envs:
             env.close()
 
-    def _write(self, phase: str, row: int, seen: Any, observation: dict[str, np.ndarray]) -> None:
-        if type(seen) is np.ndarray and (seen.dtype, seen.shape) == self._at_rest:
-            observation[self._fields[0].name][row] = seen
+    def _write(self, phase: str, rows: dict[str, np.ndarray], row: int, observation: Any) -> None:
+        if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._at_rest:
+            rows[self._fields[0].name][row] = observation
             return
-        values = read_observation(phase, self._observation_space, self._fields, seen)
+        values = read_observation(phase, self._observation_space, self._fields, observation)
         for field in self._fields:
-            observation[field.name][row] = field.encode(values[field.name])
+            rows[field.name][row] = field.encode(values[field.name])
 
     def _empty(self, count: int) -> dict[str, np.ndarray]:
         return {field.name: np.empty((count, *field.shape), np.dtype(field.dtype)) for field in self._fields}

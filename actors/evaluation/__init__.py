@@ -1,1 +1,1 @@
-"""Episodes played to measure, to watch and to draw a policy."""
+"""Evaluation, videos and pictures of a policy."""

@@ -1,4 +1,4 @@
-"""Watch or record a run's policy: `python -m actors.evaluation.demo RUN_DIR`, behind `headrace demo`."""
+"""Shows or records a run's policy: `python -m actors.evaluation.demo RUN_DIR`, which `headrace demo` starts."""
 
 from __future__ import annotations
 
@@ -22,28 +22,26 @@ from transport.experience import SpecError
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 
-FRAMES_PER_SECOND = 30.0  # where an environment does not say
-FASTEST = 60.0
+FRAMES_PER_SECOND = 30.0  # of an environment without render_fps
+MAX_FRAMES_PER_SECOND = 60.0
 
-Sink = Generator[None, np.ndarray, None]
+Frames = Generator[None, np.ndarray, None]  # an open video: send() adds a frame, close() ends it
 
 
-class Film(gymnasium.Wrapper):
-    """Shows `show` what the environment looks like after every reset and step, an episode's last step included."""
+class Filmed(gymnasium.Wrapper):
+    """Calls `show` with the rendered frame after every reset and step, an episode's last step included."""
 
     def __init__(self, env: gymnasium.Env, show: Callable[[np.ndarray], None]) -> None:
         super().__init__(env)
         self._show = show
-        self._first: np.ndarray | None = None  # of an episode that may never be played
+        self._first: np.ndarray | None = None  # frame of the reset, shown with the first step: a last episode may have no step
 
     def reset(self, **options: Any) -> Any:
-        """As the environment's."""
         result = self.env.reset(**options)
         self._first = self._picture()
         return result
 
     def step(self, action: Any) -> Any:
-        """As the environment's."""
         result = self.env.step(action)
         if self._first is not None:
             self._show(self._first)
@@ -54,72 +52,70 @@ class Film(gymnasium.Wrapper):
     def _picture(self) -> np.ndarray:
         frame = self.env.render()
         if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
-            raise EnvError("the environment's render() gives no picture: it needs render mode rgb_array")
+            raise EnvError("the environment's render() returns no picture: it needs render mode rgb_array")
         return np.array(frame, np.uint8)
 
 
-def filmed(config: EnvConfig, show: Callable[[np.ndarray], None], evaluation: bool) -> gymnasium.Env:
-    """The environment, showing each picture. Raises EnvError."""
+def make_filmed(config: EnvConfig, show: Callable[[np.ndarray], None], evaluation: bool) -> gymnasium.Env:
+    """Makes the environment so that it calls `show` with each frame. Raises EnvError."""
     env = make_env(config, "rgb_array", evaluation)
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be filmed: its render_mode is {env.render_mode}, not rgb_array")
-    return Film(env, show)
+    return Filmed(env, show)
 
 
-def watched(config: EnvConfig, evaluation: bool) -> gymnasium.Env:
-    """The environment in a window of its own. Raises EnvError where it has none."""
+def make_windowed(config: EnvConfig, evaluation: bool) -> gymnasium.Env:
+    """Makes the environment with a window. Raises EnvError if it has none."""
     env = make_env(config, "human", evaluation)
     if env.render_mode != "human":
-        raise EnvError(f"{config.id} has no window to watch it in; record it with --video out.mp4")
+        raise EnvError(f"{config.id} has no window; record it with --video out.mp4")
     return env
 
 
-def video_writer(path: Path, frames_per_second: float) -> Callable[[np.ndarray], Sink]:
-    """A maker of a sink for frames [H, W, 3], once the first is there. Raises EnvError without the extra."""
+def video_writer(path: Path, frames_per_second: float) -> Callable[[np.ndarray], Frames]:
+    """A function that opens the video with its first frame [H, W, 3]. Raises EnvError if imageio-ffmpeg is not installed."""
     try:
         import imageio_ffmpeg
     except ImportError as error:
         raise EnvError("--video needs imageio-ffmpeg, which is not installed: pip install 'headrace[video]'") from error
 
-    def open_for(frame: np.ndarray) -> Sink:
+    def open_for(frame: np.ndarray) -> Frames:
         size = (frame.shape[1], frame.shape[0])
-        sink = imageio_ffmpeg.write_frames(str(path), size, fps=frames_per_second, macro_block_size=2, ffmpeg_log_level="error")
-        sink.send(None)
-        return sink  # type: ignore[no-any-return]
+        file = imageio_ffmpeg.write_frames(str(path), size, fps=frames_per_second, macro_block_size=2, ffmpeg_log_level="error")
+        file.send(None)
+        return file  # type: ignore[no-any-return]
 
     return open_for
 
 
 class Recorder:
-    """Frames into one video."""
+    """Writes frames into one video file."""
 
-    def __init__(self, open_for: Callable[[np.ndarray], Sink]) -> None:
-        """The file is opened with the first frame, whose size it takes."""
+    def __init__(self, open_for: Callable[[np.ndarray], Frames]) -> None:
+        """The file is opened at the first frame, because it needs the size."""
         self._open_for = open_for
-        self._sink: Sink | None = None
+        self._file: Frames | None = None
         self.frames = 0
 
     def show(self, frame: np.ndarray) -> None:
-        """Adds a frame."""
-        if self._sink is None:
-            self._sink = self._open_for(frame)
-        self._sink.send(frame)
+        if self._file is None:
+            self._file = self._open_for(frame)
+        self._file.send(frame)
         self.frames += 1
 
     def close(self) -> None:
-        """Ends the video."""
-        if self._sink is not None:
-            self._sink.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def rate(env: gymnasium.Env, frames_per_step: int) -> float:
-    """Steps per second at which the environment looks natural."""
+    """Steps per second of a video at the environment's own speed."""
     found = float((env.metadata or {}).get("render_fps") or FRAMES_PER_SECOND)
-    return min(found / frames_per_step, FASTEST)
+    return min(found / frames_per_step, MAX_FRAMES_PER_SECOND)
 
 
 def run(options: argparse.Namespace) -> list[Episode]:
-    """Plays. Raises EnvError, CheckpointError, SpecError, OSError."""
+    """Raises EnvError, CheckpointError, SpecError, OSError."""
     run_dir = RunDir(options.run_dir)
     settings = read_settings(run_dir, None, options.env)
     policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
@@ -132,7 +128,7 @@ def run(options: argparse.Namespace) -> list[Episode]:
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
         if options.headless:
             return make_env(config, evaluation=evaluation)
-        return watched(config, evaluation) if recorder is None else filmed(config, recorder.show, evaluation)
+        return make_windowed(config, evaluation) if recorder is None else make_filmed(config, recorder.show, evaluation)
 
     most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
     env = VectorEnv(settings.env, settings.spec, 1, seeds, evaluation=True, make=make, most_steps=most_steps)
@@ -155,7 +151,7 @@ def run(options: argparse.Namespace) -> list[Episode]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Plays and prints; 2 when that cannot be done."""
+    """Exit status 2: it cannot be played."""
     parser = argparse.ArgumentParser(prog="headrace demo", description="Watch or record a run's policy.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--video", type=Path)
@@ -164,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--best", action="store_true")
-    parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
+    parser.add_argument("--env", default="", help="JSON that replaces keys of the run's env section")
     options = parser.parse_args(arguments)
     try:
         run(options)

@@ -1,7 +1,7 @@
-"""How good a run's newest weights are: `python -m actors.evaluation.evaluate RUN_DIR`, behind `headrace eval`.
+"""Evaluates a run's newest weights: `python -m actors.evaluation.evaluate RUN_DIR`, which `headrace eval` starts.
 
-Every environment plays the same number of episodes, so that short ones are not counted more often than long ones. Seeds
-are not those of training.
+Each environment plays the same number of episodes. Otherwise short episodes would be counted more often than long ones. The
+seeds differ from those of training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROGRESS_SECONDS = 5.0
 
 
 def environments(settings: ActorSettings, count: int, most_steps: int, seed_offset: int = SEED_OFFSET) -> VectorEnv:
-    """`count` environments to evaluate in, whose episodes are cut after `most_steps`. Raises EnvError."""
+    """`count` environments for evaluation. Episodes are truncated after `most_steps`. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
     return VectorEnv(settings.env, settings.spec, count, seeds, evaluation=True, most_steps=most_steps)
 
@@ -47,7 +47,7 @@ def environments(settings: ActorSettings, count: int, most_steps: int, seed_offs
 def play(
     env: VectorEnv, spec: ExperienceSpec, policy: ActingPolicy, episodes: int, mode: Mode = "greedy"
 ) -> Iterator[list[Episode]]:
-    """Plays `episodes` episodes from fresh starts; yields after every vector step those that ended with it and count."""
+    """Plays `episodes` new episodes. Yields after each vector step the counted episodes that ended in it."""
     quota = [episodes // env.count + (k < episodes % env.count) for k in range(env.count)]
     agent = Agent(spec, policy, env.count)
     agent.reset(env.reset())
@@ -56,7 +56,7 @@ def play(
         agent.push(step.observation, step.terminated | step.truncated)
         counted = []
         for episode in step.episodes:
-            if quota[episode.env]:  # an environment that has played its share goes on unheeded
+            if quota[episode.env]:  # further episodes of this environment are not counted
                 quota[episode.env] -= 1
                 counted.append(episode)
         yield counted
@@ -65,23 +65,24 @@ def play(
 def load_policy(
     run_dir: RunDir, settings: ActorSettings, best: bool, path: Path | None = None, precision: str = "float32"
 ) -> tuple[ActingPolicy, dict[str, str]]:
-    """The newest policy of a run, or the best, or that of a file, ready to act, with what its file says of it.
+    """The newest policy of a run (`best`: the best) or that of a file (`path`), and the metadata of its file.
 
-    Raises CheckpointError, or DeviceError for a precision that there is not.
+    Raises CheckpointError, or DeviceError for an unknown precision.
     """
     if path is None:
         path = run_dir.best if best else run_dir.latest
         if not path.exists():
-            which, cure = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
-            raise CheckpointError(f"run {run_dir.name} has {which} yet: let it run a little longer{cure}")
+            missing, advice = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
+            raise CheckpointError(f"run {run_dir.name} has {missing} yet: let it run a little longer{advice}")
     weights, metadata = read(path)
     if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
-        raise CheckpointError(f"{path}: made for {metadata.get('env', 'something')} seen otherwise than in run {run_dir.name}")
-    return acting_by(run_dir, settings, policy_weights(weights), precision), metadata
+        made_for = metadata.get("env", "another environment")
+        raise CheckpointError(f"{path}: made for {made_for}, with another experience spec than run {run_dir.name}")
+    return acting_policy(run_dir, settings, policy_weights(weights), precision), metadata
 
 
-def acting_by(run_dir: RunDir, settings: ActorSettings, weights: Weights | None, precision: str = "float32") -> ActingPolicy:
-    """The run's policy with these weights, or with untrained ones. Raises CheckpointError, DeviceError."""
+def acting_policy(run_dir: RunDir, settings: ActorSettings, weights: Weights | None, precision: str = "float32") -> ActingPolicy:
+    """The run's policy with these weights; None: with zeros. Raises CheckpointError, DeviceError."""
     algorithm = make_algorithm(settings.algorithm)
     description = run_description(run_dir, algorithm, settings.spec)
     inference = open_inference(algorithm, settings.spec, description, precision, threads=1)
@@ -96,13 +97,13 @@ def interval(successes: int, episodes: int) -> tuple[float, float]:
     middle = rate + z * z / (2 * episodes)
     margin = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes**2))
     scale = 1 + z * z / episodes
-    return max((middle - margin) / scale, 0.0), min((middle + margin) / scale, 1.0)  # rounding must not lead beyond
+    return max((middle - margin) / scale, 0.0), min((middle + margin) / scale, 1.0)  # rounding must not leave 0 to 1
 
 
 def summarise(played: list[Episode]) -> dict[str, Any]:
-    """The figures of INTERFACE's `headrace eval --json` that follow from episodes; `by_tier` where they come in tiers."""
+    """The keys of `headrace eval --json` that are computed from episodes; `by_tier` only if episodes have groups."""
     rewards = np.array([episode.total_reward for episode in played])
-    told = [episode.success for episode in played if episode.success is not None]
+    successes = [episode.success for episode in played if episode.success is not None]
     tiers = sorted({episode.group for episode in played if episode.group})
     by_tier = {tier: _brief([episode for episode in played if episode.group == tier]) for tier in tiers}
     return {
@@ -111,8 +112,8 @@ def summarise(played: list[Episode]) -> dict[str, Any]:
         "return_std": float(rewards.std()),
         "return_min": float(rewards.min()),
         "length_mean": float(np.mean([episode.length for episode in played])),
-        "success_rate": float(np.mean(told)) if told else None,
-        "success_ci95": list(interval(sum(told), len(told))) if told else None,
+        "success_rate": float(np.mean(successes)) if successes else None,
+        "success_ci95": list(interval(sum(successes), len(successes))) if successes else None,
         "score_mean": float(np.mean([episode.score for episode in played])),
         "score_median": float(np.median([episode.score for episode in played])),
         **({"by_tier": by_tier} if by_tier else {}),
@@ -120,13 +121,13 @@ def summarise(played: list[Episode]) -> dict[str, Any]:
 
 
 def _brief(played: list[Episode]) -> dict[str, Any]:
-    """The figures that tell one kind of episode from another."""
+    """The figures of a group of episodes."""
     figures = summarise([episode._replace(group="") for episode in played])
     return {name: figures[name] for name in ("episodes", "success_rate", "success_ci95", "score_mean", "return_mean")}
 
 
 def describe(figures: dict[str, Any]) -> str:
-    """For people."""
+    """The figures as text."""
     lines = [
         f"{figures['run']}: {figures['env']} by {_policy(figures)}, "
         f"{figures['episodes']} episodes{' (stochastic)' if figures['stochastic'] else ''}",
@@ -143,7 +144,7 @@ def describe(figures: dict[str, Any]) -> str:
 
 
 def amount(score: float) -> str:
-    """A workload's own figure: thousands of pixels, or hundredths of a metre."""
+    """A score as text; scores may be thousands (pixels) or hundredths (metres)."""
     return f"{score:,.1f}" if abs(score) >= 1 or score == 0 else f"{score:.4f}"
 
 
@@ -161,32 +162,32 @@ def _policy(figures: dict[str, Any]) -> str:
 
 
 def check_same(settings: ActorSettings) -> None:
-    """Raises EnvError where the environment shows or wants something else than the policy was made for."""
+    """Raises EnvError if the environment's observations or actions differ from those that the policy was made for."""
     env = make_env(settings.env)
     try:
         found = experience_spec(env, settings.env, "none")
     finally:
         env.close()
-    for ours, theirs in ((_seen(found), _seen(settings.spec)), (found.action, settings.spec.action)):
+    for ours, theirs in ((_shapes(found), _shapes(settings.spec)), (found.action, settings.spec.action)):
         if ours != theirs:
             raise EnvError(f"the policy was made for {theirs}, and {settings.env.id} as asked for has {ours}")
 
 
-def _seen(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
+def _shapes(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
     return [(field.name, field.shape, field.dtype) for field in spec.fields]
 
 
 def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int, most_steps: int) -> list[Episode]:
-    """Plays and tells on stderr how far it is, every few seconds. Raises EnvError."""
+    """Plays, and prints progress on stderr every few seconds. Raises EnvError."""
     env = environments(settings, min(ENVIRONMENTS, episodes), most_steps)
     policy.assign(settings.seed + SEED_OFFSET, 0, env.count, env.count)
-    next_word = time.monotonic() + PROGRESS_SECONDS
+    next_report = time.monotonic() + PROGRESS_SECONDS
     played: list[Episode] = []
     try:
         for counted in play(env, settings.spec, policy, episodes, mode):
             played += counted
-            if time.monotonic() >= next_word:
-                next_word = time.monotonic() + PROGRESS_SECONDS
+            if time.monotonic() >= next_report:
+                next_report = time.monotonic() + PROGRESS_SECONDS
                 print(f"{len(played)} of {episodes} episodes …", file=sys.stderr, flush=True)
     finally:
         env.close()
@@ -194,7 +195,7 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
 
 
 def by_tolerance(settings: ActorSettings, tolerances: list[float], play_with: Callable[[ActorSettings], list[Episode]]) -> Any:
-    """The brief figures at each tolerance, in metres as typed. Raises EnvError."""
+    """The figures of a group at each tolerance (metres). Raises EnvError."""
     briefs = {}
     for tolerance in tolerances:
         other = replace(settings, env=read_env(env_section(settings.env) | {"tolerance": tolerance}))
@@ -203,13 +204,13 @@ def by_tolerance(settings: ActorSettings, tolerances: list[float], play_with: Ca
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Evaluates and prints; 2 when there is nothing that could be evaluated."""
+    """Exit status 2: there is nothing to evaluate."""
     parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's weights on disk.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--episodes", type=int, default=100)
     for switch in ("--stochastic", "--best", "--random", "--json"):
         parser.add_argument(switch, action="store_true")
-    parser.add_argument("--env", default="", help="JSON that lies over the run's env section")
+    parser.add_argument("--env", default="", help="JSON that replaces keys of the run's env section")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--tolerances", type=float, nargs="*", default=[])
     parser.add_argument("--precision", default="float32")
@@ -219,8 +220,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings = read_settings(run_dir, None, options.env)
         if options.env:
             check_same(settings)
-        if options.random:  # acts in the same environments from the same seeds
-            policy, metadata = acting_by(run_dir, settings, None), dict[str, str]()
+        if options.random:  # in the same environments with the same seeds
+            policy, metadata = acting_policy(run_dir, settings, None), dict[str, str]()
         else:
             policy, metadata = load_policy(run_dir, settings, options.best, options.weights, options.precision)
         mode: Mode = "random" if options.random else "stochastic" if options.stochastic else "greedy"

@@ -1,7 +1,8 @@
-"""`python -m actors.evaluation.evaluator RUN_DIR`: measures the newest weights while the run goes on, and keeps the best.
+"""`python -m actors.evaluation.evaluator RUN_DIR`: the evaluator. It measures the newest weights while the run goes on, and keeps
+the best.
 
-It has environments and seeds of its own and acts greedily. It is in nobody's way: it has a low priority, and sleeps so that
-its share of one core stays below `evaluator.core_share`.
+It has its own environments and seeds, and acts greedily. To leave the processor to the other processes, it has a low priority,
+and it sleeps to keep its share of one core below `evaluator.core_share`.
 """
 
 from __future__ import annotations
@@ -35,37 +36,36 @@ from transport.run_dir import RunDir
 
 NAME = "evaluator"
 ENVIRONMENTS = 4
-OWN_SEEDS = SEED_OFFSET + 1_000  # not those of `headrace eval`, which is to judge `best` on starts it was not chosen by
-NICENESS = 5  # enough to give way; with much more it could not even stop in time on a busy machine
-WORD_SECONDS = 60.0  # between two words about a long round
-NAP_SECONDS = 0.1  # the longest sleep between two looks at the flag to stop
+OWN_SEEDS = SEED_OFFSET + 1_000  # other seeds than `headrace eval`, which must not measure `best` on the starts that selected it
+NICENESS = 5  # enough to yield to others; with much more it could not stop in time on a busy machine
+PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
+SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
 
 
 class Throttle:
-    """Keeps this process's processor time below a share of the wall clock, counted from `begin` on: rest is not saved up."""
+    """Keeps this process's CPU time below a share of the wall time since `begin`. Idle time before `begin` does not count."""
 
     def __init__(
         self, share: float, used: Callable[[], float] = time.process_time, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`share` of one core. `used` and `clock` give seconds; tests bring their own."""
+        """`share`: of one core. `used` and `clock` give CPU and wall seconds; tests pass their own."""
         self._share, self._used, self._clock = share, used, clock
         self.begin()
 
     def begin(self) -> None:
-        """Counts from here."""
         self._used_before, self._began = self._used(), self._clock()
 
-    def owed_seconds(self) -> float:
-        """How long to sleep before going on."""
+    def sleep_seconds(self) -> float:
+        """How long to sleep before the next step."""
         used, passed = self._used() - self._used_before, self._clock() - self._began
         return max(used / self._share - passed, 0.0)
 
 
 class Best:
-    """The best round so far: success rate first, then return. The file says how good it is, so that a restart knows."""
+    """The best weights so far: by success rate, then by return. Their file stores both figures, so that a restart can compare."""
 
     def __init__(self, path: Path, about: dict[str, str]) -> None:
-        """Reads what is there, if it was made for the same `spec_digest`. `about` goes into every file written."""
+        """Reads the figures in the file at `path`, if it has the same `spec_digest`. `about`: metadata of new files."""
         self._path, self._about = path, about
         self.version = -1
         self._figures = (-1.0, float("-inf"))
@@ -80,23 +80,23 @@ class Best:
             say(f"{path.name} is not used: {error}")
 
     def consider(self, version: int, weights: Mapping[str, np.ndarray], figures: dict[str, Any]) -> bool:
-        """Writes the weights if they did better than all before. Raises as checkpoint.write(); the file before is then kept."""
+        """Writes the weights if they are better than the best. Raises as checkpoint.write(); the previous file is then kept."""
         success = figures["success_rate"]
         found = (0.0 if success is None else float(success), float(figures["return_mean"]))
         if found <= self._figures:
             return False
-        told = {"success_rate": found[0], "return_mean": found[1], "episodes": figures["episodes"], "policy_version": version}
-        checkpoint.write_listed(self._path, weights, self._about | {name: str(value) for name, value in told.items()})
+        result = {"success_rate": found[0], "return_mean": found[1], "episodes": figures["episodes"], "policy_version": version}
+        checkpoint.write_listed(self._path, weights, self._about | {name: str(value) for name, value in result.items()})
         self.version, self._figures = version, found
         return True
 
 
 class Evaluator:
-    """Plays a round with the newest weights, held still meanwhile; then the next. `run` until the lifetime ends."""
+    """Evaluates the newest weights, one version after the other. Call `run`, which returns when the process stops."""
 
-    def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, life: Lifetime) -> None:
+    def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, lifetime: Lifetime) -> None:
         """Makes the environments. Raises EnvError."""
-        self._settings, self._config, self._run_dir, self._life = settings, config, run_dir, life
+        self._settings, self._config, self._run_dir, self._lifetime = settings, config, run_dir, lifetime
         self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config.max_episode_steps, OWN_SEEDS)
         algorithm = make_algorithm(settings.algorithm)
         description = run_description(run_dir, algorithm, settings.spec)
@@ -107,59 +107,57 @@ class Evaluator:
         self._best = Best(run_dir.best, about)
 
     def run(self) -> None:
-        """Set up, then one loop."""
-        life = self._life
+        lifetime = self._lifetime
         addresses = [self._run_dir.wait_for_endpoint(role, self._beat_while_waiting) for role in ("weights", "payload")]
         if None in addresses:
             return
         announce, payload = (str(address) for address in addresses)
-        follower = WeightFollower(announce, payload, self._inference, life.keys)
-        life.ready()
-        judged = UNTRAINED_VERSION  # chance acts in its place, so there is nothing to judge
-        while not life.stopping:
+        follower = WeightFollower(announce, payload, self._inference, lifetime.keys)
+        lifetime.ready()
+        evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
+        while not lifetime.stopping:
             follower.poll()
-            if follower.version <= UNTRAINED_VERSION or follower.version == judged or follower.lag:
-                life.pause(NAP_SECONDS)
+            if follower.version <= UNTRAINED_VERSION or follower.version == evaluated or follower.lag:
+                lifetime.pause(SLEEP_SECONDS)
                 continue
-            judged = follower.version
-            played = self._play(judged)
+            evaluated = follower.version
+            played = self._play(evaluated)
             if played is not None:
-                self._report(judged, summarise(played))
+                self._report(evaluated, summarise(played))
         follower.close()
         self._env.close()
 
     def _beat_while_waiting(self) -> bool:
-        self._life.beat()
-        return self._life.stopping
+        self._lifetime.beat()
+        return self._lifetime.stopping
 
     def _play(self, version: int) -> list[Episode] | None:
-        """One round, or None when the process is to stop."""
-        life, metrics = self._life, self._life.metrics
+        """The episodes of one evaluation; None if the process must stop."""
+        lifetime, metrics = self._lifetime, self._lifetime.metrics
         played: list[Episode] = []
         self._throttle.begin()
-        begun = next_word = time.monotonic()
+        began = last_report = time.monotonic()
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
             with metrics.phase("rest"):
-                while not life.stopping and (owed := self._throttle.owed_seconds()):
-                    life.pause(min(owed, NAP_SECONDS))
-            life.beat()
-            if life.stopping:
+                while not lifetime.stopping and (seconds := self._throttle.sleep_seconds()):
+                    lifetime.pause(min(seconds, SLEEP_SECONDS))
+            lifetime.beat()
+            if lifetime.stopping:
                 return None
-            if time.monotonic() >= next_word + WORD_SECONDS:  # long episodes, or ones that never end
-                next_word = time.monotonic()
-                say(f"v{version} · {len(played)} of {self._config.episodes} episodes after {next_word - begun:,.0f} s")
+            if time.monotonic() >= last_report + PROGRESS_SECONDS:  # episodes are long, or never end
+                last_report = time.monotonic()
+                say(f"v{version} · {len(played)} of {self._config.episodes} episodes after {last_report - began:,.0f} s")
         return played
 
     def _report(self, version: int, figures: dict[str, Any]) -> None:
-        metrics = self._life.metrics
+        metrics = self._lifetime.metrics
         try:
             self._best.consider(version, self._inference.weights, figures)
         except (OSError, CheckpointError) as error:
-            say(
-                f"could not write {self._run_dir.best.name} ({getattr(error, 'strerror', None) or error}); the one before is kept"
-            )
+            reason = getattr(error, "strerror", None) or error
+            say(f"could not write {self._run_dir.best.name} ({reason}); the previous file is kept")
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)
@@ -170,40 +168,39 @@ class Evaluator:
 
 
 def describe(version: int, figures: dict[str, Any], best: int) -> str:
-    """The line of a round."""
+    """The log line of an evaluation."""
     success = "" if figures["success_rate"] is None else f" · success {figures['success_rate']:.0%}"
     return f"v{version} · {figures['episodes']} episodes{success} · return {figures['return_mean']:,.1f} · best v{best}"
 
 
-def step_back() -> None:
-    """Lowers this process's priority, as far as the system knows such a thing."""
+def lower_priority() -> None:
+    """Lowers the priority of this process, if the system has priorities."""
     with contextlib.suppress(OSError):
         if hasattr(os, "nice"):
             os.nice(NICENESS)
-        # Where Linux shares processors between sessions first, a priority within the session means nothing. The supervisor gives
-        # each process a session of its own; in a terminal's, everything else in there would be slowed as well.
+        # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
+        # Only change the group's if this process has its own session: that of a terminal contains other processes.
         if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
             Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
-def silent(record: Record) -> str:
-    """Between rounds there is nothing to say."""
+def no_line(record: Record) -> str:
+    """No throughput line: the evaluator reports each evaluation."""
     return ""
 
 
 def main() -> int:
-    """Set up, then one loop."""
     run_dir = RunDir(Path(sys.argv[1]))
-    step_back()
+    lower_priority()
     try:
         settings = read_settings(run_dir)
         config = read_evaluator(run_dir)
-        life = Lifetime(NAME, run_dir, silent)
-        Evaluator(settings, config, run_dir, life).run()
+        lifetime = Lifetime(NAME, run_dir, no_line)
+        Evaluator(settings, config, run_dir, lifetime).run()
     except (SpecError, EnvError, CheckpointError, UnknownName) as error:
         say(f"{NAME}: {error}")
         return 2
-    life.close()
+    lifetime.close()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Draws what an agent sees: the stacks that an actor acts on, at a few moments of a random episode."""
+"""Draws the observations of an agent: the stacks that an actor acts on, at a few steps of a random episode."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from actors.stack import Stack
 from transport.experience import Categorical, Column, Continuous, ExperienceSpec
 
 MOST_STEPS = 100  # of the episode that is drawn for `headrace envs --check`
-MOMENTS = 5  # rows of frames that are drawn of an image
-MAX_ENTRIES = 24  # of a vector that are drawn
+MOMENTS = 5  # steps of which the frames of an image are drawn
+MAX_ENTRIES = 24  # of a vector
 FRAME_INCHES, LINE_INCHES, WIDTH_INCHES = 1.7, 0.3, 11.0
 
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Moment(NamedTuple):
-    """One step as the agent lived it: what it saw, did and got."""
+    """One step: observation, action and result."""
 
     step: int
     stacked: dict[str, np.ndarray]  # [stack, *shape] by field name, values
@@ -37,7 +37,7 @@ class _Moment(NamedTuple):
 
 
 def show(config: EnvConfig, path: Path | None = None) -> None:
-    """Prints the figures of an environment's family, and writes a PNG: the family's map, or what an agent sees.
+    """Prints the figures of an environment's family, and writes a PNG of its map or of observations.
 
     Raises EnvError, or OSError for `path`.
     """
@@ -59,9 +59,9 @@ def draw(config: EnvConfig, path: Path, steps: int) -> None:
     env = make_env(config)
     spec = experience_spec(env, config, codec="none")
     env.close()
-    moments = _live(config, spec, max(steps, 1))
-    panels = [_Frames(field, moments) if _is_image(field) else _observed(field, moments) for field in spec.fields]
-    panels.append(_acted(moments))
+    moments = _random_steps(config, spec, max(steps, 1))
+    panels = [_Frames(field, moments) if _is_image(field) else _vector_panel(field, moments) for field in spec.fields]
+    panels.append(_action_panel(moments))
     figure = new_figure(max(WIDTH_INCHES, *(panel.width for panel in panels)), sum(panel.height for panel in panels) + 0.6)
     stack = "one observation at a time" if spec.stack == 1 else f"{spec.stack} observations stacked, oldest left, newest right"
     figure.suptitle(f"{config.id}: what the agent sees in {len(moments)} random steps; {stack}", fontsize=11)
@@ -71,8 +71,8 @@ def draw(config: EnvConfig, path: Path, steps: int) -> None:
     write_png(path, pixels(figure))
 
 
-def _live(config: EnvConfig, spec: ExperienceSpec, steps: int) -> list[_Moment]:
-    """Steps one environment at random through the same stack that actors use."""
+def _random_steps(config: EnvConfig, spec: ExperienceSpec, steps: int) -> list[_Moment]:
+    """Steps one environment at random, with the same stack that actors use."""
     random = np.random.default_rng(0)
     env, stack = VectorEnv(config, spec, 1, [0]), Stack(spec, 1)
     moments = []
@@ -80,10 +80,10 @@ def _live(config: EnvConfig, spec: ExperienceSpec, steps: int) -> list[_Moment]:
         stack.reset(env.reset())
         for step in range(steps):
             action = _random_action(spec, random)
-            seen = {field.name: field.decode(stack.stacked[field.name][0]) for field in spec.fields}
+            stacked = {field.name: field.decode(stack.stacked[field.name][0]) for field in spec.fields}
             result = env.step(action[None])
             ended = "terminated" if result.terminated[0] else "truncated" if result.truncated[0] else ""
-            moments.append(_Moment(step, seen, action, float(result.reward[0]), ended))
+            moments.append(_Moment(step, stacked, action, float(result.reward[0]), ended))
             stack.push(result.observation, result.terminated | result.truncated)
     finally:
         env.close()
@@ -112,7 +112,7 @@ class _Frames:
         self.height = len(chosen) * (FRAME_INCHES + 2 * LINE_INCHES) + LINE_INCHES
 
     def draw(self, place: SubFigure) -> None:
-        """Draws the rows; each frame carries its age in steps."""
+        """Draws the rows; each frame is labelled with its age in steps."""
         place.suptitle(f"{self._field.name}  {'x'.join(map(str, self._field.shape))}", fontsize=10)
         rows = place.subfigures(len(self._moments), 1, squeeze=False)[:, 0]
         for moment, row in zip(self._moments, rows, strict=True):
@@ -128,17 +128,17 @@ class _Frames:
 
 
 def _colours(values: np.ndarray) -> np.ndarray:
-    """One image [H, W] or [C, H, W], values 0 to 1, as imshow takes it: colours where there are three channels, else the last."""
+    """An image [H, W] or [C, H, W] of values 0 to 1 for imshow: three channels as colours, else the last channel in grey."""
     if values.ndim == 2:
         return values
     return np.moveaxis(values, 0, -1).clip(0, 1) if len(values) == 3 else values[-1]
 
 
 class _Heat:
-    """Entries over time: a line for each entry, coloured over the entry's own range."""
+    """Entries of a vector over time: a line per entry, with colours scaled to the entry's own range."""
 
     def __init__(self, title: str, names: list[str], values: np.ndarray, moments: list[_Moment]) -> None:
-        """Takes values [T, entries]."""
+        """`values`: [T, entries]."""
         self._title, self._names, self._values, self._moments = title, names, values, moments
         self.width, self.height = WIDTH_INCHES, len(names) * LINE_INCHES + 3 * LINE_INCHES
 
@@ -158,7 +158,7 @@ class _Heat:
         axes.set_title(self._title, fontsize=10)
 
 
-def _observed(field: Column, moments: list[_Moment]) -> _Heat:
+def _vector_panel(field: Column, moments: list[_Moment]) -> _Heat:
     values = np.stack([moment.stacked[field.name][-1].reshape(-1) for moment in moments]).astype(np.float64)  # [T, D]
     entries = min(values.shape[1], MAX_ENTRIES)
     cut = f", the first {entries}" if entries < values.shape[1] else ""
@@ -166,7 +166,7 @@ def _observed(field: Column, moments: list[_Moment]) -> _Heat:
     return _Heat(title, [f"[{entry}]" for entry in range(entries)], values[:, :entries], moments)
 
 
-def _acted(moments: list[_Moment]) -> _Heat:
+def _action_panel(moments: list[_Moment]) -> _Heat:
     actions = np.stack([moment.action.reshape(-1) for moment in moments]).astype(np.float64)[:, :MAX_ENTRIES]
     names = ["action"] if actions.shape[1] == 1 else [f"action[{entry}]" for entry in range(actions.shape[1])]
     rewards = np.array([[moment.reward] for moment in moments])

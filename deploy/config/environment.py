@@ -12,8 +12,8 @@ from msgspec import Struct
 from actors.config import EnvConfig
 from actors.envs.base import NoOptions, builtin_name, families_with
 from actors.envs.errors import EnvError
-from actors.envs.foreign.options import Option, missing, options_type, struct_of
-from actors.envs.make import COMMON, lacks
+from actors.envs.foreign.options import Option, missing_option, options_type, struct_of
+from actors.envs.make import COMMON, unknown_option
 from deploy.children import child_environment, python_command
 from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Tree
@@ -64,7 +64,7 @@ def joined(table: Tree, options: type[Struct]) -> Tree:
             table[field.name] = value = read_text(f"env.{field.name}", field.type, value)
         if value is not None:
             own[field.name] = value
-    if complaint := missing(table["id"], options, own):
+    if complaint := missing_option(table["id"], options, own):
         raise ConfigError(complaint)
     try:
         struct = msgspec.convert(own, options)
@@ -86,7 +86,7 @@ def unknown_key(env_id: str, key: str, known: Tree, origin: str) -> str:
     if origin == FLAGS and not families_with(key):
         flags = [f"--env.{name.replace('_', '-')}" for name in known if name != "id"]
         return f"unknown option --env.{key.replace('_', '-')}; {nearest('--env.' + key, flags)}"
-    return f"{'' if origin == FLAGS else f'{origin}: '}env.{key}: {lacks(env_id, key, known)}"
+    return f"{'' if origin == FLAGS else f'{origin}: '}env.{key}: {unknown_option(env_id, key, known)}"
 
 
 def _env_id(given: Tree) -> str:

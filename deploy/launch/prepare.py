@@ -132,7 +132,7 @@ def prepare(request: Request) -> Launch:
     stack = layers(request.flags, request.file, run.config if stopped else None, request.preset)
     config = resolve(stack)
     if builtin_name(config.env.id):
-        config = _with_options(stack, options_table(open_family(config.env).pinned()))
+        config = _with_options(stack, options_table(open_family(config.env).pin_options()))
     if stopped:
         _check_resume(run, config)
     access.check(run, config)

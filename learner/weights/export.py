@@ -52,16 +52,20 @@ class Exported(NamedTuple):
 def load(path: Path, precision: str = "float32") -> Exported:
     """Raises CheckpointError, or DeviceError for a precision that there is not."""
     weights, metadata = read(path)
+    if not {"spec", "config"} <= metadata.keys():
+        raise CheckpointError(f"{path}: a checkpoint, but not an exported one (`headrace export` makes those)")
     try:
         spec = read_spec(metadata["spec"].encode())
         algorithm = make_algorithm(read_algorithm(json.loads(metadata["config"])["algorithm"]))
     except UnknownName as error:
         raise CheckpointError(f"{path}: {error}") from error
-    except (KeyError, ValueError, msgspec.ValidationError) as error:
-        raise CheckpointError(f"{path}: a checkpoint, but not an exported one (`headrace export` makes those)") from error
+    except (SpecError, KeyError, ValueError, msgspec.ValidationError) as error:
+        raise CheckpointError(
+            f"{path} was exported by another version of Headrace: load it with that version, or export a run of this version"
+        ) from error
     if "policy" in metadata:
         description = read_description(metadata["policy"].encode())
-    else:  # a file of an older version
+    else:  # its run has no policy.json
         from learner.networks.describe import describe
 
         description = describe(algorithm.policy(spec))

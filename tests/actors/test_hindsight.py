@@ -16,7 +16,7 @@ from actors.envs.make import make_env
 from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from actors.hindsight import GoalReward, Hindsight, rows_of_future
+from actors.hindsight import GoalReward, Hindsight, count_later_rows
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import without_hindsight
 from replay.config import ReplayConfig
@@ -145,9 +145,9 @@ def test_a_goal_that_rests_as_bytes_is_rewarded_as_the_learner_will_see_it() -> 
     assert np.allclose(columns["hindsight_reward"][0, 2], -np.abs(3 * 0.5 - 3.0 - goal))
 
 
-def test_rows_of_future_count_to_the_end_of_the_episode_or_of_the_chunk() -> None:
+def test_later_rows_count_to_the_end_of_the_episode_or_of_the_chunk() -> None:
     ages = np.array([[0, 1, 2, 0, 0, 1], [7, 8, 9, 10, 11, 12]], np.int32)
-    assert rows_of_future(ages).tolist() == [[2, 1, 0, 0, 1, 0], [5, 4, 3, 2, 1, 0]]
+    assert count_later_rows(ages).tolist() == [[2, 1, 0, 0, 1, 0], [5, 4, 3, 2, 1, 0]]
 
 
 @pytest.mark.parametrize("stack", [1, 2])
@@ -245,7 +245,7 @@ def test_the_preflight_says_whether_an_environment_has_goals_whose_rewards_can_b
     ("name", "message"),
     [
         ("PlaneForOne", "compute_reward of 20 goals gave shape (1,), not (20,)"),
-        ("PlanePushed", "of a step that gave -1.5, so hindsight would teach other rewards"),
+        ("PlanePushed", "for a step whose reward was -1.5, so hindsight would learn from wrong rewards"),
         ("PlaneOfInfo", "compute_reward of 20 goals: KeyError: 'force'"),
     ],
 )

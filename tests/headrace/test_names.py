@@ -45,7 +45,7 @@ def of_another_name() -> type:
         (lambda: None, "a lambda; write it as a function into a file of its own"),
         (of_a_notebook(), "Torso from a notebook or a running script; put Torso into a file of its own"),
         (of_a_function(), "which is inside a function; put Torso into a file of its own"),
-        (of_another_name(), "is something else than what was given"),
+        (of_another_name(), "is another object than the one given"),
         (own_env.Corridor(), "give a name, a class or a function, not Corridor"),
         (3, "give a name, a class or a function, not int"),
     ],

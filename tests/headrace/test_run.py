@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ def test_a_policy_is_evaluated_in_its_own_or_another_environment(run: headrace.R
     assert headrace.evaluate(run.path, own_env.make_corridor, episodes=5)["return_mean"] == figures["return_mean"]
     section = {"id": own_env.make_corridor, "max_episode_steps": 2}
     assert headrace.evaluate(run, section, episodes=2)["length_mean"] == 2
-    with pytest.raises(headrace.ConfigurationError, match="the policy observes"):
+    with pytest.raises(headrace.ConfigurationError, match="the policy was trained with observations"):
         headrace.evaluate(run, "CartPole-v1", episodes=1)
 
 
@@ -103,6 +104,33 @@ print(headrace.load("out.safetensors").predict({"place": 1, "speed": [[0.1, 0.1]
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == str(policy.predict(observation)), done.stderr
+
+
+def test_a_runs_policy_acts_where_the_environment_is_not_installed(run: headrace.Run, folder: Path) -> None:
+    run.wait(DEADLINE_SECONDS)
+    code = """
+import sys
+sys.modules["tests.headrace.own_env"] = None
+import headrace
+policy = headrace.load("corridor")
+print(policy.predict({"place": 1, "speed": [[0.1, 0.1], [0.1, 0.1]]}), policy.env.id)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
+    observation, _ = own_env.make_corridor().reset()
+    assert done.stdout.strip() == f"{run.policy().predict(observation)} tests.headrace.own_env:make_corridor", done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_ctrl_c_while_a_run_starts_stops_it(folder: Path) -> None:
+    code = f"import headrace; headrace.train('CartPole-v1', actors=1, run='interrupted', **{SMALL})"
+    pipe = subprocess.PIPE
+    starting = subprocess.Popen([sys.executable, "-u", "-c", code], cwd=folder, stdout=pipe, stderr=pipe, text=True)
+    assert starting.stdout is not None
+    shown = next(line for line in starting.stdout if line.startswith("starting run interrupted in the background"))
+    starting.send_signal(signal.SIGINT)
+    more, errors = starting.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors and "run interrupted is down" in more, shown + more + errors
+    assert not headrace.Run(folder / "runs" / "interrupted").is_up
 
 
 def test_a_stopped_run_goes_on_and_is_stopped_again(run: headrace.Run, folder: Path) -> None:

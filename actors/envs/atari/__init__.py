@@ -1,1 +1,1 @@
-"""Atari 2600 games (ale-py) as deep Q-networks usually play them."""
+"""Atari 2600 games (ale-py) with the usual preprocessing."""

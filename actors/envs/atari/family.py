@@ -1,4 +1,4 @@
-"""Options of the Atari games, and how one is made."""
+"""Atari 2600 games as an environment family."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from actors.envs.base import EnvironmentFamily, Setup
-from actors.envs.foreign.families import made_by_gymnasium
+from actors.envs.foreign.families import one_line_errors
 from transport.names import FIXED
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Atari(EnvironmentFamily):
             more = {} if setup.render_mode is None else {"render_mode": setup.render_mode}
             return make_atari(self.env_id, self.frames_per_step, setup.max_episode_steps, disable_env_checker=True, **more)
 
-        return made_by_gymnasium(self.env_id, build)
+        return one_line_errors(self.env_id, build)
 
     @property
     def frames_per_step(self) -> int:

@@ -1,1 +1,1 @@
-"""Environments of Gymnasium's registry and of anyone's module."""
+"""Environments of Gymnasium's registry and of users' modules."""

@@ -1,4 +1,4 @@
-"""Environments that Gymnasium knows by an id, and those that a factory makes. Gymnasium is imported when one is asked for."""
+"""Two families: ids of Gymnasium's registry, and factories in users' modules. Gymnasium is imported when one is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 T = TypeVar("T")
-# The packages behind an environment that may be missing, and what to install for them.
+# Packages that an environment may need -> what to install.
 EXTRAS = {
     "nes_py": "headrace[mario]",
     "gym_super_mario_bros": "headrace[mario]",
@@ -35,13 +35,13 @@ EXTRAS = {
 
 
 class Registered(EnvironmentFamily):
-    """An id of Gymnasium's registry; its options are the keyword arguments of what it registers."""
+    """An id of Gymnasium's registry. Its options are the keyword arguments of its entry point."""
 
-    about = "any registered Gymnasium id, such as CartPole-v1; options: its keyword arguments (--env.continuous true)"
+    about = "any id in Gymnasium's registry, such as CartPole-v1; options: its keyword arguments (--env.continuous true)"
 
     @classmethod
     def options_type(cls, env_id: str) -> type[Struct]:
-        def look() -> type[Struct]:
+        def from_signature() -> type[Struct]:
             import gymnasium
 
             spec = gymnasium.spec(env_id)
@@ -49,25 +49,25 @@ class Registered(EnvironmentFamily):
             call = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
             return options.signature_options(call, spec.kwargs) if callable(call) else cls.Options
 
-        return made_by_gymnasium(env_id, look)
+        return one_line_errors(env_id, from_signature)
 
     def make(self, setup: Setup) -> gymnasium.Env:
         def build() -> gymnasium.Env:
             import gymnasium
 
-            more = options.given(self.options)
+            more = options.non_default(self.options)
             if setup.render_mode is not None:
                 more["render_mode"] = setup.render_mode
             if setup.max_episode_steps:
                 more["max_episode_steps"] = setup.max_episode_steps  # replaces the registered one
-            # The pre-flight has checked, at no cost per step.
+            # Without the checker, which costs time in every step: the pre-flight has checked the environment.
             return gymnasium.make(self.env_id, disable_env_checker=True, **more)
 
-        return made_by_gymnasium(self.env_id, build)
+        return one_line_errors(self.env_id, build)
 
 
 class Factory(EnvironmentFamily):
-    """A function or class of anyone's module that makes an environment."""
+    """A function or class in a user's module that makes an environment. Its options are its parameters."""
 
     about = "package.module:factory, a function or class that makes an environment; options: its parameters (--env.size 12)"
 
@@ -80,20 +80,20 @@ class Factory(EnvironmentFamily):
         import gymnasium
 
         factory, kind = find_factory(self.env_id), self.options_type(self.env_id)
-        if complaint := options.missing(self.env_id, kind, self.options.__struct_fields__):
+        if complaint := options.missing_option(self.env_id, kind, self.options.__struct_fields__):
             raise EnvError(complaint)
         own = kind() if isinstance(self.options, NoOptions) else self.options
-        env = factory(own) if struct_parameter(factory) else factory(**options.given(own))
+        env = factory(own) if struct_parameter(factory) else factory(**options.non_default(own))
         if not isinstance(env, gymnasium.Env):
-            raise EnvError(f"{self.env_id}: gave a {type(env).__name__}, not a gymnasium.Env")
+            raise EnvError(f"{self.env_id} returned a {type(env).__name__}, not a gymnasium.Env")
         if setup.max_episode_steps:
             env = gymnasium.wrappers.TimeLimit(env, setup.max_episode_steps)
         return env
 
 
 def find_foreign(env_id: str) -> type[EnvironmentFamily]:
-    """The family of `package.module:Name`: Name itself, or that of factories, or of the ids that the module registers.
-    Raises EnvError."""
+    """The family of `package.module:Name`: Name itself if it is a family; Factory for a function or another class; Registered
+    if importing the module registers an id of that name. Raises EnvError."""
     found = find_factory(env_id, or_registered=True)
     if found is None:
         return Registered
@@ -101,7 +101,8 @@ def find_foreign(env_id: str) -> type[EnvironmentFamily]:
 
 
 def find_factory(env_id: str, or_registered: bool = False) -> Any:
-    """What a module holds under a name; None for an id of Gymnasium's that it registers, if that will do. Raises EnvError."""
+    """The function or class that an id names. With `or_registered`, None for an id that importing the module registers. Raises
+    EnvError."""
     module_name, name = env_id.split(":")[:2]
     try:
         found = find(f"{module_name}:{name}", {}, "environment")
@@ -112,12 +113,12 @@ def find_factory(env_id: str, or_registered: bool = False) -> Any:
             return None
         raise EnvError(str(error)) from error
     if not callable(found):
-        raise EnvError(f"{env_id}: {name} cannot be called; name a function or class that makes the environment")
+        raise EnvError(f"{env_id}: {name} is not callable; name a function or class that makes the environment")
     return found
 
 
 def struct_parameter(factory: Callable[..., Any]) -> type[Struct] | None:
-    """The struct of options that a factory takes whole, if it does."""
+    """The struct of options that a factory takes as its only argument; None if it takes keyword arguments."""
     found = getattr(factory, "Options", None)
     if found is None and (hints := options.hints(factory)):
         first = next(iter(signature(factory).parameters), "")
@@ -132,10 +133,10 @@ def _registers(module_name: str, name: str) -> bool:
     return name in gymnasium.registry
 
 
-def made_by_gymnasium(env_id: str, make: Callable[[], T]) -> T:
-    """What `make` gives, with Gymnasium's errors and those of missing packages as EnvError of one line."""
+def one_line_errors(env_id: str, make: Callable[[], T]) -> T:
+    """Calls `make`. Raises EnvError, in one line, for Gymnasium's errors and for packages that are missing."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium's advice on newer versions is not for a run's log
+        warnings.simplefilter("ignore")  # keep Gymnasium's advice on newer versions out of the run's log
         try:
             import gymnasium
         except ImportError as error:
@@ -154,7 +155,7 @@ def made_by_gymnasium(env_id: str, make: Callable[[], T]) -> T:
 
 
 def missing_package(env_id: str, error: Exception) -> str:
-    """The line for an import that failed."""
+    """The message for an import that failed."""
     missing = ((error.name or "") if isinstance(error, ImportError) and error.name else str(error)).lower()
     for package in EXTRAS:
         if package.lower() in missing:
@@ -166,7 +167,7 @@ def missing_package(env_id: str, error: Exception) -> str:
 
 
 def install_hint(env_id: str, package: str) -> str:
-    """The line for a package that is not installed."""
+    """The message for a package that is not installed."""
     return f"{env_id} needs {package}, which is not installed: pip install '{EXTRAS[package]}'"
 
 

@@ -1,10 +1,10 @@
-"""Options of environments that are not known beforehand: of a factory, of a registered id, of a family in anyone's module.
+"""Options of environments outside this package: of a factory, of a registered id, of a family in a user's module.
 
-A factory's options are its parameters, typed by their annotations or defaults; or the fields of a struct, which is its attribute
-`Options` or the annotation of its first parameter, and is then passed whole.
+A factory's options are its parameters, typed by their annotations or defaults. Or they are the fields of a struct, which is the
+factory's attribute `Options` or the annotation of its first parameter; the factory then takes the struct as its only argument.
 
-The command line needs names, types, bounds and help of such options without importing their module, which may import a
-simulator, hang or crash, and may be installed for the actors' interpreter alone. So another process describes them:
+The command line needs the names, types, bounds and help texts of such options, but must not import the module: it may import a
+simulator, hang or crash, and it may be installed only for the actors' interpreter. So another process describes the options:
 `python -m actors.envs.foreign.options ENV_ID` prints the description.
 """
 
@@ -29,19 +29,19 @@ from actors.envs.errors import EnvError
 from transport.names import FIXED
 
 COMMAND = (sys.executable, "-m", "actors.envs.foreign.options")
-DESCRIBE_SECONDS = 120.0  # importing a simulator takes seconds, and many on a busy machine
+DESCRIBE_SECONDS = 120.0  # importing a simulator takes seconds, on a busy machine many
 PLAIN: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "any": Any}
-NOT_OPTIONS = frozenset(["self", "render_mode", *EnvConfig.__struct_fields__])  # parameters of other names than an option's
+NOT_OPTIONS = frozenset(["self", "render_mode", *EnvConfig.__struct_fields__])  # parameters of these names are not options
 BOUNDS = ("ge", "gt", "le", "lt")
 
 
 class Option(Struct, frozen=True, omit_defaults=True):
-    """One option as data: what JSON can say of a field."""
+    """One option as data: a field of a struct in a form that fits JSON."""
 
     name: str
     kind: Literal["bool", "int", "float", "str", "any"] = "any"
     choices: tuple[str, ...] = ()
-    many: bool = False  # a list of them
+    many: bool = False  # a list of values
     required: bool = False
     default: Any = None
     description: str = ""
@@ -50,17 +50,17 @@ class Option(Struct, frozen=True, omit_defaults=True):
 
 
 class Description(Struct, frozen=True):
-    """What the describing process prints: the options, or one line that says why there are none."""
+    """The output of the other process: the options, or one line that says why they cannot be described."""
 
     options: tuple[Option, ...] = ()
     error: str = ""
 
 
 def options_type(env_id: str, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None) -> type[Struct]:
-    """The struct of an environment's options, for a process that must not import its module.
+    """The struct of an environment's options, without importing its module in this process.
 
-    `command` starts this module and `environment` is what it starts with, where it is to be another interpreter than this.
-    Raises EnvError.
+    `command` runs this module, in the environment variables `environment` (None: this process's); both can name another
+    interpreter. Raises EnvError.
     """
     if builtin_name(env_id):
         return find_family(env_id).Options
@@ -79,14 +79,14 @@ def describe(options: type[Struct]) -> tuple[Option, ...]:
 
 
 def struct_of(name: str, options: Iterable[Option]) -> type[Struct]:
-    """The struct that is described. Converted back into a table it holds what differs from the defaults."""
+    """Makes the struct that `options` describe. Converted to builtins it leaves out fields that have their default."""
     return msgspec.defstruct(
         name, [_field(option) for option in options], frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
     )
 
 
 def signature_options(call: Callable[..., Any], defaults: Mapping[str, Any]) -> type[Struct]:
-    """The struct of what `call` may be given by name; `defaults` stand in for those of its signature."""
+    """A struct of the keyword arguments of `call`; `defaults` replace those of its signature."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):  # written in C
@@ -102,21 +102,21 @@ def signature_options(call: Callable[..., Any], defaults: Mapping[str, Any]) -> 
     return struct_of(getattr(call, "__name__", "Options"), options)
 
 
-def missing(env_id: str, options: type[Struct], given: Collection[str]) -> str:
-    """What to say about an option that has to be given and is not; nothing if there is none."""
+def missing_option(env_id: str, options: type[Struct], given: Collection[str]) -> str:
+    """The message about a required option that is not in `given`; empty if there is none."""
     needed = [field.name for field in msgspec.structs.fields(options) if field.required and field.name not in given]
     return f"{env_id} needs --env.{needed[0].replace('_', '-')}" if needed else ""
 
 
-def given(options: Struct) -> dict[str, Any]:
-    """What differs from the defaults, by name."""
+def non_default(options: Struct) -> dict[str, Any]:
+    """The options that differ from their defaults, by name."""
     fields = msgspec.structs.fields(options)
     values = {field.name: getattr(options, field.name) for field in fields}
     return {field.name: values[field.name] for field in fields if field.required or values[field.name] != field.default}
 
 
 def _option(name: str, annotation: Any, default: Any, required: bool) -> Option:
-    """An option by its annotation; by its default where that is no plain type."""
+    """The option of a field or parameter. Its kind is that of the annotation, or of the default where that is not plain."""
     kind, metas = annotation, list[Any]()
     if typing.get_origin(kind) is Annotated:
         kind, *metas = typing.get_args(kind)
@@ -161,7 +161,7 @@ def _field(option: Option) -> Any:
 
 
 def _data(default: Any) -> Any:
-    """A default as JSON has it; None for one that JSON cannot say, which is never passed on."""
+    """A default in the form of JSON. None if JSON cannot express it: an option that has its default is not passed on."""
     try:
         return msgspec.json.decode(msgspec.json.encode(default))
     except (TypeError, ValueError, msgspec.MsgspecError):
@@ -172,13 +172,13 @@ def hints(call: Callable[..., Any]) -> dict[str, Any]:
     target = call.__init__ if isinstance(call, type) else call  # type: ignore[misc]
     try:
         return typing.get_type_hints(target, include_extras=True)
-    except Exception:  # an annotation may name what only a type checker imports
+    except Exception:  # an annotation may use a name that only a type checker imports
         return {}
 
 
 @cache
 def _ask(env_id: str, command: tuple[str, ...], environment: tuple[tuple[str, str], ...] | None) -> type[Struct]:
-    """The struct as another process describes it. Raises EnvError."""
+    """Runs the other process and makes the struct. Raises EnvError."""
     try:
         done = subprocess.run(
             [*command, env_id],
@@ -191,10 +191,10 @@ def _ask(env_id: str, command: tuple[str, ...], environment: tuple[tuple[str, st
         )
         answer = msgspec.json.decode((done.stdout.splitlines() or [""])[-1], type=Description)
     except subprocess.TimeoutExpired:
-        raise EnvError(f"{env_id}: importing it to see its options took more than {DESCRIBE_SECONDS:.0f} s") from None
+        raise EnvError(f"{env_id}: importing it to read its options took more than {DESCRIBE_SECONDS:.0f} s") from None
     except msgspec.DecodeError:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise EnvError(f"{env_id}: importing it to see its options failed: {last[:300]}") from None
+        raise EnvError(f"{env_id}: importing it to read its options failed: {last[:300]}") from None
     if answer.error:
         raise EnvError(answer.error)
     return struct_of("Options", answer.options)
@@ -205,11 +205,11 @@ def _describe_for_parent(env_id: str) -> Description:
         return Description(describe(find_family(env_id).options_type(env_id)))
     except EnvError as error:
         return Description(error=str(error))
-    except Exception as error:  # whatever a module raises is its user's to read, in one line
+    except Exception as error:  # a user's module may raise anything; report it in one line
         return Description(error=f"{env_id}: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 if __name__ == "__main__":
     printed = msgspec.json.encode(_describe_for_parent(sys.argv[1])).decode()
-    print(f"\n{printed}", flush=True)  # on a line of its own, whatever the module printed
-    os._exit(0)  # a simulator's threads and exit handlers cannot hold the command line up
+    print(f"\n{printed}", flush=True)  # on its own line, even if the module has printed without a newline
+    os._exit(0)  # do not wait for a simulator's threads and exit handlers

@@ -1,1 +1,1 @@
-"""Super Mario Bros. on either of two emulators."""
+"""Super Mario Bros., with a choice of two emulators."""

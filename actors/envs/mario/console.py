@@ -1,9 +1,9 @@
-"""A NES with Super Mario Bros. in it: what MarioEnv asks of one, and the two generations of nes-py behind it.
+"""A NES with Super Mario Bros.: the interface that MarioEnv uses, and its implementation for two major versions of nes-py.
 
-nes-py 8.2 (Python before 3.13, a C library called by ctypes) comes with gym-super-mario-bros 7.4, nes-py 9 (Python 3.13
-and up, a Cython class) with gym-super-mario-bros 9. The cartridge is the same file, byte for byte, and so are the sets of
-actions. Neither package's environment is used: this file drives the emulators' own step. retro_console.py has another
-emulator behind the same methods.
+nes-py 8.2 (Python before 3.13, a C library called through ctypes) comes with gym-super-mario-bros 7.4; nes-py 9 (Python 3.13
+and up, a Cython class) comes with gym-super-mario-bros 9. Both bring the same cartridge, byte for byte, and the same sets of
+actions. The packages' own environments are not used; this file calls the emulators directly. retro_console.py implements the
+same interface with another emulator.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ INSTALL = "pip install 'headrace[mario]'"
 
 
 class Console(ABC):
-    """One console with the cartridge in it: buttons in, frames and RAM out, one saved state."""
+    """One console with the cartridge: takes buttons, gives frames and RAM, and keeps one saved state."""
 
     @property
     @abstractmethod
     def ram(self) -> memoryview:
-        """[2048], writable; its items are ints, so no uint8 arithmetic can overflow. Read it anew after any other call."""
+        """[2048], writable. Its items are ints, so arithmetic does not overflow as with uint8. Not valid after other calls."""
 
     @property
     @abstractmethod
     def frame(self) -> np.ndarray:
-        """The screen [240, 256, 4] uint8 BGRX, overwritten by every frame."""
+        """The screen [240, 256, 4] uint8 BGRX. Every frame overwrites it."""
 
     def draw_grey(self, rows: np.ndarray) -> None:
-        """Draws the bottom of the screen into `rows` [R, 256] uint8."""
+        """Writes the bottom R rows of the screen in grey into `rows` [R, 256] uint8."""
         cv2.cvtColor(self.frame[-len(rows) :], cv2.COLOR_BGRA2GRAY, dst=rows)
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Console(ABC):
 
     @abstractmethod
     def advance(self, frames: int) -> None:
-        """Runs the emulator. The emulator's step alone: no observation, reward or info of the frames between."""
+        """Runs the emulator for that many frames."""
 
     @abstractmethod
     def power_on(self) -> None:
@@ -57,18 +57,18 @@ class Console(ABC):
 
     @abstractmethod
     def save(self) -> None:
-        """Keeps the present state for `restore`."""
+        """Saves the current state for `restore`."""
 
     @abstractmethod
     def restore(self) -> None:
-        """Returns to the state that `save` kept, buttons released."""
+        """Returns to the saved state, with all buttons released."""
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the simulator."""
+        """Frees the emulator."""
 
     def number(self, address: int, digits: int) -> int:
-        """Reads a number that the game keeps as decimal digits."""
+        """Reads a number that the game stores as decimal digits, one per byte."""
         value = 0
         for digit in self.ram[address : address + digits]:
             value = value * 10 + digit
@@ -76,35 +76,31 @@ class Console(ABC):
 
 
 class NesPyConsole(Console):
-    """What both generations share; `open_console` makes one of the generation that is installed."""
+    """What both versions of nes-py share. `open_console` makes the console of the installed version."""
 
     def __init__(self, emulator: Any) -> None:
-        """Takes the package's environment around the emulator."""
+        """`emulator` is the package's NESEnv."""
         self._emulator = emulator
         self._ram = memoryview(emulator.ram)
         self._frame = np.empty(0, np.uint8)
 
     @property
     def ram(self) -> memoryview:
-        """The emulator's own memory."""
         return self._ram
 
     @property
     def frame(self) -> np.ndarray:
-        """The emulator's own screen."""
         return self._frame
 
     def save(self) -> None:
-        """Keeps the present state for `restore`."""
         self._emulator._backup()
 
     def restore(self) -> None:
-        """Returns to the state that `save` kept, buttons released."""
         self._emulator._restore()
         self.press(0)
 
     def close(self) -> None:
-        """Frees the emulator. `ram` and `frame` lie in its memory, so they go as well."""
+        """Frees the emulator, and with it the memory of `ram` and `frame`."""
         self._ram, self._frame = memoryview(b""), np.empty(0, np.uint8)
         self._emulator.close()
 
@@ -113,10 +109,10 @@ class Console8(NesPyConsole):
     """nes-py 8.2."""
 
     def __init__(self, nes_env: Any, rom: str) -> None:
-        """Loads the cartridge with `nes_env`, the package's module."""
+        """`nes_env` is the package's module, `rom` the path of the cartridge."""
         from nes_py import _rom
 
-        mend_rom_header(_rom.ROM)
+        patch_rom_header(_rom.ROM)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             super().__init__(nes_env.NESEnv(rom))
@@ -126,17 +122,14 @@ class Console8(NesPyConsole):
         self._frame = np.frombuffer(screen, np.uint8).reshape(nes_env.SCREEN_SHAPE_32_BIT)
 
     def press(self, buttons: int) -> None:
-        """Holds these buttons until the next call."""
         self._buttons[0] = buttons
 
     def advance(self, frames: int) -> None:
-        """Runs the emulator."""
         step, handle = self._library.Step, self._handle
         for _ in range(frames):
             step(handle)
 
     def power_on(self) -> None:
-        """Restarts the game at its title screen."""
         self._library.Reset(self._handle)
 
 
@@ -144,7 +137,7 @@ class Console9(NesPyConsole):
     """nes-py 9."""
 
     def __init__(self, nes_env: Any, rom: str) -> None:
-        """Loads the cartridge with `nes_env`, the package's module."""
+        """`nes_env` is the package's module, `rom` the path of the cartridge."""
         super().__init__(nes_env.NESEnv(rom))
         self._native = self._emulator._env
         self._buttons = 0
@@ -152,35 +145,32 @@ class Console9(NesPyConsole):
         self._frame = np.lib.stride_tricks.as_strided(screen, nes_env.SCREEN_SHAPE_32_BIT, (*screen.strides[:2], 1))
 
     def press(self, buttons: int) -> None:
-        """Holds these buttons until the next call."""
         self._buttons = buttons
 
     def advance(self, frames: int) -> None:
-        """Runs the emulator."""
         advance, buttons = self._native.frame_advance, self._buttons
         for _ in range(frames):
             advance(buttons)
 
     def power_on(self) -> None:
-        """Restarts the game at its title screen."""
         self._native.reset()
 
 
-GENERATIONS = {8: Console8, 9: Console9}
+VERSIONS = {8: Console8, 9: Console9}  # by nes-py's major version
 
 
 def open_console() -> NesPyConsole:
-    """Loads the cartridge into the emulator that is installed. Raises EnvError where that is none of GENERATIONS."""
+    """A console on the installed nes-py. Raises EnvError if it is missing, or its version is not in VERSIONS."""
     nes_env, rom = _import_emulator()
     version = metadata.version("nes-py")
-    make = GENERATIONS.get(int(version.split(".")[0]))
+    make = VERSIONS.get(int(version.split(".")[0]))
     if make is None:
         raise EnvError(f"mario needs nes-py 8.2 (Python before 3.13) or 9 (from 3.13), not {version}: {INSTALL}")
     return make(nes_env, rom)
 
 
 def presses(name: str) -> list[int]:
-    """The buttons of each action of a set, as bytes. Raises EnvError for a set that there is not."""
+    """The buttons of each action of a set, as sums of BUTTONS. Raises EnvError for an unknown set."""
     if name not in ACTION_SETS:
         raise EnvError(f"env.actions {name!r}: mario has {', '.join(ACTION_SETS)}")
     _import_emulator()
@@ -190,14 +180,14 @@ def presses(name: str) -> list[int]:
 
 
 def cartridge() -> str:
-    """The path of the game, which gym-super-mario-bros brings. Raises EnvError where that is not installed."""
+    """The path of the cartridge, which is part of gym-super-mario-bros. Raises EnvError if that is not installed."""
     return _import_emulator()[1]
 
 
 def _import_emulator() -> tuple[Any, str]:
-    """Gives the emulator's module and the cartridge's path, both packages imported quietly."""
+    """Imports both packages without their notices. Gives nes-py's module and the cartridge's path."""
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # old gym greets with a notice
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # old gym prints a notice when it is imported
             warnings.simplefilter("ignore")
             import gym_super_mario_bros
             from nes_py import nes_env
@@ -206,7 +196,7 @@ def _import_emulator() -> tuple[Any, str]:
     return nes_env, str(Path(gym_super_mario_bros.__file__).parent / "_roms" / "super-mario-bros.nes")
 
 
-def mend_rom_header(rom: Any) -> None:
-    """Makes the sizes of nes-py 8's ROM plain ints: its uint8 * 1024 raises OverflowError under numpy 2."""
+def patch_rom_header(rom: Any) -> None:
+    """Makes nes-py 8 work with numpy 2: its ROM multiplies a uint8 by 1024, which raises OverflowError there."""
     rom.prg_rom_size = property(lambda self: 16 * int(self.header[4]))
     rom.chr_rom_size = property(lambda self: 8 * int(self.header[5]))

@@ -1,14 +1,14 @@
-"""Super Mario Bros., one level at a time.
+"""Super Mario Bros., one level per environment.
 
-Reward and info are read from the console's RAM. Addresses are those of the public disassembly of the game.
+Reward and info are read from the console's RAM. The addresses are those of the public disassembly of the game.
 
 Reward "speedrun-v1", per step of `skip` frames:
-  + new furthest x in pixels, at most 7.5 per frame (30 at skip 4); ground covered once is never paid again
-  - 0.001 for time passing
-  - 25 for a death
+  + the pixels by which x exceeds the furthest x so far, at most 7.5 per frame (30 at skip 4)
+  - 0.001 per step
+  - 25 for losing a life
   + 50 for completing the level
-An episode terminates on the loss of a life, and on a change of level (is_success). It is truncated after 300 steps
-without new progress, or after 4,500 steps.
+An episode terminates when Mario loses a life, and when the level changes (is_success). It is truncated after 300 steps
+without progress, and after 4,500 steps.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ DEATH = -25.0
 COMPLETION = 50.0
 
 # RAM addresses.
-ENGINE = 0x0E  # what the game does with the player, see the states below
+ENGINE = 0x0E  # state of the player, see the values below
 X_PAGE, X_PIXEL = 0x6D, 0x86
 Y_PAGE = 0xB5  # 1: on the screen; above 1: below it, falling
 AREA_CHANGE_TIMER = 0x6DE
-CLOUD_AREA = 0x743  # falling out of a cloud area leads back, it does not kill
+CLOUD_AREA = 0x743  # falling out of a cloud area leads back to the level
 AREA_TYPE, AREA_NUMBER = 0x74E, 0x74F  # of the area that is loaded
 LIVES, STAGE, WORLD, AREA_OFFSET = 0x75A, 0x75C, 0x75F, 0x760
 MODE = 0x770  # 0 title, 1 play, 2 the end of a castle, 3 game over
@@ -51,7 +51,7 @@ COINS, TIME = 0x7ED, 0x7F8  # one decimal digit per byte
 TRANSIT = frozenset((0, 1, 2, 3, 7))  # loading, climbing off, in a pipe, entering: buttons do nothing
 FLAGPOLE, WALK_OFF, LOSE_LIFE, CONTROL, DYING = 4, 5, 6, 8, 11
 END_OF_CASTLE = 2
-MAX_TRANSIT_FRAMES = 1_200  # a transit takes a few hundred; beyond that the agent gets control back whatever the state
+MAX_TRANSIT_FRAMES = 1_200  # a transit takes a few hundred; after this many the agent gets control in any state
 
 
 def parse_stage(text: str) -> tuple[int, int]:
@@ -65,15 +65,15 @@ def parse_stage(text: str) -> tuple[int, int]:
 class MarioEnv(gymnasium.Env):
     """One level, from its start. Observation: [84, 84] uint8, one grey frame with the status lines masked.
 
-    info: x_pos, score (the furthest x in the area where the level starts), flag_get, is_success, life, world, stage,
-    coins, time. Reset takes options={"noops": n}: n idle frames, 0 to 30.
+    info: x_pos, score (the furthest x in the area where the level starts), flag_get, is_success, life, world, stage, coins, time.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}
     render_mode = "rgb_array"
 
     def __init__(self, stage: str = "", actions: str = "", skip: int = 0, max_steps: int = 0, backend: str = "nes_py") -> None:
-        """Puts the game into a console and plays to the level's start. Raises EnvError for what there is not."""
+        """Opens a console and plays to the start of the level. Raises EnvError for an unknown stage or set of actions, or if the
+        emulator is not installed."""
         self._level = parse_stage(stage)
         self._skip = skip or SKIP
         self._max_steps = max_steps or MAX_STEPS
@@ -82,12 +82,12 @@ class MarioEnv(gymnasium.Env):
         self._shrink = FrameShrinker(240, 256, HUD_ROWS, SIZE)
         self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
-        cv2.setNumThreads(1)  # a frame is too small to share out, and the cores belong to other actors
+        cv2.setNumThreads(1)  # a frame is too small for several threads, and other actors use the other cores
         _play_to_start(self.console, self._level)
         self.console.save()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Returns to the level's start, the same one every time but for options["noops"]."""
+        """Returns to the start of the level, always the same state. options={"noops": n} then runs n idle frames, 0 to 30."""
         super().reset(seed=seed)
         noops = noop_frames(options)
         self.console.restore()
@@ -99,7 +99,7 @@ class MarioEnv(gymnasium.Env):
         return self._shrink(self.console.draw_grey), self._info(completed=False)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Holds the action's buttons for `skip` frames, and through any animation that takes no input."""
+        """Holds the action's buttons for `skip` frames, and for as long as an animation takes no input."""
         console = self.console
         console.press(self._presses[action])
         console.advance(self._skip)
@@ -113,7 +113,7 @@ class MarioEnv(gymnasium.Env):
             reward += COMPLETION
         elif died:
             reward += DEATH
-        if not died:  # falling and the walk-off carry Mario on, but a death is no progress
+        if not died:  # while he dies, Mario may still move forward: that is no progress
             reward += self._progress()
         terminated = completed or died
         stalled = self._steps - self._last_progress >= STALLED_STEPS
@@ -121,11 +121,11 @@ class MarioEnv(gymnasium.Env):
         return self._shrink(console.draw_grey), reward, terminated, truncated, self._info(completed)
 
     def render(self) -> np.ndarray:  # type: ignore[override]
-        """Gives the whole screen [240, 256, 3] RGB uint8, the frame that the last observation was made of."""
+        """The whole screen [240, 256, 3] RGB uint8: the frame of the last observation."""
         return cv2.cvtColor(self.console.frame, cv2.COLOR_BGRA2RGB)
 
     def close(self) -> None:
-        """Frees the emulator; again is no error."""
+        """Frees the emulator. A second call does nothing."""
         if self.console is not None:
             self.console.close()
             self.console = None  # type: ignore[assignment]
@@ -140,10 +140,10 @@ class MarioEnv(gymnasium.Env):
         return self.console.ram[AREA_TYPE], self.console.ram[AREA_NUMBER]
 
     def _progress(self) -> float:
-        """Pays new ground. Each area (a bonus room, the way out of a tunnel) has an x axis of its own.
+        """The reward for progress. Each area (a bonus room, the way out of a tunnel) has its own x axis.
 
-        The place where an area is entered first counts as reached; a jump ahead within an area (a pipe back to the
-        surface) is capped.
+        An area's furthest x begins where Mario enters it first. The cap limits the reward of a jump within an area, as by a pipe
+        back to the surface.
         """
         area, x = self._area(), self._x()
         gain = x - self._furthest.setdefault(area, x)
@@ -154,7 +154,7 @@ class MarioEnv(gymnasium.Env):
         return min(float(gain), PROGRESS_PER_FRAME * self._skip)
 
     def _completed(self) -> bool:
-        """Whether the flag or the axe was reached, or a warp led to another level."""
+        """Whether Mario has reached the flag or the axe, or a warp has led to another level."""
         ram = self.console.ram
         if ram[ENGINE] in (FLAGPOLE, WALK_OFF) or ram[MODE] == END_OF_CASTLE:
             return True
@@ -166,7 +166,7 @@ class MarioEnv(gymnasium.Env):
         return fell or ram[ENGINE] in (LOSE_LIFE, DYING) or ram[LIVES] != self._lives
 
     def _pass_transit(self) -> None:
-        """Runs through pipes and loading screens, their waiting cut short, until Mario listens again."""
+        """Runs through pipes and loading screens, with shortened waits, until Mario takes input again."""
         console = self.console
         for _ in range(MAX_TRANSIT_FRAMES):
             if console.ram[ENGINE] not in TRANSIT or self._completed() or self._died():
@@ -192,15 +192,15 @@ class MarioEnv(gymnasium.Env):
 
 
 def _play_to_start(console: Console, level: tuple[int, int]) -> None:
-    """Presses START at the title screen, with the wanted level in RAM, and waits until Mario may move."""
+    """Writes the level into RAM, presses START at the title screen, and runs until Mario takes input."""
     world, stage = level
     console.power_on()
     for frame in range(3 * MAX_TRANSIT_FRAMES):
-        # START is let go between two presses, and for good once play has begun: there it would pause the game.
+        # START is released between two presses, and when play has begun: there it would pause the game.
         console.press(BUTTONS["start"] if console.ram[MODE] == 0 and frame % 2 else 0)
         if console.number(TIME, 3) == 0:  # the level is not loaded yet
             console.ram[WORLD], console.ram[STAGE] = world - 1, stage - 1
-            # In these worlds the second stage begins with an area of its own, the walk into the pipe: left out.
+            # In these worlds the second stage begins with a separate area, the walk into the pipe: skip it.
             console.ram[AREA_OFFSET] = stage - 1 + (world in (1, 2, 4, 7) and stage >= 2)
         console.ram[SCREEN_TIMER] = 0
         console.advance(1)

@@ -1,4 +1,4 @@
-"""Mario's options, and how a level is made."""
+"""Super Mario Bros. as an environment family."""
 
 from __future__ import annotations
 
@@ -40,18 +40,17 @@ class Mario(EnvironmentFamily):
     def make(self, setup: Setup) -> gymnasium.Env:
         from actors.envs.mario.env import MarioEnv
 
-        options = self.options
-        backend = emulator(options.backend)
-        return MarioEnv(variant(self.env_id), options.actions, self.frames_per_step, setup.max_episode_steps, backend)
+        skip, backend = self.frames_per_step, emulator(self.options.backend)
+        return MarioEnv(variant(self.env_id), self.options.actions, skip, setup.max_episode_steps, backend)
 
-    def settled(self) -> MarioOptions:
-        # nes_py is the default although retro is faster: what a run does must not depend on what else is installed.
+    def resolve_options(self) -> MarioOptions:
+        # nes_py is the default although retro is faster: the default must not depend on which packages are installed.
         if self.options.backend != "auto":
             return self.options
         return msgspec.structs.replace(self.options, backend=emulator("auto"))
 
     def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
-        # The emulator is deterministic: idle frames are all that distinguishes two evaluations.
+        # The emulator is deterministic: without random idle frames all greedy episodes would be the same.
         return {"noops": int(random.integers(MAX_NOOPS + 1))}
 
     @property
@@ -60,7 +59,7 @@ class Mario(EnvironmentFamily):
 
 
 def emulator(backend: str) -> Literal["nes_py", "retro"]:
-    """What env.backend means to this interpreter: `auto` is retro where stable-retro is installed."""
+    """The emulator that env.backend means in this interpreter: `auto` is retro if stable-retro is installed."""
     if backend == "auto":
         return "retro" if find_spec("stable_retro") else "nes_py"
     return "retro" if backend == "retro" else "nes_py"

@@ -1,17 +1,17 @@
-"""A NES with Super Mario Bros. in it on stable-retro's FCEUmm core, several times as fast as nes-py.
+"""A NES with Super Mario Bros. on stable-retro's FCEUmm core, several times as fast as nes-py.
 
-stable-retro has one emulator per process, so all consoles of a process take turns in one Machine: whoever is asked for
-something while another's game is in it has the states swapped first (13 kB, 6 microseconds).
+stable-retro has one emulator per process, which all consoles of the process share (Machine). When a console is used whose game
+is not in the emulator, the states are swapped first (13 kB, 6 microseconds).
 
-stable-retro loads and runs the core; what it does not offer is asked of the core's own libretro interface
-(https://docs.libretro.com/development/cores/developing-cores/): RAM that can be written to, the whole picture of 256x240
-where the core would cut its edges off, and colours by their number in the NES's palette instead of as RGB. The numbers
-are given nes-py's colours here, so that an observation does not tell which emulator it is from.
+stable-retro loads and runs the core. Three things come from the core's own libretro interface
+(https://docs.libretro.com/development/cores/developing-cores/): writable RAM, the whole picture of 256x240 (by default the core
+crops it), and colours as indices of the NES palette instead of RGB. This file maps the indices to nes-py's colours, so that
+both emulators give the same observations.
 
-The game reads the buttons and then works out a frame. A frame of nes-py ends between the two, a frame of this core before
-both; so that they play alike, what is pressed here takes effect one frame later. When the music begins several notes at
-once, in about one frame of a thousand, the game reads the buttons so late that nes-py's frame ends before it: what changes
-just then takes effect one frame earlier there, and from that moment the two games differ. With the music off they are equal.
+Timing: the game reads the buttons and then computes a frame. nes-py's frame ends between the two, this core's frame before both.
+So that both emulators play the same game, buttons take effect one frame later here. In about one frame of a thousand, when the
+music begins several notes at once, the game reads the buttons so late that nes-py's frame ends before: a button that changes at
+that frame takes effect one frame earlier in nes-py, and the two games differ from then on. With the music off they are equal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from actors.envs.mario.console import BUTTONS, Console, cartridge
 INSTALL = "pip install 'headrace[retro]' (Python 3.11 or 3.12; Linux on x86-64, macOS on arm64), or --env.backend nes_py"
 HEIGHT, WIDTH = 240, 256
 RAM_BYTES = 2048
-OPTIONS = {b"fceumm_overscan": b"disabled", b"fceumm_palette": b"raw"}  # the whole picture, colours by number
+OPTIONS = {b"fceumm_overscan": b"disabled", b"fceumm_palette": b"raw"}  # the whole picture; colours as indices
 
 # libretro.h
 SYSTEM_RAM = 2
@@ -41,7 +41,7 @@ JOYPAD = {"B": 0, "select": 2, "start": 3, "up": 4, "down": 5, "left": 6, "right
 ENVIRONMENT = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_uint, ctypes.c_void_p)
 VIDEO_REFRESH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_size_t)
 
-# The colours of nes-py's pictures, RGB, by their number in the NES's palette: 16 hues in four degrees of brightness.
+# nes-py's colours (RGB) by their index in the NES palette: 16 hues at four levels of brightness.
 PALETTE = np.array(
     [int(colour, 16) for colour in (
         "7c7c7c 0000fc 0000bc 4428bc 940084 a80020 a81000 881400 503000 007800 006800 005800 004058 000000 000000 000000 "
@@ -54,16 +54,16 @@ PALETTE = np.array(
 
 
 class Variable(ctypes.Structure):
-    """libretro's retro_variable: an option of the core that it asks for."""
+    """libretro's retro_variable: an option, with which the core asks for its value."""
 
     _fields_ = [("key", ctypes.c_char_p), ("value", ctypes.c_char_p)]
 
 
 def raw_colours() -> np.ndarray:
-    """A pixel's upper byte -> BGRX as one little-endian uint32, [256].
+    """A table [256] from the upper byte of a pixel to BGRX as one little-endian uint32.
 
-    The core's palette `raw` puts a colour's hue into red and its brightness into green, spread over 0 to 255, and its
-    pixels are RGB565: the upper byte holds five bits of red and three of green, enough to tell all 64 apart.
+    The core's palette `raw` stores the hue in red and the brightness in green, scaled to 0 to 255, and its pixels are RGB565:
+    the upper byte has five bits of red and three of green, enough to distinguish all 64 colours.
     """
     number = np.arange(64)
     red, green = (number & 15) * 17 >> 3, (number >> 4) * 85 >> 5
@@ -73,26 +73,26 @@ def raw_colours() -> np.ndarray:
 
 
 class Machine:
-    """The emulator of this process. `holder` is the console whose game is in it."""
+    """The emulator of this process. `current` is the console whose game is loaded."""
 
     def __init__(self) -> None:
-        """Loads the cartridge. Raises EnvError where stable-retro is missing or cannot."""
+        """Loads the cartridge. Raises EnvError if stable-retro is missing or its emulator is in use."""
         retro = _import_retro()
         try:
             self.emulator = retro.RetroEmulator(cartridge())
-        except RuntimeError as error:  # another library of this process has the one emulator
+        except RuntimeError as error:  # other code of this process uses the emulator
             raise EnvError(f"mario on retro: {error}") from error
         core = next(Path(retro.get_core_path("Nes")).parent.glob("fceumm_libretro.*"))
-        library = ctypes.CDLL(str(core))  # the one that is loaded already
+        library = ctypes.CDLL(str(core))  # already loaded by stable-retro
         library.retro_get_memory_data.restype = ctypes.c_void_p
         memory = (ctypes.c_uint8 * RAM_BYTES).from_address(library.retro_get_memory_data(SYSTEM_RAM))
         self.ram = memoryview(memory).cast("B")
         self.pixels = np.zeros((HEIGHT, WIDTH, 2), np.uint8)  # RGB565, in the core's memory
-        self.holder: RetroConsole | None = None
+        self.current: RetroConsole | None = None
         self.boot = self.emulator.get_state()
         self._address = 0
-        self._options_taken = False
-        self._callbacks = (ENVIRONMENT(self._answer), VIDEO_REFRESH(self._show))  # as long as the core lives
+        self._options_read = False
+        self._callbacks = (ENVIRONMENT(self._answer), VIDEO_REFRESH(self._show))  # kept alive as long as the core
         library.retro_set_environment(self._callbacks[0])
         library.retro_set_video_refresh(self._callbacks[1])
         self.emulator.step()
@@ -101,16 +101,16 @@ class Machine:
                 f"mario on retro: stable-retro's {core.name} draws no picture of {WIDTH}x{HEIGHT} in RGB565; {INSTALL}"
             )
 
-    def hand_to(self, console: RetroConsole) -> None:
-        """Puts another console's game into the emulator."""
-        if self.holder is not None:
-            self.holder.leave()
-        self.holder = console
+    def switch_to(self, console: RetroConsole) -> None:
+        """Saves the state of the current console; `console` then loads its own."""
+        if self.current is not None:
+            self.current.unload()
+        self.current = console
 
     def _answer(self, command: int, data: int) -> bool:
-        """What the core asks of its surroundings: only its options are answered, once."""
-        if command == GET_VARIABLE_UPDATE and not self._options_taken:
-            self._options_taken = True
+        """libretro's environment callback: answers the core's requests for its options, and no others."""
+        if command == GET_VARIABLE_UPDATE and not self._options_read:
+            self._options_read = True
             ctypes.c_bool.from_address(data).value = True
             return True
         if command == GET_VARIABLE:
@@ -121,7 +121,7 @@ class Machine:
         return False
 
     def _show(self, data: int | None, width: int, height: int, pitch: int) -> None:
-        """Notes where the core draws, `pitch` bytes a row. It is the same place for every frame."""
+        """libretro's video callback: notes the picture's address, which is the same for every frame. `pitch`: bytes per row."""
         if data and data != self._address and (width, height, pitch) == (WIDTH, HEIGHT, 2 * WIDTH):
             picture = (ctypes.c_uint8 * (height * pitch)).from_address(data)
             self.pixels = np.frombuffer(memoryview(picture), np.uint8).reshape(height, width, 2)
@@ -129,98 +129,94 @@ class Machine:
 
 
 class RetroConsole(Console):
-    """One of the consoles that share the machine."""
+    """One of the consoles that share the emulator."""
 
     def __init__(self, machine: Machine) -> None:
-        """Starts at power-on."""
         self._machine, self._emulator = machine, machine.emulator
-        self._state: bytes = machine.boot  # while another console's game is in the machine
-        self._buttons = self._held = 0  # wanted, and what the emulator has
+        self._state: bytes = machine.boot  # used while another console is current
+        self._buttons = self._applied = 0  # wanted, and set in the emulator
         self._picture = np.zeros((HEIGHT, WIDTH), np.uint8)  # upper bytes of pixels
-        self._drawn = False  # whether the machine has a newer picture
+        self._drawn = False  # whether the emulator has a newer picture
         self._saved = (self._state, self._picture.copy())
 
     @property
     def ram(self) -> memoryview:
-        """The machine's memory, with this console's game in it until another console is used."""
-        self._enter()
+        """The emulator's memory, valid until another console is used."""
+        self._load()
         return self._machine.ram
 
     @property
     def frame(self) -> np.ndarray:
-        """The screen, coloured when it is asked for: most frames of a step are never looked at."""
-        self._keep_picture()
+        """The screen. Colours are mapped only here, because most frames of a step are never read."""
+        self._copy_picture()
         return _colours()[self._picture].view(np.uint8).reshape(HEIGHT, WIDTH, 4)
 
     def draw_grey(self, rows: np.ndarray) -> None:
-        """Draws the bottom of the screen into `rows` [R, 256] uint8, each colour as grey as it would be by way of `frame`."""
-        self._keep_picture()
+        """The same grey as that of `frame`, by one table instead of two conversions."""
+        self._copy_picture()
         cv2.LUT(self._picture[-len(rows) :], _greys(), dst=rows)
 
     def press(self, buttons: int) -> None:
-        """Holds these buttons until the next call, from the frame after the next on."""
+        """Holds these buttons from the frame after the next one until the next call."""
         self._buttons = buttons
 
     def advance(self, frames: int) -> None:
-        """Runs the emulator; the first frame is still played with the buttons of before."""
-        self._enter()
+        """Runs the emulator. The first frame still uses the previous buttons."""
+        self._load()
         step = self._emulator.step
         for _ in range(frames):
             step()
             self._drawn = True
-            if self._held != self._buttons:
-                self._hold(self._buttons)
+            if self._applied != self._buttons:
+                self._apply(self._buttons)
 
     def power_on(self) -> None:
-        """Restarts the game at its title screen."""
-        self._enter()
+        self._load()
         self._emulator.set_state(self._machine.boot)
 
     def save(self) -> None:
-        """Keeps the present state for `restore`."""
-        self._enter()
-        self._keep_picture()
+        self._load()
+        self._copy_picture()
         self._saved = (self._emulator.get_state(), self._picture.copy())
 
     def restore(self) -> None:
-        """Returns to the state that `save` kept, buttons released."""
-        self._enter()
+        self._load()
         self._emulator.set_state(self._saved[0])
         np.copyto(self._picture, self._saved[1])
         self._drawn = False
         self.press(0)
-        self._hold(0)
+        self._apply(0)
 
     def close(self) -> None:
-        """Leaves the machine to the others."""
-        if self._machine.holder is self:
-            self._machine.holder = None
+        """Releases the emulator for the other consoles."""
+        if self._machine.current is self:
+            self._machine.current = None
 
-    def leave(self) -> None:
-        """Takes the game out of the machine."""
-        self._keep_picture()
+    def unload(self) -> None:
+        """Saves the game's state, because another console is about to use the emulator."""
+        self._copy_picture()
         self._state = self._emulator.get_state()
 
-    def _enter(self) -> None:
-        """Puts the game into the machine, unless it is there."""
-        if self._machine.holder is not self:
-            self._machine.hand_to(self)
+    def _load(self) -> None:
+        """Loads this console's game into the emulator, unless it is the current one."""
+        if self._machine.current is not self:
+            self._machine.switch_to(self)
             self._emulator.set_state(self._state)
-            self._hold(self._held)
+            self._apply(self._applied)
 
-    def _hold(self, buttons: int) -> None:
-        self._held = buttons
+    def _apply(self, buttons: int) -> None:
+        self._applied = buttons
         self._emulator.set_button_mask(_joypad(buttons))
 
-    def _keep_picture(self) -> None:
-        """Copies what is of use of the picture that the machine has drawn last."""
+    def _copy_picture(self) -> None:
+        """Copies the upper bytes of the last picture, if it has not been copied yet."""
         if self._drawn:
             cv2.extractChannel(self._machine.pixels, 1, dst=self._picture)
             self._drawn = False
 
 
 def open_retro() -> RetroConsole:
-    """Gives a console on the emulator of this process. Raises EnvError where stable-retro is missing or cannot."""
+    """A console on the emulator of this process. Raises EnvError if stable-retro is missing or its emulator is in use."""
     return RetroConsole(_machine())
 
 
@@ -241,7 +237,7 @@ def _greys() -> np.ndarray:
 
 @cache
 def _joypad(buttons: int) -> np.ndarray:
-    """A sum of BUTTONS as libretro's row of buttons, [9] uint8."""
+    """A sum of BUTTONS as libretro's array of buttons, [9] uint8."""
     row = np.zeros(len(JOYPAD) + 1, np.uint8)
     for name, place in JOYPAD.items():
         row[place] = bool(buttons & BUTTONS[name])
@@ -250,7 +246,7 @@ def _joypad(buttons: int) -> np.ndarray:
 
 def _import_retro() -> Any:
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # its notices are not for a run's log
+        with contextlib.redirect_stderr(io.StringIO()):  # keep its notices out of the run's log
             import stable_retro
     except ImportError as error:
         raise EnvError(f"mario on retro needs stable-retro ({error}): {INSTALL}") from error

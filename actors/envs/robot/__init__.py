@@ -1,1 +1,1 @@
-"""The robot: an industrial arm that reaches for targets, by physics or by kinematics alone."""
+"""The robot: an industrial arm that reaches for targets, with or without physics."""

@@ -1,6 +1,6 @@
-"""From easy to the task itself: which tiers and what tolerance at which level.
+"""The levels of the curriculum, from easy to the configured task: the tiers and the tolerance of each.
 
-A level is an index of `levels(task)`; the last one is the configured task. Who decides when to climb is not here.
+A level is an index of `levels(task)`; the last one is the configured task. The supervisor decides when to raise the level.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from actors.envs.robot.arm.targets import TIERS
 
-FULL_SHARE = 0.2  # of episodes that are at the full task at every level, so that it is not forgotten
+FULL_SHARE = 0.2  # of the episodes of every level play the full task, so that the policy keeps practising it
 
 
 class Level(NamedTuple):
-    """What targets are drawn from, and how near the flange must come, in metres."""
+    """The tiers that targets are sampled from, and the tolerance in metres."""
 
     tiers: tuple[str, ...]
     tolerance: float
 
 
-# Tolerances fall as 10, 5, 2, 1, 0.5 cm; the tiers join before it gets finer than 5 cm.
+# First the tiers are added at a tolerance of 10 cm; then the tolerance falls to 5, 2, 1 and 0.5 cm.
 LEVELS = (
     Level(("easy",), 0.10),
     Level(("easy", "medium"), 0.10),
@@ -32,16 +32,15 @@ LEVELS = (
 
 
 def full_task(tier: str, tolerance: float) -> Level:
-    """The configured task: one tier, or all."""
     return Level(TIERS if tier == "all" else (tier,), tolerance)
 
 
 def levels(task: Level) -> tuple[Level, ...]:
-    """The way to a task: no level finer than it, nor with a tier that it does not have; the last is the task."""
-    way: list[Level] = []
+    """The levels for a task: those of LEVELS with a larger tolerance, restricted to the task's tiers; last the task itself."""
+    chosen: list[Level] = []
     for level in LEVELS:
         tiers = tuple(tier for tier in task.tiers if tier in level.tiers) or task.tiers
         step = Level(tiers, level.tolerance)
-        if level.tolerance > task.tolerance and step not in way:
-            way.append(step)
-    return (*way, task)
+        if level.tolerance > task.tolerance and step not in chosen:
+            chosen.append(step)
+    return (*chosen, task)

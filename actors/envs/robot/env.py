@@ -1,8 +1,7 @@
-"""One arm with Gymnasium's API, in goal form or flat: the same code as many."""
+"""One arm with Gymnasium's API, in the goal form or flat. The same code steps many arms at once."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -21,22 +20,22 @@ from actors.envs.robot.arm.urdf import OWN_URDF, read_urdf
 from actors.envs.robot.backends.kinematic import KinematicArms
 from actors.envs.robot.backends.motion import STEPS_PER_SECOND, Arms
 from actors.envs.robot.curriculum import full_task
-from actors.envs.robot.draws import Draws
+from actors.envs.robot.episodes import EpisodeSampler
 from actors.envs.robot.picture import describe, draw_workspace
 from actors.envs.robot.reach import FLAT, GOAL, OBSERVED, ReachSimulators
+from transport.names import nearest
 
 TOLERANCE = 0.02  # metres
 BACKENDS = ("pybullet", "kinematic")
-# Without a display PyBullet does not refuse a window, it ends the process.
+# If a window is asked for without a display, PyBullet ends the process instead of reporting an error.
 DISPLAY = not sys.platform.startswith("linux") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 RENDER_MODES = {"pybullet": ("rgb_array", "human") if DISPLAY else ("rgb_array",), "kinematic": ("rgb_array",)}
 
 
 class ReachEnv(gymnasium.Env):
-    """Brings the flange of an arm to a target. reach.py says what an episode is, rewards.py what it is worth.
+    """The task: bring the flange of an arm to a target. reach.py describes episodes and observations, rewards.py the rewards.
 
-    info: is_success, score (metres to the target), group (the target's tier), tolerance, level. `reset` takes options
-    {"target": (x, y, z)}, and refuses one out of reach.
+    info: is_success, score (metres to the target), group (the target's tier), tolerance, level.
     """
 
     metadata = {"render_modes": list(RENDER_MODES["pybullet"]), "render_fps": STEPS_PER_SECOND}
@@ -54,10 +53,10 @@ class ReachEnv(gymnasium.Env):
         render_mode: str | None = None,
         evaluation: bool = False,
     ) -> None:
-        """`urdf`: a file, empty for the LR Mate 200iD. `max_steps` truncates an episode; 0: 100 dense, 50 sparse. In evaluation
-        targets are those held out, unmoved, and there is no curriculum.
+        """`urdf`: a file; empty: the LR Mate 200iD. `max_steps` truncates an episode; 0: 100 with the dense reward, 50 with the
+        sparse. `evaluation` uses the evaluation targets, without noise and without curriculum.
 
-        Raises EnvError, in one line, for what cannot be.
+        Raises EnvError for a wrong argument or URDF file.
         """
         if not 0 < tolerance < 1:
             raise EnvError(f"tolerance must be above 0 and below 1 (metres), not {tolerance:g}")
@@ -65,7 +64,7 @@ class ReachEnv(gymnasium.Env):
         _check("reward", reward, rewards.REWARDS)
         _check("backend", backend, BACKENDS)
         if curriculum and reward == "sparse":
-            raise EnvError("curriculum is for the dense reward: with the sparse one hindsight does what it is for")
+            raise EnvError("curriculum needs the dense reward; with the sparse reward, hindsight takes its place")
         if render_mode == "human" and backend == "pybullet" and not DISPLAY:
             raise EnvError("there is no display for a window: record with --video out.mp4, or watch with --headless")
         if render_mode not in (None, *RENDER_MODES[backend]):
@@ -88,18 +87,20 @@ class ReachEnv(gymnasium.Env):
         )
 
     def simulators(self, count: int) -> ReachSimulators:
-        """`count` arms for the same task, stepped as one. Raises EnvError."""
-        draws = Draws(self.kinematics, self.targets, self._task, count, self._curriculum, self._evaluation)
-        return ReachSimulators(self.kinematics, self._arms(count), draws, count, self._reward, self._flat, self._max_steps)
+        """`count` arms for the same task, stepped by one call. Raises EnvError."""
+        episodes = EpisodeSampler(self.kinematics, self.targets, self._task, count, self._curriculum, self._evaluation)
+        return ReachSimulators(self.kinematics, self._arms(count), episodes, count, self._reward, self._flat, self._max_steps)
 
     def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray | float:
-        """The reward [N] of goals [N, 3], or of one pair of them; what `step` gives. `info` may be {}, or one per pair."""
-        apart = rewards.distance(achieved_goal, desired_goal)
-        found = rewards.reward(self._reward, apart, rewards.tolerance_of(info, self._tolerance))
-        return found if found.ndim else float(found)
+        """The rewards [N] of goals [N, 3], or the reward of one pair [3], as `step` gives them. `info` may be {}, one info, or N
+        infos."""
+        distance = rewards.distance(achieved_goal, desired_goal)
+        reward = rewards.reward(self._reward, distance, rewards.tolerance_of(info, self._tolerance))
+        return reward if reward.ndim else float(reward)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode; with a seed, the same one every time. Raises EnvError for a target out of reach."""
+        """Starts an episode; the same seed gives the same episode. options={"target": (x, y, z)} sets the target. Raises EnvError
+        for a target out of reach."""
         super().reset(seed=seed)
         if self._made is None:
             self._made = self.simulators(1)
@@ -108,20 +109,19 @@ class ReachEnv(gymnasium.Env):
             position = np.array(target, np.float64)
             check_reachable(self.kinematics, self.targets, position)
             away = rewards.distance(position, self.kinematics.flange(self.arm.home[None])[0])
-            self._made.aim(0, position, self._tolerance, int(tier_of(away, self.targets.edges)))
+            self._made.set_target(0, position, self._tolerance, int(tier_of(away, self.targets.edges)))
             observation = self._made.observe(np.zeros(1, np.int64))
-        apart = float(rewards.distance(self._made.flange[0], self._made.target[0]))
-        return self._form(observation), self._info(apart, apart <= float(self._made.tolerance[0]))
+        distance = float(rewards.distance(self._made.flange[0], self._made.target[0]))
+        return self._form(observation), self._info(distance, distance <= float(self._made.tolerance[0]))
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Moves the arm."""
         assert self._made is not None, "reset comes first"
         done = self._made.step(np.asarray(action)[None])
         info = self._info(float(done.score[0]), bool(done.success[0]))
         return self._form(done.observation), float(done.reward[0]), bool(done.terminated[0]), bool(done.truncated[0]), info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]
-        """[H, W, 3] RGB uint8 of the arm and its target; nothing where there is a window."""
+        """[H, W, 3] RGB uint8 of the arm and its target; None where a window shows them."""
         if self._made is None or self.render_mode != "rgb_array":
             return None
         return self._made.arms.picture(self._made.target[0])
@@ -135,7 +135,7 @@ class ReachEnv(gymnasium.Env):
         return draw_workspace(self.kinematics, self.targets)
 
     def close(self) -> None:
-        """Frees what the simulator holds."""
+        """Frees the simulator. A second call does nothing."""
         if self._made is not None:
             self._made.close()
             self._made = None
@@ -151,18 +151,16 @@ class ReachEnv(gymnasium.Env):
         one = {name: rows[0] for name, rows in observation.items()}
         return one["observation"] if self._flat else one
 
-    def _info(self, apart: float, success: bool) -> dict[str, Any]:
+    def _info(self, distance: float, success: bool) -> dict[str, Any]:
         assert self._made is not None
         task = {"tolerance": float(self._made.tolerance[0]), "level": int(self._made.level[0])}
-        return {"is_success": success, "score": apart, "group": TIERS[int(self._made.tier[0])], **task}
+        return {"is_success": success, "score": distance, "group": TIERS[int(self._made.tier[0])], **task}
 
 
 def _box(size: int) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
-def _check(option: str, given: str, known: Sequence[str]) -> None:
-    if given not in known:
-        near = difflib.get_close_matches(given, known, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        raise EnvError(f"no {option} {given!r}; {hint}")
+def _check(option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise EnvError(f"no {option} {value!r}; {nearest(value, known)}")

@@ -1,4 +1,4 @@
-"""The robot's options, and how it is made."""
+"""The robot as an environment family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from actors.envs.robot.env import ReachEnv
 
-# The names in Gymnasium's registry, and the form of each.
+# Ids in Gymnasium's registry -> the form of each.
 REGISTERED = {"headrace/FanucReach-v0": "", "headrace/FanucReachFlat-v0": "flat"}
 
 
@@ -61,7 +61,7 @@ class RobotOptions(Struct, frozen=True, forbid_unknown_fields=True):
 class Robot(EnvironmentFamily):
     """robot, robot:flat, or one of REGISTERED."""
 
-    about = "FANUC LR Mate 200iD, reaches any target of its workspace; robot:flat for one vector in place of goals"
+    about = "FANUC LR Mate 200iD, reaches for targets in its workspace; robot:flat for one vector instead of goals"
     Options = RobotOptions
     options: RobotOptions
 
@@ -71,7 +71,7 @@ class Robot(EnvironmentFamily):
 
         options = self.options
         if self.form not in ("", "flat"):
-            raise EnvError(f"{self.env_id}: the robot has two forms, robot (goals) and robot:flat (one vector)")
+            raise EnvError(f"{self.env_id}: unknown form; write robot (goals) or robot:flat (one vector)")
         backend = options.backend or "pybullet"
         if backend == "pybullet" and find_spec("pybullet") is None:
             raise EnvError(install_hint(self.env_id, "pybullet"))
@@ -89,17 +89,17 @@ class Robot(EnvironmentFamily):
         )
         if options.arm not in ("", env.arm.digest):
             raise EnvError(
-                f"{env.arm.path} has changed since the run began, and its policy is for the arm as it was "
-                f"(digest {options.arm[:8]}, now {env.arm.digest[:8]}): bring the old file back, or start anew with --fresh"
+                f"{env.arm.path} has changed since the run began, and the policy was trained on the old arm "
+                f"(digest {options.arm[:8]}, now {env.arm.digest[:8]}): restore the old file, or start anew with --fresh"
             )
         return env
 
     @property
     def form(self) -> str:
-        """ "" for goals, "flat" for one vector."""
+        """The part of the id after the colon: empty for goals, "flat" for one vector."""
         return REGISTERED.get(self.env_id, variant(self.env_id))
 
-    def pinned(self) -> RobotOptions:
+    def pin_options(self) -> RobotOptions:
         from actors.envs.robot.arm.urdf import OWN_URDF, file_digest
 
         urdf = self.options.urdf

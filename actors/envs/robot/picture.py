@@ -1,4 +1,4 @@
-"""Drawings of an arm without a renderer: one pose and its target, or the workspace with the tiers of its targets."""
+"""Pictures of an arm without a renderer: one pose and its target, or the workspace with the targets by tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actors.drawing import new_figure, pixels
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import TIERS, Targets
 
-INK, FAINT, PAPER = (30, 30, 30), (205, 205, 205), (255, 255, 255)  # red, green, blue, as all here
+INK, FAINT, PAPER = (30, 30, 30), (205, 205, 205), (255, 255, 255)  # RGB, as all colours here
 ARM, TARGET = (225, 160, 20), (215, 40, 40)
 TIER_COLOURS = {"easy": "tab:green", "medium": "tab:blue", "hard": "tab:purple"}
 ARM_COLOUR = "goldenrod"
@@ -21,7 +21,7 @@ SLICE_METRES = 0.1  # half the thickness of what a map of the workspace shows
 
 
 class _Panel(NamedTuple):
-    """A square picture of two axes, and how metres become its pixels."""
+    """A square picture of two axes, and the map from metres to its pixels."""
 
     canvas: np.ndarray
     across: int
@@ -39,7 +39,7 @@ class _Panel(NamedTuple):
 
 
 def draw_arm(kinematics: Kinematics, q: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """[H, W, 3] RGB uint8: the arm at q [6] and where it is to go [3], from the side and from above."""
+    """[H, W, 3] RGB uint8: the arm at q [6] and its target [3], from the side and from above."""
     reach = _reach(kinematics)
     panels = []
     for title, across, up in (("side", 0, 2), ("top", 0, 1)):
@@ -79,18 +79,18 @@ def draw_workspace(kinematics: Kinematics, targets: Targets) -> np.ndarray:
 
 
 def describe(kinematics: Kinematics, targets: Targets) -> list[str]:
-    """Lines about the workspace and its tiers."""
+    """Lines of text about the workspace and its tiers."""
     positions, training = targets.positions, targets.training
     low, high = positions.min(0), positions.max(0)
     spans = ", ".join(f"{axis} {a:.2f} to {b:.2f}" for axis, a, b in zip("xyz", low, high, strict=True))
     lines = [
-        f"arm {kinematics.arm.name} ({kinematics.arm.digest[:8]}): {len(positions):,} targets, {training:,} to train on and "
-        f"{len(positions) - training:,} held out for evaluation",
+        f"arm {kinematics.arm.name} ({kinematics.arm.digest[:8]}): {len(positions):,} targets, {training:,} for training and "
+        f"{len(positions) - training:,} for evaluation",
         f"  workspace in metres: {spans}; tiers by the distance from the flange at home:",
     ]
-    apart = _from_home(kinematics, positions)
+    distance = _distance_from_home(kinematics, positions)
     for number, tier in enumerate(TIERS):
-        own = apart[targets.tier == number]
+        own = distance[targets.tier == number]
         if len(own):
             p5, p50, p95 = np.percentile(own, (5, 50, 95))
             span = f"{own.min():.3f} to {own.max():.3f} m, 5/50/95 % at {p5:.3f}/{p50:.3f}/{p95:.3f} m"
@@ -98,12 +98,12 @@ def describe(kinematics: Kinematics, targets: Targets) -> list[str]:
     return lines
 
 
-def _from_home(kinematics: Kinematics, positions: np.ndarray) -> np.ndarray:
+def _distance_from_home(kinematics: Kinematics, positions: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(positions - kinematics.flange(kinematics.arm.home[None]), axis=1))
 
 
 def _reach(kinematics: Kinematics) -> float:
-    """Metres that a panel shows to each side."""
+    """The arm's reach in metres, with a margin: a panel shows this much to each side."""
     arm = kinematics.arm
     return float(np.linalg.norm(arm.offset[1:], axis=1).sum() + np.linalg.norm(arm.tip)) * 1.06
 
@@ -142,7 +142,7 @@ def _bones(kinematics: Kinematics, q: np.ndarray) -> np.ndarray:
 
 
 def _draw_links(panel: _Panel, kinematics: Kinematics, q: np.ndarray) -> None:
-    """The arm's bones from the base to the flange, its joints as dots."""
+    """Draws the links as lines from the base to the flange, and the joints as dots."""
     bones = panel.pixels(_bones(kinematics, q))
     width = 5
     cv2.polylines(panel.canvas, [bones.reshape(-1, 1, 2)], False, INK, width + 2, cv2.LINE_AA)

@@ -1,1 +1,1 @@
-"""Snake, many boards at once."""
+"""Snake: many boards, stepped by array operations."""

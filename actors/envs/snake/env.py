@@ -1,28 +1,27 @@
-"""Snake: K boards stepped as one by array operations.
+"""Snake: K boards, stepped together by array operations.
 
 A board is `dim` x `dim` cells. The snake starts `starting_blocks` long, straight, its head at least `dist_to_border`
 cells from every wall. Actions are relative: 0 turns left, 1 goes straight on, 2 turns right. A step moves the head by one
-cell; food lengthens the snake by one and appears anew on a free cell. The tail moves before the head arrives, so the
-cell that it leaves is free to enter.
+cell; food lengthens the snake by one and reappears on a free cell. The tail moves before the head, so the head may enter the
+cell that the tail leaves.
 
 Reward: +1 for food, -1 for hitting a wall or the body, -1 for starving: max(80 + 4 length, 2 dim^2) steps without food.
-Each of these ends terminates, and so does a full board (is_success). Starving is no truncation, because the agent sees
-it coming (the food fades) and could have prevented it. info["score"] is the food eaten.
+Each of these ends terminates, and so does a full board (is_success). Starving terminates instead of truncating, because the
+observation shows it coming (the food fades) and the agent can prevent it. info["score"] is the food eaten.
 
 Observation: [3, 13, 13] uint8, the cells around the head, which is in the middle and faces up:
   0  the wall around the board 255
   1  body: how many steps until the cell is free, as 255 (0.4 + 0.6 sqrt(steps / dim^2)); 0 elsewhere
-  2  food: 255 fading to 128 as starvation nears; food farther away shows at the edge
-The view is small and little in it is lit, because that is what a small network learns from soonest.
+  2  food: 255, fading to 128 as starvation approaches; food outside the view shows at its edge
+The view is small and sparse, because a small network learns fastest from such a view.
 
-How a board is kept: each cell holds the time until which it is taken, by the board's own clock, and a wall is taken
-for ever. A step advances the clock, which frees the tail, unless the snake eats. So moving, growing and colliding are
-one comparison each, and nothing is shifted.
+Each cell stores the time until which it is occupied, by the board's own clock; a wall is occupied forever. A step advances the
+clock, which frees the tail's cell, unless the snake eats. So moving, growing and colliding are one comparison each, and no
+list of body cells is shifted.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,8 +30,9 @@ import numpy as np
 
 from actors.envs.base import Outcome, Simulators
 from actors.envs.errors import EnvError
+from transport.names import nearest
 
-REACH = 6  # cells that are seen to each side of the head
+REACH = 6  # cells of the view to each side of the head
 WIDTH = 2 * REACH + 1
 FOREVER = np.int32(2**30)  # a wall's time
 MIN_DIM, MAX_DIM = 5, 32
@@ -41,7 +41,7 @@ CELL_PIXELS = 24
 
 
 class Rules(NamedTuple):
-    """The contract of a board."""
+    """The parameters of a board."""
 
     starting_blocks: int = 3
     dim: int = 10
@@ -49,20 +49,21 @@ class Rules(NamedTuple):
 
 
 def parse_rules(text: str) -> Rules:
-    """Reads "", "DIM" or "key=value,…". What is not given is 3, 10, 3, less where the board is small. Raises EnvError."""
+    """Reads "", "DIM" or "key=value,…". The defaults are those of Rules; dist_to_border is smaller on a small board. Raises
+    EnvError."""
     given: dict[str, int] = {}
     for part in [f"dim={text}"] if text.isdecimal() else filter(None, text.split(",")):
         key, _, value = part.partition("=")
         if key not in Rules._fields:
-            near = difflib.get_close_matches(key, Rules._fields, 1, 0.5)
-            raise EnvError(f"snake:{text}: no option {key!r}; {f'did you mean {near[0]}?' if near else _known()}")
+            near = nearest(key, Rules._fields)
+            raise EnvError(f"snake:{text}: no option {key!r}; {near if near.startswith('did') else EXAMPLE}")
         if not value.isdecimal():
             raise EnvError(f"snake:{text}: {key} must be a whole number, as in {key}={Rules._field_defaults[key]}")
         given[key] = int(value)
     dim = given.get("dim", Rules().dim)
     if not MIN_DIM <= dim <= MAX_DIM:
         raise EnvError(f"snake:{text}: dim must be {MIN_DIM} to {MAX_DIM}, not {dim}")
-    middle = (dim - 1) // 2  # the most that a head can be away from every wall
+    middle = (dim - 1) // 2  # the greatest possible distance of the head from every wall
     rules = Rules(**{"dist_to_border": min(Rules().dist_to_border, middle), **given})
     if rules.dist_to_border > middle:
         raise EnvError(f"snake:{text}: dist_to_border must be at most {middle} on a board of {dim}, not {rules.dist_to_border}")
@@ -74,48 +75,47 @@ def parse_rules(text: str) -> Rules:
     return rules
 
 
-def _known() -> str:
-    return "write snake:8 or snake:" + ",".join(f"{name}={value}" for name, value in Rules()._asdict().items())
+EXAMPLE = "write snake:8 or snake:" + ",".join(f"{name}={value}" for name, value in Rules()._asdict().items())
 
 
 class SnakeBoards(Simulators):
-    """K boards. Each draws from a stream of its own, which neither the other boards nor their number touch."""
+    """K boards. Each has its own random generator, so that a board depends neither on the others nor on their number."""
 
     def __init__(self, count: int, rules: Rules, max_steps: int = 0) -> None:
-        """`max_steps` truncates an episode; 0: never. `reset` fills the boards."""
+        """`max_steps` truncates an episode; 0: never."""
         self.rules, self._max_steps = rules, max_steps
         dim = rules.dim
-        self._side = dim + 2 * REACH  # of a board with what can be seen beyond it
+        self._side = dim + 2 * REACH  # of a board with a margin as wide as the view
         rows = np.arange(dim) + REACH
         self._inside = (rows[:, None] * self._side + rows).ravel()  # [dim^2] flat places on a board
         empty = np.zeros((self._side, self._side), np.int32)
         empty[REACH - 1 : 1 - REACH, REACH - 1 : 1 - REACH] = FOREVER  # the wall
         empty[REACH:-REACH, REACH:-REACH] = 0
         self._empty = empty.ravel()
-        self._ahead = UP_RIGHT_DOWN_LEFT @ (self._side, 1)  # [4] what a step adds to a flat place
+        self._ahead = UP_RIGHT_DOWN_LEFT @ (self._side, 1)  # [4] the change of a flat place by a step, for each heading
         self._window = self._windows()
         self._spot = self._spots()
-        self._shade = np.zeros(dim**2 + 2, np.uint8)  # by time left; the first entry is a free cell's, the last a wall's
+        self._shade = np.zeros(dim**2 + 2, np.uint8)  # by remaining time; the first entry: a free cell, the last: a wall
         self._shade[1:-1] = 255 * (0.4 + 0.6 * np.sqrt(np.arange(1, dim**2 + 1) / dim**2))
         self._board = np.arange(count)
         self._base = self._board * self._side**2
-        self._taken = np.tile(self._empty, count)  # [K * side^2] flat: the clock until which a cell is taken
-        self._stream = np.zeros(count, np.uint64)
+        self._taken = np.tile(self._empty, count)  # [K * side^2] flat: the time until which a cell is occupied
+        self._generator = np.zeros(count, np.uint64)  # [K] states of SplitMix64
         self._seeded = np.zeros(count, bool)
         self._clock = np.zeros(count, np.int32)
         self.length = np.zeros(count, np.int32)
         self._head, self._heading, self._food, self._hunger, self._steps = (np.zeros(count, np.int64) for _ in range(5))
 
     def _windows(self) -> np.ndarray:
-        """[4, 169]: for each heading, the flat places of the view relative to the head."""
+        """[4, 169]: the flat places of the view relative to the head, for each heading."""
         up = np.arange(REACH, -REACH - 1, -1)[:, None]  # [13, 1] cells ahead
         right = np.arange(-REACH, REACH + 1)[None]  # [1, 13]
         return np.stack([(up * self._ahead[h] + right * self._ahead[(h + 1) % 4]).ravel() for h in range(4)])
 
     def _spots(self) -> np.ndarray:
-        """[4, 2 dim - 1, 2 dim - 1]: for each heading, where the view shows what lies so many rows and columns from the head.
+        """[4, 2 dim - 1, 2 dim - 1]: for each heading, the index in the view of the cell so many rows and columns from the head.
 
-        Negative numbers of rows and columns count from the end, as indices do; what is out of the view is at its edge.
+        Negative offsets are negative indices. Cells outside the view map to its edge.
         """
         away = np.roll(np.arange(1 - self.rules.dim, self.rules.dim), self.rules.dim)  # 0, 1, … -2, -1
         apart = np.stack(np.meshgrid(away, away, indexing="ij"), axis=-1)  # [.., .., (row, column)]
@@ -126,14 +126,14 @@ class SnakeBoards(Simulators):
         return np.stack(spots)
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode on boards `where` [M]; a seed restarts a board's stream. Gives [M, 3, 13, 13]."""
+        """Starts an episode on boards `where` [M]; a seed seeds a board's generator. Gives [M, 3, 13, 13]."""
         for k, seed in zip(where, seeds, strict=True):
             if seed is not None or not self._seeded[k]:
                 entropy = np.random.SeedSequence(seed)
-                self._stream[k], self._seeded[k] = entropy.generate_state(1, np.uint64)[0], True
+                self._generator[k], self._seeded[k] = entropy.generate_state(1, np.uint64)[0], True
         blocks, dim, margin = self.rules
-        row, column = (self._draw(where, dim - 2 * margin) + margin + REACH for _ in range(2))
-        heading, head = self._draw(where, 4), row * self._side + column
+        row, column = (self._uniform(where, dim - 2 * margin) + margin + REACH for _ in range(2))
+        heading, head = self._uniform(where, 4), row * self._side + column
         self._taken.reshape(-1, self._side**2)[where] = self._empty
         for block in range(blocks):
             self._taken[self._base[where] + head - block * self._ahead[heading]] = blocks - block
@@ -143,7 +143,7 @@ class SnakeBoards(Simulators):
         return {"observation": self._observe(where)}
 
     def step(self, actions: np.ndarray) -> Outcome:
-        """Moves every snake once; actions [K] in 0, 1, 2. Boards whose episode ended must be reset before the next step."""
+        """Moves all snakes by actions [K] of 0, 1 or 2. Boards whose episode ended must be reset before the next step."""
         self._heading = (self._heading + actions - 1) % 4
         ahead = self._head + self._ahead[self._heading]
         ate = ahead == self._food
@@ -166,29 +166,29 @@ class SnakeBoards(Simulators):
         return Outcome({"observation": self._observe(self._board)}, reward, terminated, truncated, score, full)
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Does nothing: there is nothing to free."""
 
     def cells(self, k: int) -> tuple[np.ndarray, int]:
-        """Board k as [dim, dim] steps until a cell is free (the head's is the length), and the food's index, or -1."""
+        """Board k: [dim, dim] steps until each cell is free (for the head, the length), and the flat index of the food, or -1."""
         time_left = self._taken[self._base[k] + self._inside] - self._clock[k]
         food = np.flatnonzero(self._inside == self._food[k])
         return np.maximum(time_left, 0).reshape(self.rules.dim, self.rules.dim), int(food[0]) if len(food) else -1
 
     def _patience(self) -> np.ndarray:
-        """[K] steps without food that starve a snake."""
+        """[K] steps without food after which a snake starves."""
         return np.maximum(80 + 4 * self.length, 2 * self.rules.dim**2)
 
     def _place_food(self, where: np.ndarray) -> None:
-        """Puts food on a free cell of each board `where` [M], all free cells alike."""
+        """Puts food on a free cell of each board `where` [M], all with the same probability."""
         free = self._taken[self._base[where, None] + self._inside] <= self._clock[where, None]  # [M, dim^2]
-        rank = free.cumsum(1, dtype=np.int32)  # [M, dim^2] free cells up to here
-        chosen = self._draw(where, rank[:, -1])
+        rank = free.cumsum(1, dtype=np.int32)  # [M, dim^2] number of free cells up to each cell
+        chosen = self._uniform(where, rank[:, -1])
         self._food[where] = self._inside[(rank > chosen[:, None]).argmax(1)]
 
-    def _draw(self, where: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
-        """[M] int64, uniform below `bound`, from a stream per board: SplitMix64, Steele et al. 2014 (10.1145/2660193.2660195)."""
-        self._stream[where] += np.uint64(0x9E3779B97F4A7C15)
-        z = self._stream[where]
+    def _uniform(self, where: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
+        """[M] int64, uniform below `bound`, of boards `where`: SplitMix64, Steele et al. 2014 (10.1145/2660193.2660195)."""
+        self._generator[where] += np.uint64(0x9E3779B97F4A7C15)
+        z = self._generator[where]
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         high = (z ^ (z >> np.uint64(31))) >> np.uint64(32)
@@ -198,23 +198,23 @@ class SnakeBoards(Simulators):
         """[M, 3, 13, 13] uint8, new."""
         places = self._window[self._heading[where]]
         places += (self._base[where] + self._head[where])[:, None]
-        left = self._taken.take(places)  # [M, 169] time left
+        left = self._taken.take(places)  # [M, 169] remaining time
         left -= self._clock[where, None]
         np.maximum(left, 0, out=left)  # clip() costs more than both
         np.minimum(left, len(self._shade) - 1, out=left)
-        seen = np.zeros((len(where), 3, WIDTH * WIDTH), np.uint8)
-        np.multiply(left == len(self._shade) - 1, np.uint8(255), out=seen[:, 0])
-        seen[:, 1] = self._shade.take(left)
+        view = np.zeros((len(where), 3, WIDTH * WIDTH), np.uint8)
+        np.multiply(left == len(self._shade) - 1, np.uint8(255), out=view[:, 0])
+        view[:, 1] = self._shade.take(left)
         there = np.flatnonzero(self._food[where] >= 0)  # not on a full board
         board = where[there]
         (food_row, food_column), (row, column) = (np.divmod(place[board], self._side) for place in (self._food, self._head))
         spot = self._spot[self._heading[board], food_row - row, food_column - column]
-        seen[there, 2, spot] = 255 - 127 * (self._hunger / self._patience())[board]
-        return seen.reshape(-1, 3, WIDTH, WIDTH)
+        view[there, 2, spot] = 255 - 127 * (self._hunger / self._patience())[board]
+        return view.reshape(-1, 3, WIDTH, WIDTH)
 
 
 class SnakeEnv(gymnasium.Env):
-    """One board, with Gymnasium's API: the same code as many."""
+    """One board with Gymnasium's API. The same code steps many boards at once."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     render_mode = "rgb_array"
@@ -227,22 +227,21 @@ class SnakeEnv(gymnasium.Env):
         self.action_space = gymnasium.spaces.Discrete(3)
 
     def simulators(self, count: int) -> SnakeBoards:
-        """`count` boards under the same rules, stepped as one."""
+        """`count` boards with the same rules, stepped by one call."""
         return SnakeBoards(count, self._rules, self._max_steps)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Starts an episode; with a seed, the same one every time."""
+        """Starts an episode; the same seed gives the same episode."""
         super().reset(seed=seed)
         return self._boards.reset(np.zeros(1, np.int64), [seed])["observation"][0], {"score": 0.0, "is_success": False}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Turns and moves the snake."""
         step = self._boards.step(np.array([action]))
         info = {"score": float(step.score[0]), "is_success": bool(step.success[0])}
         return step.observation["observation"][0], float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]), info
 
     def render(self) -> np.ndarray:  # type: ignore[override]
-        """Draws the board as it lies, [H, W, 3] RGB uint8: grass, a green snake paling to its tail, its dark head, red food."""
+        """[H, W, 3] RGB uint8, the whole board: a green snake, paler towards its tail, a dark head, red food."""
         left, food = self._boards.cells(0)
         picture = np.full((*left.shape, 3), (34, 40, 34), np.uint8)
         fresh = (left / left.max())[..., None]

@@ -1,4 +1,4 @@
-"""Snake's family: its rules are part of the id."""
+"""Snake as an environment family. Its rules are part of the id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Snake(EnvironmentFamily):
 
     about = (
         "Snake, 10x10, seen from its head; snake:8 for another size, "
-        "snake:dim=10,starting_blocks=3,dist_to_border=3 for all there is"
+        "snake:dim=10,starting_blocks=3,dist_to_border=3 for all its rules"
     )
     default_stack = 1  # one observation shows the whole state
 

@@ -11,6 +11,7 @@ from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
 from transport.messages import Stop, Stopping
+from transport.run_dir import RunDir
 
 SPARE_SECONDS = 2.0  # beyond the run's own deadline
 
@@ -20,8 +21,11 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Asks the supervisor to stop, waits, and says what happened."""
-    folder = runs.chosen(parsed)
+    return stop(runs.chosen(parsed))
+
+
+def stop(folder: RunDir) -> int:
+    """Asks the supervisor to stop, waits, and prints the result. Returns the exit status."""
     if not runs.is_up(folder):
         folder.remove_sockets()
         print(f"run {folder.name} is not up")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy import runs
-from deploy.cli.common import DONE, FAILED, REFUSED, complain
+from deploy.cli.common import DONE, FAILED, REFUSED, complain, current_status
+from deploy.cli.runs import down
 from deploy.config import environment, options
+from deploy.config.errors import ConfigError
 from deploy.launch.prepare import Request, prepare
 from deploy.reporting import logs
 from deploy.supervision import service
@@ -41,6 +45,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     group.add_argument("--preset", metavar="NAME", help="settings of this preset over those that fit the environment")
     group.add_argument("--stop-after", type=options.DURATION, default=0.0, metavar="TIME", help="stop after 90s, 5m, 2h")
     group.add_argument("--detach", action="store_true", help="run in the background; returns when every process is ready")
+    group.add_argument("--json", action="store_true", help="with --detach: print the document of `headrace status --json`, only")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--resume", action="store_true", help="insist on resuming (a stopped run is resumed anyway)")
     either.add_argument("--fresh", action="store_true", help="move the old folder of this run aside first")
@@ -50,6 +55,19 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    """Starts the run. With --json stdout has the status alone; the other lines go to stderr."""
+    if not parsed.json:
+        return _start(parsed)[1]
+    if not parsed.detach:
+        raise ConfigError("--json needs --detach")
+    with contextlib.redirect_stdout(sys.stderr):
+        folder, exit_status = _start(parsed)
+    if exit_status == DONE:
+        print(json.dumps(current_status(folder)), flush=True)
+    return exit_status
+
+
+def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks, writes the run's folder, and supervises in the foreground or starts a supervisor in the background."""
     request = Request(options.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset)
     ready = prepare(request)
@@ -66,8 +84,21 @@ def run(parsed: argparse.Namespace) -> int:
             print(f"run {folder.name} in {runs.RUNS / folder.name} · Ctrl-C stops it", flush=True)
             supervised = service.Service(folder, ready.config, logs.Terminal(sys.stdout), parsed.stop_after)
             exit_status = supervised.run()
-            return complain(f"run {folder.name} failed: {supervised.supervisor.reason}", FAILED) if exit_status else DONE
-    return _wait_until_ready(folder, service.start_detached(folder, parsed.stop_after))
+            return folder, complain(f"run {folder.name} failed: {supervised.supervisor.reason}", FAILED) if exit_status else DONE
+    poll = service.start_detached(folder, parsed.stop_after)
+    try:
+        return folder, _wait_until_ready(folder, poll)
+    except KeyboardInterrupt:
+        _stop_again(folder, poll)
+        raise
+
+
+def _stop_again(run: RunDir, poll: Callable[[], int | None]) -> None:
+    """Stops a supervisor that has just been started, as soon as it can be reached."""
+    while poll() is None and not runs.is_up(run):
+        time.sleep(0.05)
+    if poll() is None:
+        down.stop(run)
 
 
 def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:

@@ -75,7 +75,7 @@ def test_every_hook_has_a_default() -> None:
     assert family.simulators(env, 2) is None and family.evaluation_start(np.random.default_rng()) is None
     assert family.frames_per_step == 1 and family.figures(env) == [] and family.map(env) is None
     assert family.compute_reward(env) is None and family.default_stack == 0
-    assert family.pinned() is None and family.settled() is None
+    assert family.pin_options() is None and family.resolve_options() is None
 
 
 def test_the_built_in_families_declare_what_differs() -> None:
@@ -98,7 +98,7 @@ def test_a_strangers_family_makes_what_its_options_and_the_name_say() -> None:
 
 def test_a_strangers_hooks_are_used() -> None:
     config = settle(read_env({"id": f"{MODULE}:Corridors"}))
-    assert env_section(config)["backend"] == "fast"  # auto, settled
+    assert env_section(config)["backend"] == "fast"  # resolved from auto
     assert experience_spec(make_env(config), config, "none").stack == 3
     assert isinstance(vector(config)._simulators, Together)
     step = vector(config).reset()
@@ -181,7 +181,7 @@ def test_a_wrapper_sees_every_step_of_a_family_that_steps_many_as_one() -> None:
     [
         (f"{MODULE}:Tripled", "env.wrappers: wrapper tests.extension.stranger.envs:Tripled: "),
         ("Doubled", "env.wrappers: no wrapper is called 'Doubled'"),
-        ("builtins:str", "env.wrappers: builtins:str gave a str, not a gymnasium.Env"),
+        ("builtins:str", "env.wrappers: builtins:str returned a str, not a gymnasium.Env"),
     ],
 )
 def test_a_wrong_wrapper_is_one_line(wrapper: str, words: str) -> None:
@@ -226,5 +226,5 @@ def test_what_cannot_be_described_is_one_line(env_id: str, words: str) -> None:
 def test_a_module_that_ends_its_process_is_one_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deadly.py").write_text("import os, sys\nprint('x', flush=True)\nos.write(2, b'oh no\\n')\nos._exit(3)\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(filter(None, sys.path))}")
-    with pytest.raises(EnvError, match="deadly:make: importing it to see its options failed: oh no"):
+    with pytest.raises(EnvError, match="deadly:make: importing it to read its options failed: oh no"):
         options_type("deadly:make")

@@ -218,7 +218,7 @@ def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
         (EnvConfig(id="no_such_module:make"), ["no module 'no_such_module'"]),
         (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
         (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
-        (EnvConfig(id=f"{TOYS}:not_an_env"), ["gave a object, not a gymnasium.Env"]),
+        (EnvConfig(id=f"{TOYS}:not_an_env"), ["returned a object, not a gymnasium.Env"]),
         (EnvConfig(id="CartPole-v1", options={"skip": 4}), ["env.skip", "only mario and ALE/"]),
         (EnvConfig(id="CartPole-v1", options={"actions": "simple"}), ["env.actions", "only mario"]),
     ],

@@ -36,7 +36,7 @@ def test_the_slowest_reset_or_step_is_told() -> None:
         ("RaisesInReset", "in reset: FileNotFoundError: no level file level.bin"),
         ("DiesInStep", "died in step (signal SIGSEGV): assertion failed in physics"),
         ("LeavesInReset", "died in reset (exit status 7)"),
-        ("OldStep", "step must give (observation, reward, terminated, truncated, info), not 4 values"),
+        ("OldStep", "step must return (observation, reward, terminated, truncated, info), not 4 values"),
         ("WrongShape", "step gave observation of shape (4,); its observation_space says (3,)"),
         ("NotFinite", "step gave observation with a value that is not finite"),
         ("NotFiniteReward", "it must be one finite number"),

@@ -42,7 +42,7 @@ REFUSED = {
     "NoReward": "the reward None; it must be one finite number",
     "OverflowingReward": "1e+39; it must be one finite number",
     "NoSeed": "reset must take a seed",
-    "NoInfo": "reset must give (observation, info)",
+    "NoInfo": "reset must return (observation, info)",
     "OldStep": "that is the old Gym API",
     "WrongDtype": "gave observation of float64; its observation_space says uint8",
     "NoSuchChoice": "choice -1 of 4",

@@ -106,7 +106,7 @@ class Corridors(EnvironmentFamily):
         name = variant(self.env_id)
         return Line(self.options.length, variant=name, evaluation=setup.evaluation, steps=setup.max_episode_steps)
 
-    def settled(self) -> CorridorOptions:
+    def resolve_options(self) -> CorridorOptions:
         return CorridorOptions(self.options.length, "fast" if self.options.backend == "auto" else self.options.backend)
 
     def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:

@@ -62,6 +62,20 @@ def test_a_plain_checkpoint_is_told_from_an_exported_one(run: RunDir) -> None:
         load(run.latest)
 
 
+def test_a_file_of_another_format_is_refused_in_one_line(run: RunDir, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    assert main([str(run.path), str(out)]) == 0
+    weights, metadata = checkpoint.read(out)
+    spec, config = msgspec.json.decode(metadata["spec"]), msgspec.json.decode(metadata["config"])
+    old_spec = msgspec.json.encode({key: value for key, value in spec.items() if key != "format"}).decode()
+    old_config = msgspec.json.encode(config | {"algorithm": config["algorithm"] | {"target_period": 5}}).decode()
+    for change in ({"spec": old_spec}, {"config": old_config}):
+        checkpoint.write(out, weights, metadata | change)
+        with pytest.raises(CheckpointError, match="was exported by another version of Headrace") as caught:
+            load(out)
+        assert "\n" not in str(caught.value)
+
+
 def test_where_nothing_can_be_written_one_line_says_so(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run.path), str(tmp_path / "no" / "out.safetensors")]) == 3
     assert "cannot write" in capsys.readouterr().err

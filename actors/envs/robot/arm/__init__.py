@@ -1,1 +1,1 @@
-"""What an arm is and where it can reach."""
+"""The arm: its URDF file, kinematics, and targets within its reach."""

@@ -1,4 +1,4 @@
-"""Where an arm's links are: forward kinematics, Jacobian and clearance of whole batches of joint vectors [N, 6]."""
+"""Forward kinematics, Jacobian and collision checks for batches of joint vectors [N, 6]."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from actors.envs.robot.arm.urdf import JOINTS, Arm
 
 
 class Pose(NamedTuple):
-    """flange: [N, 3] metres. joint: [6, N, 3], axis: [6, N, 3], where joints are and what they turn about. points: [N, P, 3], the
-    centres of the arm's spheres. All in the base's frame."""
+    """flange: [N, 3] metres. joint: [6, N, 3] and axis: [6, N, 3], the positions and the unit axes of the joints. points:
+    [N, P, 3], the centres of the collision spheres. All in the base's frame."""
 
     flange: np.ndarray
     joint: np.ndarray
@@ -20,11 +20,11 @@ class Pose(NamedTuple):
 
 
 class Kinematics:
-    """Forward kinematics of one arm, with what is allowed to touch what."""
+    """Forward kinematics of one arm, and which of its links are checked for collision."""
 
     def __init__(self, arm: Arm) -> None:
         self.arm = arm
-        # A turn by q about the unit axis k is k k' + cos q (1 - k k') + sin q [k]x (Rodrigues), behind the joint's own rotation.
+        # A rotation by q about the unit axis k is k k' + cos q (1 - k k') + sin q [k]x (Rodrigues), after the joint's rotation.
         outer = arm.axis[:, :, None] * arm.axis[:, None, :]
         cross = np.cross(np.eye(3), arm.axis[:, None, :])  # row j: e_j x k, which is [k]x, as that is skew
         self._constant, self._cosine, self._sine = (arm.rotation @ part for part in (outer, np.eye(3) - outer, cross))
@@ -34,7 +34,7 @@ class Kinematics:
         self._find_obstacles()
 
     def pose(self, q: np.ndarray, points: bool = True) -> Pose:
-        """Forward kinematics of q [N, 6]; without `points` that part is empty."""
+        """Forward kinematics of q [N, 6]. Without `points`, Pose.points is [N, 0, 3], which is faster."""
         count = len(q)
         turn = (
             self._constant + np.cos(q)[:, :, None, None] * self._cosine + np.sin(q)[:, :, None, None] * self._sine
@@ -52,23 +52,24 @@ class Kinematics:
         return Pose(place + rotation @ self.arm.tip, joint, axis, np.concatenate(found, 1) if points else np.empty((count, 0, 3)))
 
     def flange(self, q: np.ndarray) -> np.ndarray:
-        """[N, 3] of q [N, 6]."""
+        """[N, 3] positions for q [N, 6]."""
         return self.pose(q, points=False).flange
 
     def jacobian(self, pose: Pose) -> np.ndarray:
-        """[N, 3, 6]: the flange's velocity by each joint's, its axis x the lever from the joint to the flange."""
+        """[N, 3, 6]: the flange's velocity for each joint's velocity: axis x (flange - joint)."""
         return np.cross(pose.axis, pose.flange - pose.joint).transpose(1, 2, 0)
 
     def clear(self, pose: Pose, margin: float = 0.0) -> np.ndarray:
-        """[N] bool: nothing of the arm is within `margin` metres of the floor or of another part that it could hit."""
-        fine: np.ndarray = np.all(pose.points[:, self._over_floor, 2] > (self.radius + margin)[self._over_floor], axis=1)
+        """[N] bool: no checked link is within `margin` metres of the floor or of another checked link."""
+        clear: np.ndarray = np.all(pose.points[:, self._over_floor, 2] > (self.radius + margin)[self._over_floor], axis=1)
         if len(self._left):
             apart = pose.points[:, self._left] - pose.points[:, self._right]
-            fine &= np.all(np.einsum("npc,npc->np", apart, apart) > (self._reach + margin) ** 2, axis=1)
-        return fine
+            clear &= np.all(np.einsum("npc,npc->np", apart, apart) > (self._reach + margin) ** 2, axis=1)
+        return clear
 
     def _find_obstacles(self) -> None:
-        """What is checked: spheres over the floor, and pairs of links that are not neighbours; not what touches at home."""
+        """Chooses what `clear` checks: links against the floor, and pairs of links that are not neighbours. Links and pairs that
+        touch at home are left out: their spheres are coarse."""
         points = self.pose(self.arm.home[None]).points[0]
         standing = {int(link) for link in self.link[points[:, 2] <= self.radius]} | {0}
         self.floor_links = tuple(link for link in range(JOINTS + 1) if link not in standing)
@@ -79,5 +80,5 @@ class Kinematics:
         kept = [pair not in excluded for pair in zip(self.link[left].tolist(), self.link[right].tolist(), strict=True)]
         self._left, self._right = left[kept], right[kept]
         self._reach = self.radius[self._left] + self.radius[self._right]
-        # Pairs of links [(a, b), …] that may not touch; all other pairs may.
+        # Pairs of links [(a, b), …] that are checked; all other pairs may touch.
         self.pairs = sorted(set(zip(self.link[self._left].tolist(), self.link[self._right].tolist(), strict=True)))

@@ -1,6 +1,6 @@
 """Reads a serial arm of six revolute joints from a URDF file. No simulator and no Gymnasium here.
 
-Every shape of a link becomes spheres along its longest axis: a check between spheres costs a subtraction.
+Each shape of a link is replaced by spheres along its longest axis, because spheres are cheap to check for collision.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from actors.envs.errors import EnvError
 
 OWN_URDF = Path(__file__).parent / "lr_mate_200id.urdf"
 JOINTS = 6
-MESH_RADIUS = 0.04  # metres: a link that has only a mesh counts as this thick, from its joint to the next
+MESH_RADIUS = 0.04  # metres: radius of the spheres of a link that has only a mesh, from its joint to the next
 MOVING = ("revolute", "continuous", "prismatic", "planar", "floating")
-TIPS = ("flange", "tool0", "tcp")  # which end an arm with several is taken by
+TIPS = ("flange", "tool0", "tcp")  # names of links that are preferred as the end of the chain
 
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """A chain of six revolute joints. Joint i turns link i + 1, link 0 stands still; all arrays are float64, metres and radians.
+    """A chain of six revolute joints. Joint i moves link i + 1; link 0 is fixed. All arrays are float64, in metres and radians.
 
-    rotation [6, 3, 3] and offset [6, 3] place a joint in the frame of the one before; axis [6, 3] is what it turns about; tip [3]
-    is the flange in the frame of the last link. lower, upper, speed, effort: [6]. The spheres that stand for the links' shapes:
-    centre [P, 3] in the frame of link [P], radius [P].
+    rotation [6, 3, 3] and offset [6, 3] are a joint's frame in the frame of the previous joint; axis [6, 3] is its axis; tip [3]
+    is the flange in the frame of the last link. lower, upper, speed, effort: [6] limits. The collision spheres: centre [P, 3] in
+    the frame of link [P], radius [P].
     """
 
     path: Path
@@ -50,17 +50,17 @@ class Arm:
 
     @property
     def home(self) -> np.ndarray:
-        """[6] where an episode begins, but for noise: every joint at 0, or as near to it as its limits allow."""
+        """[6] where an episode starts, without its noise: each joint at 0, or at the limit nearest to 0."""
         return np.clip(np.zeros(JOINTS), self.lower, self.upper)
 
 
 def file_digest(path: Path) -> str:
-    """What an arm is known by: a hash of its file. Raises EnvError where there is none."""
+    """A hash of an arm's file, by which runs and the cache recognise it. Raises EnvError if the file cannot be read."""
     return _digest(_bytes_of(path))
 
 
 def read_urdf(path: Path = OWN_URDF) -> Arm:
-    """Reads an arm. Raises EnvError, in one line that says what the file lacks."""
+    """Reads an arm. Raises EnvError, with one line that says what is wrong with the file."""
     data = _bytes_of(path)
     try:
         root = ElementTree.fromstring(data)
@@ -86,23 +86,23 @@ def _digest(data: bytes) -> str:
 
 
 class _Reader:
-    """One file's joints and links. What is wrong with them is a ValueError; `read_urdf` puts the file's name before it."""
+    """The joints and links of one file. Raises ValueError; `read_urdf` adds the path to the message."""
 
     def __init__(self, path: Path, root: Element) -> None:
         self._path, self._root = path, root
         self._links = {link.get("name", ""): link for link in root.iter("link") if link.get("name")}
-        self._into: dict[str, Element] = {}  # link -> the joint that carries it
+        self._into: dict[str, Element] = {}  # link -> the joint whose child it is
         for joint in root.findall("joint"):
             parent, child = (_child(joint, end, _name(joint)).get("link", "") for end in ("parent", "child"))
             for link in (parent, child):
                 if link not in self._links:
                     raise ValueError(f"joint {_name(joint)} names link {link!r}, which does not exist")
             if child in self._into:
-                raise ValueError(f"link {child} hangs on two joints, {_name(self._into[child])} and {_name(joint)}")
+                raise ValueError(f"link {child} is the child of two joints, {_name(self._into[child])} and {_name(joint)}")
             self._into[child] = joint
 
     def arm(self, digest: str) -> Arm:
-        """Puts the chain together: fixed joints vanish into the frames of the others."""
+        """The arm; fixed joints are merged into the frames of the others."""
         chain = self._chain()
         moving = [joint for joint in chain if joint.get("type") in MOVING]
         for joint in moving:
@@ -112,7 +112,7 @@ class _Reader:
             plural = "" if len(moving) == 1 else "s"
             raise ValueError(f"has {len(moving)} revolute joint{plural}, the robot needs {JOINTS}")
         rotation, offset, spheres = [], [], []
-        frame, number = np.eye(4), 0  # of the link at hand, in that of the last joint
+        frame, number = np.eye(4), 0  # frame of the current link in that of the last joint, and the link's number
         spheres += self._spheres(_link_of(chain[0], "parent"), frame, number)
         for place, joint in enumerate(chain):
             frame = frame @ _origin(joint)
@@ -132,7 +132,7 @@ class _Reader:
         )  # fmt: skip
 
     def _chain(self) -> list[Element]:
-        """The joints from the base to the end that most of them move; of several such ends the flange, else the farthest."""
+        """The joints from the base to the end with the most moving joints; of several ends one in TIPS, else the farthest."""
         if not self._into:
             raise ValueError("has no joints: there is no chain from a base to a flange")
         best: tuple[tuple[int, bool, int], list[Element]] = ((-1, False, 0), [])
@@ -143,13 +143,13 @@ class _Reader:
                 joints.insert(0, self._into[link])
                 link = _link_of(joints[0], "parent").strip()
                 if len(joints) > len(self._into):
-                    raise ValueError(f"the joints form a ring through link {end}; an arm is a chain")
-            merit = (sum(joint.get("type") in MOVING for joint in joints), end in TIPS, len(joints))
-            best = max(best, (merit, joints), key=lambda one: one[0])
+                    raise ValueError(f"the joints form a loop through link {end}; an arm must be a chain")
+            rank = (sum(joint.get("type") in MOVING for joint in joints), end in TIPS, len(joints))
+            best = max(best, (rank, joints), key=lambda one: one[0])
         return best[1]
 
     def _spheres(self, link: str, frame: np.ndarray, number: int, after: np.ndarray | None = None) -> list[tuple]:
-        """(link number, centre, radius) for the shapes of a link that lies at `frame`; `after` is where the next joint is."""
+        """(link number, centre, radius) of the spheres of a link; `after` [3] is the position of the next joint in its frame."""
         for mesh in self._links[link].iter("mesh"):
             self._check_mesh(link, mesh.get("filename", ""))
         spheres = []
@@ -168,7 +168,7 @@ class _Reader:
         return spheres
 
     def _check_mesh(self, link: str, filename: str) -> None:
-        """Raises ValueError for a mesh that is nowhere between the file's folder and the root of its package."""
+        """Raises ValueError for a mesh that is in none of the folders from the file's own up to the root."""
         plain = filename.removeprefix("file://")
         package, _, inside = plain.removeprefix("package://").partition("/")
         wanted = [plain] if plain == filename or filename.startswith("file://") else []
@@ -180,7 +180,7 @@ class _Reader:
 
 
 def _capsule(geometry: Element, link: str) -> tuple[np.ndarray, float]:
-    """The axis [2, 3] and the radius of the rounded rod that a primitive shape is taken for."""
+    """The ends of the axis [2, 3] and the radius of the capsule that replaces a primitive shape."""
     if not len(geometry):
         raise ValueError(f"link {link} has a shape without geometry")
     shape, ends = geometry[0], np.zeros((2, 3))
@@ -199,11 +199,11 @@ def _capsule(geometry: Element, link: str) -> tuple[np.ndarray, float]:
             raise ValueError(f"link {link} has a box without a size")
         ends[:, longest] = np.array([-1, 1]) * max(size[longest] / 2 - radius, 0.0)
         return ends, radius
-    raise ValueError(f"link {link} has a shape <{shape.tag}>; known are sphere, cylinder, capsule, box and mesh")
+    raise ValueError(f"link {link} has an unknown shape <{shape.tag}>; supported are sphere, cylinder, capsule, box and mesh")
 
 
 def _number(element: Element, key: str, where: str) -> float:
-    """A number that must be there and above 0."""
+    """A required attribute above 0."""
     text = element.get(key)
     if text is None or not (math.isfinite(float(text)) and float(text) > 0):
         raise ValueError(f"{where} needs a <{element.tag} {key}=…> above 0, not {text}")
@@ -223,7 +223,7 @@ def _origin(element: Element) -> np.ndarray:
     found = element.find("origin")
     if found is not None:
         frame[:3, 3] = _vector(found, "xyz", "0 0 0")
-        (sr, sp, sy), (cr, cp, cy) = (turn(_vector(found, "rpy", "0 0 0")) for turn in (np.sin, np.cos))
+        (sr, sp, sy), (cr, cp, cy) = (function(_vector(found, "rpy", "0 0 0")) for function in (np.sin, np.cos))
         frame[:3, :3] = [
             [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
             [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
@@ -251,7 +251,7 @@ def _limits(joint: Element) -> tuple[float, float, float, float]:
             raise ValueError(f"joint {name} has no {key} in its <limit>")
     lower, upper = float(found.get("lower", "")), float(found.get("upper", ""))
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
-        raise ValueError(f"joint {name}: its lower limit must be below its upper one, not {lower:g} and {upper:g}")
+        raise ValueError(f"joint {name}: the lower limit must be below the upper one, not {lower:g} and {upper:g}")
     return lower, upper, _number(found, "velocity", f"joint {name}"), _number(found, "effort", f"joint {name}")
 
 

@@ -1,1 +1,1 @@
-"""What moves K arms."""
+"""The simulators that move K arms."""

@@ -1,7 +1,7 @@
-"""K arms in one PyBullet world: motors, masses, contacts. The only file that imports pybullet.
+"""K arms in one PyBullet world, with motors, masses and contacts. The only file that imports pybullet.
 
-A process has one client of this kind, loaded once: loading again leaks. Every call names its client, or it would go to the
-process's first. Positions come from our own kinematics, since getLinkState is slow and a step late.
+Arms are loaded once per client, because loading again leaks memory. Each call names its client: PyBullet's default is the first
+client of the process. Positions come from kinematics.py, because getLinkState is slow and one step late.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from actors.envs.errors import EnvError
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.backends.motion import STEP_SECONDS, Motion
 
-SUBSTEPS = 10  # 240 per second: with half as many an arm that presses on the floor sinks in
-SOLVER_ITERATIONS = 50  # with 10, an arm that presses on the floor sinks in; motors alone would need fewer and cost the same
-APART = 3.0  # arms stand this many times their reach from each other
+SUBSTEPS = 10  # 240 per second; with half as many an arm that presses on the floor sinks in
+SOLVER_ITERATIONS = 50  # with 10 an arm that presses on the floor sinks in; for the motors alone fewer would do, at the same cost
+SPACING = 3.0  # distance between two arms, in units of their reach
 PICTURE = (480, 640)  # height, width
 TARGET_RADIUS = 0.02
 
 
 class BulletArms:
-    """Velocity motors of the datasheet's effort."""
+    """Arms with velocity motors, whose effort is limited to the datasheet's."""
 
     def __init__(self, kinematics: Kinematics, count: int, window: bool = False) -> None:
-        """Loads `count` arms. `window` opens one and keeps real time. Raises EnvError for a file that PyBullet cannot read."""
+        """Loads `count` arms. `window` shows them, in real time. Raises EnvError for a file that PyBullet cannot read."""
         import pybullet
 
         self._bullet: Any = pybullet
@@ -66,7 +66,7 @@ class BulletArms:
         across = math.ceil(math.sqrt(self._count))
         self._bodies = []
         for k in range(self._count):
-            place = (APART * reach * (k % across), APART * reach * (k // across), 0)
+            place = (SPACING * reach * (k % across), SPACING * reach * (k // across), 0)
             body = bullet.loadURDF(str(arm.path), place, useFixedBase=True, flags=flags, physicsClientId=client)
             self._bodies.append(body)
         self._name_joints()
@@ -76,19 +76,19 @@ class BulletArms:
         bullet.configureDebugVisualizer(bullet.COV_ENABLE_RENDERING, 1, physicsClientId=client)
 
     def _name_joints(self) -> None:
-        """Which of PyBullet's joints are ours; and which of ours each of its links turns with."""
+        """Maps our joints to PyBullet's, and each of PyBullet's links to the link of ours that it moves with."""
         bullet, first, arm = self._bullet, self._bodies[0], self._kinematics.arm
         count = bullet.getNumJoints(first, physicsClientId=self.client)
         entries = [bullet.getJointInfo(first, joint, physicsClientId=self.client) for joint in range(count)]
         index = {entry[1].decode(): entry[0] for entry in entries}
         self._joints = [index[name] for name in arm.joints]
-        self._number = {-1: 0}  # link of PyBullet, which bears the number of the joint into it -> link of ours
+        self._number = {-1: 0}  # PyBullet's link (numbered as the joint whose child it is) -> our link
         for entry in entries:
             own = self._joints.index(entry[0]) + 1 if entry[0] in self._joints else None
             self._number[entry[0]] = self._number[entry[16]] if own is None else own
 
     def _allow_contacts(self, body: int) -> None:
-        """The same parts may touch one another, and the floor, as in our kinematics; nothing loses speed to air."""
+        """Allows the same contacts as kinematics.py, and removes PyBullet's default damping."""
         bullet, client = self._bullet, self.client
         pairs, floor = set(self._kinematics.pairs), self._kinematics.floor_links
         for a, of_a in self._number.items():
@@ -100,7 +100,10 @@ class BulletArms:
             bullet.changeDynamics(body, a, linearDamping=0, angularDamping=0, physicsClientId=client)
 
     def place(self, where: np.ndarray, q: np.ndarray) -> np.ndarray:
-        """Puts arms `where` [M] at q [M, 6], at rest, their motors too: those would remember. Gives the flanges [M, 3]."""
+        """Puts arms `where` [M] at q [M, 6], at rest. Gives the flanges [M, 3].
+
+        The motors are set to 0 as well: resetJointState leaves them as they are.
+        """
         for k, angles in zip(where.tolist(), q.tolist(), strict=True):
             for joint, angle in zip(self._joints, angles, strict=True):
                 self._bullet.resetJointState(self._bodies[k], joint, angle, 0.0, physicsClientId=self.client)
@@ -108,7 +111,7 @@ class BulletArms:
         return self._kinematics.flange(q)
 
     def move(self, velocity: np.ndarray) -> Motion:
-        """Drives the joints at velocity [K, 6] rad/s for a step."""
+        """Drives the joints at velocity [K, 6] rad/s for one step."""
         for k, speeds in enumerate(velocity.tolist()):
             self._drive(k, speeds)
         self._bullet.stepSimulation(physicsClientId=self.client)
@@ -131,17 +134,17 @@ class BulletArms:
         )
 
     def _keep_time(self) -> None:
-        """Waits until the step is over by the wall clock, for people who watch."""
+        """Waits until the step is over by the wall clock, so that the window shows real time."""
         self._due = max(self._due + STEP_SECONDS, time.monotonic() - STEP_SECONDS)
         time.sleep(max(self._due - time.monotonic(), 0.0))
 
     def show_target(self, target: np.ndarray) -> None:
-        """Puts a ball where the first arm is to go, in a window."""
+        """Shows the target of the first arm as a ball, if there is a window."""
         if self._window:
             self._put_ball(target)
 
     def _put_ball(self, target: np.ndarray) -> None:
-        """It can be seen, not touched."""
+        """Moves the ball, which has no collision shape."""
         bullet, client = self._bullet, self.client
         if self._marker is None:
             ball = bullet.createVisualShape(
@@ -151,7 +154,7 @@ class BulletArms:
         bullet.resetBasePositionAndOrientation(self._marker, target.tolist(), (0, 0, 0, 1), physicsClientId=client)
 
     def picture(self, target: np.ndarray) -> np.ndarray:
-        """[H, W, 3] RGB uint8: the first arm and its target, drawn without a graphics card."""
+        """[H, W, 3] RGB uint8: the first arm and its target, rendered on the CPU."""
         bullet, client = self._bullet, self.client
         self._put_ball(target)
         reach = float(np.abs(self._kinematics.arm.offset).sum() + np.abs(self._kinematics.arm.tip).sum())
@@ -164,7 +167,7 @@ class BulletArms:
         return np.ascontiguousarray(np.reshape(drawn[2], (height, width, 4))[:, :, :3].astype(np.uint8))
 
     def close(self) -> None:
-        """Disconnects; a second time does nothing."""
+        """Disconnects. A second call does nothing."""
         if self.client >= 0:
             self._bullet.disconnect(physicsClientId=self.client)
             self.client = -1

@@ -1,4 +1,4 @@
-"""What moves K arms: the contract that both backends keep."""
+"""The protocol of the backends, which move K arms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEP_SECONDS = 1 / STEPS_PER_SECOND
 
 
 class Motion(NamedTuple):
-    """After a step: q [K, 6] rad, velocity [K, 6] rad/s, flange [K, 3] metres."""
+    """State after a step: q [K, 6] rad, velocity [K, 6] rad/s, flange [K, 3] metres."""
 
     q: np.ndarray
     velocity: np.ndarray
@@ -19,19 +19,19 @@ class Motion(NamedTuple):
 
 
 class Arms(Protocol):
-    """K arms that are placed and then moved by joint velocities."""
+    """K arms, moved by joint velocities."""
 
     def place(self, where: np.ndarray, q: np.ndarray) -> np.ndarray:
         """Puts arms `where` [M] at q [M, 6], at rest. Gives their flanges [M, 3]."""
 
     def move(self, velocity: np.ndarray) -> Motion:
-        """Turns the joints at velocity [K, 6] rad/s, which does not lead beyond a limit, for a step."""
+        """Moves the joints at velocity [K, 6] rad/s for one step; the caller keeps it within the joint limits."""
 
     def show_target(self, target: np.ndarray) -> None:
-        """Marks where the first arm is to go [3], where there is a window."""
+        """Shows the target [3] of the first arm, if there is a window."""
 
     def picture(self, target: np.ndarray) -> np.ndarray:
         """[H, W, 3] RGB uint8 of the first arm and its target [3]."""
 
     def close(self) -> None:
-        """Frees the simulator."""
+        """Frees the simulator. A second call does nothing."""

@@ -96,18 +96,18 @@ def test_a_generation_that_is_not_known_is_refused_and_never_mended(version: str
     from actors.envs.mario import console
 
     monkeypatch.setattr(metadata, "version", lambda name: version)
-    monkeypatch.setattr(console, "mend_rom_header", lambda rom: pytest.fail("mended"))
+    monkeypatch.setattr(console, "patch_rom_header", lambda rom: pytest.fail("patched"))
     with pytest.raises(EnvError, match=rf"needs nes-py 8.2 \(Python before 3.13\) or 9 \(from 3.13\), not {version}"):
         make_env(EnvConfig(id="mario"))
 
 
 def test_the_sizes_in_a_cartridge_header_do_not_overflow() -> None:
-    from actors.envs.mario.console import mend_rom_header
+    from actors.envs.mario.console import patch_rom_header
 
     class Rom:
         header = np.array([0, 0, 0, 0, 64, 40], np.uint8)
 
-    mend_rom_header(Rom)
+    patch_rom_header(Rom)
     assert Rom().prg_rom_size * 2**10 == 2**20  # type: ignore[attr-defined]
     assert Rom().chr_rom_size * 2**10 == 320 * 2**10  # type: ignore[attr-defined]
 

@@ -21,7 +21,7 @@ from actors.envs.robot import rewards
 from actors.envs.robot.arm.targets import TIERS
 from actors.envs.robot.backends.motion import STEP_SECONDS
 from actors.envs.robot.env import ReachEnv
-from actors.envs.robot.reach import HOLD, SPEED_SHARE, ReachSimulators
+from actors.envs.robot.reach import HOLD_STEPS, SPEED_SHARE, ReachSimulators
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from tests.actors.envs.robot import arms
@@ -186,24 +186,24 @@ def test_passing_through_the_target_at_speed_is_not_the_end_but_staying_is() -> 
     sweep = np.array([[0.6, 0, 0, 0, 0, 0]])
     radius, angle = np.hypot(*made.flange[0, :2]), np.arctan2(made.flange[0, 1], made.flange[0, 0])
     ahead = angle + np.radians(25)
-    made.aim(0, np.array([radius * np.cos(ahead), radius * np.sin(ahead), made.flange[0, 2]]), 0.2, 0)
+    made.set_target(0, np.array([radius * np.cos(ahead), radius * np.sin(ahead), made.flange[0, 2]]), 0.2, 0)
     told = []
-    for _ in range(HOLD + 4):
+    for _ in range(HOLD_STEPS + 4):
         outcome = made.step(sweep)
         told.append((bool(outcome.success[0]), bool(outcome.terminated[0])))
         if outcome.terminated[0]:
             break
     inside = [success for success, _ in told].index(True)
-    assert told[inside:] == [(True, False)] * (HOLD - 1) + [(True, True)]
+    assert told[inside:] == [(True, False)] * (HOLD_STEPS - 1) + [(True, True)]
     made.reset(np.zeros(1, np.int64), [None])
-    made.aim(0, made.flange[0].copy(), 0.2, 0)
+    made.set_target(0, made.flange[0].copy(), 0.2, 0)
     assert made.step(np.zeros((1, 6))).terminated[0]  # within, and at rest
 
 
 @either
 def test_the_sparse_form_goes_on_at_the_target_until_its_time_is_up(backend: str) -> None:
     _, made, _ = started(backend, 1, reward="sparse", max_steps=6)
-    made.aim(0, made.flange[0].copy(), 0.02, 0)
+    made.set_target(0, made.flange[0].copy(), 0.02, 0)
     for step in range(6):
         outcome = made.step(np.zeros((1, 6)))
         assert (outcome.reward[0], outcome.success[0], outcome.terminated[0]) == (0, True, False)
@@ -254,7 +254,7 @@ def test_a_target_may_be_given(backend: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"curriculum": True, "reward": "sparse"}, "curriculum is for the dense reward"),
+        ({"curriculum": True, "reward": "sparse"}, "curriculum needs the dense reward"),
         ({"tolerance": 0.0}, "tolerance must be above 0 and below 1 (metres), not 0"),
         ({"tolerance": -0.1}, "not -0.1"),
         ({"tolerance": float("nan")}, "not nan"),
@@ -275,7 +275,7 @@ def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], words: s
     ("config", "words"),
     [
         (EnvConfig(id="robot", options={"tolerance": 1.0}), "env.tolerance: Expected float < 1.0"),
-        (EnvConfig(id="robot:goal", options={"backend": "kinematic"}), "two forms, robot (goals) and robot:flat"),
+        (EnvConfig(id="robot:goal", options={"backend": "kinematic"}), "unknown form; write robot (goals) or robot:flat"),
         (EnvConfig(id="robot", options={"backend": "retro"}), "robot has pybullet, kinematic, not retro"),
         (EnvConfig(id="mario", options={"backend": "kinematic"}), "mario has nes_py, retro, auto, not kinematic"),
         (EnvConfig(id="snake", options={"tier": "easy"}), "env.tier: only robot has it; snake does not"),
@@ -299,12 +299,12 @@ def test_quantising_what_has_no_bounds_is_refused() -> None:
 def test_a_run_keeps_its_arm_and_is_told_when_the_file_has_changed(tmp_path: Path) -> None:
     path = arms.written(tmp_path, arms.own_text())
     begun = EnvConfig(id="robot", options={"backend": "kinematic", "urdf": str(path)})
-    kept = open_family(begun).pinned()
+    kept = open_family(begun).pin_options()
     assert kept.urdf == str(path)
     config = EnvConfig(id="robot", options=kept)
     make_env(config).close()
     path.write_text(arms.own_text().replace("0.330", "0.331"))
-    assert open_family(config).pinned() == kept
+    assert open_family(config).pin_options() == kept
     with pytest.raises(EnvError, match=r"arm.urdf has changed since the run began, .*--fresh$"):
         make_env(config)
 
@@ -361,13 +361,13 @@ def test_evaluation_uses_held_out_targets() -> None:
 
 
 def test_a_wrapper_sees_every_step() -> None:
-    from actors.evaluation.demo import Film
+    from actors.evaluation.demo import Filmed
 
     shown: list[np.ndarray] = []
     config = EnvConfig(id="robot:flat", max_episode_steps=3, options={"backend": "kinematic"})
 
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
-        return Film(make_env(config, "rgb_array", evaluation), shown.append)
+        return Filmed(make_env(config, "rgb_array", evaluation), shown.append)
 
     env = vector(config, 1, evaluation=True, make=make)
     env.reset()

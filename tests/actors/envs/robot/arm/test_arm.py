@@ -105,7 +105,7 @@ def test_a_digest_is_the_files(tmp_path: Path) -> None:
         (arms.urdf(kind="prismatic"), "joint a0 is prismatic"),
         (arms.urdf(limit=""), "joint a0 has no limits: it needs <limit lower="),
         (arms.urdf(limit='<limit lower="-1" upper="1" effort="1"/>'), "joint a0 has no velocity"),
-        (arms.urdf(limit='<limit lower="1" upper="1" velocity="1" effort="1"/>'), "below its upper one"),
+        (arms.urdf(limit='<limit lower="1" upper="1" velocity="1" effort="1"/>'), "below the upper one"),
         (arms.urdf(limit='<limit lower="-1" upper="1" velocity="0" effort="1"/>'), "velocity=…> above 0"),
         (arms.urdf(limit='<limit lower="-1" upper="1" velocity="fast" effort="1"/>'), "could not convert"),
         (

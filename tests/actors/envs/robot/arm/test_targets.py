@@ -1,4 +1,4 @@
-"""Where the flange is sent: all of it within reach, evenly, by tier, and from a cache that may be lost."""
+"""Targets: all within reach, evenly distributed, by tier, and cached."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import pytest
 from actors.envs.errors import EnvError
 from actors.envs.robot.arm import targets as module
 from actors.envs.robot.arm.kinematics import Kinematics
-from actors.envs.robot.arm.targets import TIERS, Targets, check_reachable, load_targets, sample_targets, tier_of
-from actors.envs.robot.curriculum import Level, full_task, levels
-from actors.envs.robot.draws import AHEAD, NOISE_METRES, Draws
+from actors.envs.robot.arm.targets import Targets, check_reachable, load_targets, sample_targets, tier_of
 from tests.actors.envs.robot import arms
 
 needs_pybullet = pytest.mark.skipif(
@@ -22,23 +20,11 @@ needs_pybullet = pytest.mark.skipif(
 )
 KINEMATICS = arms.own()
 CLOSE_METRES = 0.002  # how near PyBullet's solver comes even where the arm is stretched and it converges slowly
-ALL = full_task("all", 0.02)
 
 
 @cache
 def the_targets() -> Targets:
     return load_targets(KINEMATICS)
-
-
-def draws(count: int = 2, task: Level = ALL, curriculum: bool = False, evaluation: bool = False) -> Draws:
-    made = Draws(KINEMATICS, the_targets(), task, count, curriculum, evaluation)
-    for k in range(count):
-        made.seed(k, k)
-    return made
-
-
-def nearest_target(position: np.ndarray) -> int:
-    return int(np.abs(the_targets().positions - position).sum(1).argmin())
 
 
 def test_every_target_is_where_its_joints_put_the_flange_clear_and_within_limits() -> None:
@@ -167,7 +153,7 @@ def module_arm(folder: Path, text: str):  # type: ignore[no-untyped-def]
 
 def test_an_arm_that_cannot_move_clear_of_the_floor_is_refused(tmp_path: Path) -> None:
     sunk = arms.own_text().replace('xyz="0 0 0.330"', 'xyz="0 0 -3.0"', 1)
-    with pytest.raises(EnvError, match="hardly a pose of this arm is clear"):
+    with pytest.raises(EnvError, match="hardly any pose of this arm is clear"):
         sample_targets(Kinematics(module_arm(tmp_path, sunk)))
 
 
@@ -186,92 +172,3 @@ def test_what_is_no_position_is_refused() -> None:
     for position in ([0.5, 0.2], [0.5, 0.2, np.nan]):
         with pytest.raises(EnvError, match=r"a target is a position \(x, y, z\)"):
             check_reachable(KINEMATICS, the_targets(), np.array(position))
-
-
-def test_a_moved_target_is_near_one_that_is_known_and_is_verified() -> None:
-    from actors.envs.robot.arm.solver import solve
-
-    targets = the_targets()
-    drawn = [draws(1).next(np.zeros(1, np.int64)) for _ in range(1)]
-    source = draws(8)
-    drawn = [source.next(np.arange(8)) for _ in range(AHEAD)]
-    position = np.concatenate([draw.target for draw in drawn])
-    index = np.array([nearest_target(one) for one in position])
-    assert (np.abs(targets.positions[index] - position).max(1) <= 2 * NOISE_METRES).all()
-    moved = np.linalg.norm(targets.positions[index] - position, axis=1) > 1e-6
-    assert moved.mean() > 0.9
-    _, reached = solve(KINEMATICS, targets.joints[index], position, 40, 0.0)
-    assert reached.mean() > 0.98  # the nearest known is not always the one that it was moved from
-
-
-def test_a_target_that_cannot_be_moved_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    from actors.envs.robot import draws as drawing
-
-    monkeypatch.setattr(drawing, "solve", lambda kinematics, start, target, *rest: (start, np.zeros(len(start), bool)))
-    position = draws(1).next(np.zeros(1, np.int64)).target[0]
-    assert np.allclose(the_targets().positions[nearest_target(position)], position, atol=1e-12)
-
-
-def test_evaluation_draws_what_training_never_sees_and_moves_nothing() -> None:
-    targets = the_targets()
-    judge, source = draws(4, evaluation=True), draws(4)
-    for _ in range(40):
-        for position in judge.next(np.arange(4)).target:
-            index = nearest_target(position)
-            assert index >= targets.training and np.allclose(targets.positions[index], position, atol=1e-12)
-    assert max(pool.max() for pool in source._pools.values()) < targets.training
-
-
-def test_an_arms_stream_depends_on_its_seed_alone() -> None:
-    def life(seeds: list[int], k: int) -> list[bytes]:
-        made = Draws(KINEMATICS, the_targets(), ALL, len(seeds), False, False)
-        for number, seed in enumerate(seeds):
-            made.seed(number, seed)
-        return [made.next(np.array([k])).target.tobytes() for _ in range(2 * AHEAD + 1)]
-
-    assert life([11], 0) == life([5, 11], 1) == life([11, 2, 3], 0) != life([12], 0)
-
-
-def test_starts_are_near_home() -> None:
-    start = np.concatenate([draws(8).next(np.arange(8)).start for _ in range(3)])
-    assert (np.abs(start) <= 0.2).all() and (np.abs(start) > 0.1).any()
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_a_tiers_targets_are_the_tiers(tier: str) -> None:
-    drawn = draws(8, full_task(tier, 0.02), evaluation=True).next(np.arange(8))
-    assert {TIERS[int(number)] for number in drawn.tier} == {tier}
-
-
-def test_the_way_to_a_task_ends_at_it_and_is_never_finer() -> None:
-    for task in (ALL, full_task("hard", 0.005), full_task("easy", 0.05), full_task("all", 0.2)):
-        way = levels(task)
-        assert way[-1] == task and len(set(way)) == len(way)
-        assert all(level.tolerance >= task.tolerance and set(level.tiers) <= set(task.tiers) for level in way)
-        assert sorted((level.tolerance for level in way), reverse=True) == [level.tolerance for level in way]
-    assert levels(full_task("all", 0.005))[0] == Level(("easy",), 0.10) and len(levels(full_task("all", 0.005))) == 7
-
-
-def test_a_level_sets_tiers_and_tolerance_but_a_fifth_stays_at_the_full_task() -> None:
-    source = draws(8, curriculum=True)
-    drawn = [source.next(np.arange(8)) for _ in range(100)]
-    level, tier, tolerance = (np.concatenate([getattr(draw, name) for draw in drawn]) for name in ("level", "tier", "tolerance"))
-    assert set(level) == {-1, 0} and 0.15 < (level == -1).mean() < 0.25
-    assert set(tier[level == 0]) == {0} and set(tier[level == -1]) == {0, 1, 2}
-    assert set(tolerance[level == 0]) == {0.10} and set(tolerance[level == -1]) == {0.02}
-
-
-def test_a_new_level_takes_effect_with_the_next_episode() -> None:
-    source = draws(8, curriculum=True)
-    source.next(np.arange(8))
-    source.set_level(3)
-    drawn = source.next(np.arange(8))
-    assert set(drawn.level) <= {-1, 3} and set(drawn.tolerance[drawn.level == 3]) == {0.05}
-    source.set_level(len(source.levels) - 1)
-    assert set(source.next(np.arange(8)).level) == {-1}
-    with pytest.raises(ValueError, match="level 9 of 5"):
-        source.set_level(9)
-
-
-def test_there_is_no_curriculum_in_evaluation() -> None:
-    assert draws(1, curriculum=True, evaluation=True).levels == (ALL,)

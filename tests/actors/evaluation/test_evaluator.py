@@ -58,14 +58,14 @@ def test_another_spec_or_a_damaged_file_begins_anew(tmp_path: Path, capsys: pyte
 def test_rest_is_owed_for_work_and_not_saved_up() -> None:
     used, now = 5.0, 100.0
     throttle = Throttle(0.1, lambda: used, lambda: now)
-    assert throttle.owed_seconds() == 0
+    assert throttle.sleep_seconds() == 0
     used, now = 6.0, 101.0
-    assert throttle.owed_seconds() == pytest.approx(9.0)
+    assert throttle.sleep_seconds() == pytest.approx(9.0)
     now = 500.0
-    assert throttle.owed_seconds() == 0
+    assert throttle.sleep_seconds() == 0
     throttle.begin()
     used, now = 6.5, 500.5
-    assert throttle.owed_seconds() == pytest.approx(4.5)
+    assert throttle.sleep_seconds() == pytest.approx(4.5)
 
 
 def test_the_line_says_success_only_where_the_environment_does() -> None:

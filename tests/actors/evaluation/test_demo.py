@@ -15,7 +15,7 @@ import tomli_w
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
-from actors.evaluation.demo import Film, main
+from actors.evaluation.demo import Filmed, main
 from benchmarks.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -65,7 +65,7 @@ def make_run(path: Path, env_id: str) -> RunDir:
 
 def test_every_picture_of_an_episode_is_shown_once_the_last_included() -> None:
     seen: list[int] = []
-    film = Film(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20))
+    film = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20))
     for _ in range(2):
         film.reset()
         while not film.step(0)[2]:

@@ -77,7 +77,7 @@ class Uneven(gymnasium.Env):
 
 
 def make_settings(kind: str) -> ActorSettings:
-    env = EnvConfig(id=f"tests.actors.test_evaluate:{kind}")
+    env = EnvConfig(id=f"tests.actors.evaluation.test_evaluate:{kind}")
     spec = experience_spec(make_env(env), env, "none")
     return ActorSettings(0, 1, env, Named("dqn", ALGORITHM), ActorsConfig(), spec)
 
@@ -174,7 +174,7 @@ def test_the_figures_have_the_names_that_others_rely_on(run_dir: RunDir, capsys:
     names = {"run", "env", "algorithm", "policy_version", "episodes", "stochastic", "return_mean", "return_std"}
     names |= {"length_mean", "success_rate", "success_ci95", "score_mean"}
     assert names <= figures.keys()
-    assert (figures["run"], figures["env"]) == ("mine", "tests.actors.test_evaluate:Balance")
+    assert (figures["run"], figures["env"]) == ("mine", "tests.actors.evaluation.test_evaluate:Balance")
     assert (figures["algorithm"], figures["policy_version"], figures["episodes"]) == ("dqn", 42, 12)
     assert figures["stochastic"] is False
     assert (figures["return_mean"], figures["success_rate"]) == (LONGEST, 1.0)
@@ -185,7 +185,7 @@ def test_the_figures_for_people_name_the_run_and_its_policy(run_dir: RunDir, cap
     write_weights(run_dir)
     assert main([str(run_dir.path), "--episodes", "9", "--stochastic"]) == 0
     told = capsys.readouterr().out
-    assert "mine: tests.actors.test_evaluate:Balance by dqn, policy v42, 9 episodes (stochastic)" in told
+    assert "mine: tests.actors.evaluation.test_evaluate:Balance by dqn, policy v42, 9 episodes (stochastic)" in told
     assert "95% interval" in told
 
 
