@@ -1,4 +1,4 @@
-"""The record: quantisation, digests, refusals."""
+"""Columns and specs: quantisation, digests, invalid specs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_values_beyond_the_bounds_are_stored_as_the_bounds() -> None:
     assert field.encode(np.array([-99.0, 99.0])).tolist() == [0, 255]
 
 
-def test_an_array_at_rest_type_is_taken_as_it_is() -> None:
+def test_an_array_of_the_stored_dtype_is_returned_as_it_is() -> None:
     frame = np.arange(16, dtype=np.uint8).reshape(4, 4)
     assert IMAGE.encode(frame) is frame
 
@@ -108,7 +108,7 @@ def test_a_column_that_a_chunk_has_once_is_counted_once() -> None:
         ({"goals": -1}, "0 to 16, not -1"),
     ],
 )
-def test_hindsight_is_refused_where_there_is_nothing_to_look_back_at(change: dict[str, object], reason: str) -> None:
+def test_hindsight_is_refused_without_the_fields_and_steps_it_needs(change: dict[str, object], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         msgspec.structs.replace(GOALS, **change)
 

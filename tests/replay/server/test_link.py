@@ -62,7 +62,7 @@ def test_a_part_above_the_frame_limit_is_cut_and_put_together_again(tmp_path: Pa
         assert server.ring.size == 16 and (server.ring._storage.room(0)["picture"] == noise).all()
 
 
-def test_sizes_that_are_not_those_of_the_parts_cost_the_chunk(link: Link) -> None:
+def test_a_chunk_whose_sizes_do_not_match_its_parts_is_rejected(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
@@ -85,7 +85,7 @@ def test_credit_runs_out_before_memory_does(link: Link) -> None:
     assert (writer.outstanding - 1) * SPEC.chunk_bytes < writer.credit_bytes
 
 
-def test_what_a_dead_server_never_acknowledged_reaches_the_next_one(link: Link) -> None:
+def test_unacknowledged_chunks_reach_the_next_server(link: Link) -> None:
     link.serve()
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
@@ -100,7 +100,7 @@ def test_what_a_dead_server_never_acknowledged_reaches_the_next_one(link: Link) 
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
+def test_a_lost_acknowledgement_is_repeated_after_the_next_greeting(
     link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
     link.tell_time(monkeypatch)
@@ -126,7 +126,7 @@ def test_an_acknowledgement_that_was_lost_is_given_again_with_the_next_greeting(
     assert server.ring.size == 16 and link.metrics.value("gaps") == 0
 
 
-def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:
+def test_a_chunk_sent_twice_is_inserted_once(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
@@ -136,7 +136,7 @@ def test_a_chunk_sent_twice_is_taken_once(link: Link) -> None:
     assert server.ring.inserted_items == 4
 
 
-def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -> None:
+def test_a_lost_chunk_is_sent_again_and_order_is_kept(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     send, lost = writer.client.send, list[Insert]()
@@ -154,7 +154,7 @@ def test_a_message_lost_on_the_way_is_sent_again_and_order_is_kept(link: Link) -
     assert lost and server.ring.inserted_items == 24 and link.metrics.value("gaps") == 1
 
 
-def test_the_last_message_lost_on_the_way_is_sent_again_though_none_follows_that_would_show_the_gap(
+def test_a_lost_last_chunk_is_sent_again_although_no_later_chunk_shows_the_gap(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link.tell_time(monkeypatch)
@@ -180,7 +180,7 @@ def test_a_greeting_answered_twice_sends_nothing_twice(link: Link) -> None:
     assert server.ring.inserted_items == 24 and link.metrics.value("duplicates") == 0
 
 
-def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:
+def test_a_peer_without_a_greeting_is_asked_to_greet(link: Link) -> None:
     server = link.serve()
     writer = link.writer()
     link.until(lambda: writer.has_credit, writer)
@@ -190,7 +190,7 @@ def test_a_stranger_that_never_greeted_is_asked_to(link: Link) -> None:
     assert server.ring.inserted_items == 4
 
 
-def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_limiter_blocks_nothing_is_resent_or_lost(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = link.tell_time(monkeypatch)
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
     server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
@@ -221,7 +221,7 @@ def test_while_the_limiter_holds_nothing_is_resent_or_lost(link: Link, monkeypat
     assert server.ring.inserted_items == 400 and link.metrics.value("duplicates") == 0 == link.metrics.value("gaps")
 
 
-def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link) -> None:
+def test_with_a_tight_band_record_and_line_show_which_side_is_blocked(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
     server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
     link.until(lambda: writer.has_credit, writer)
@@ -272,7 +272,7 @@ def test_a_tight_band_shows_in_the_record_and_in_the_line_who_is_held(link: Link
     )
 
 
-def test_the_line_says_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Path) -> None:
+def test_the_line_shows_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Path) -> None:
     server, writer = link.serve(folder=tmp_path / "log"), link.writer()
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
@@ -289,7 +289,7 @@ def test_the_line_says_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Pat
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_batches_come_by_either_road_and_slots_go_round(link: Link, shared: bool) -> None:
+def test_batches_arrive_in_shared_memory_or_as_parts_and_slots_are_reused(link: Link, shared: bool) -> None:
     server, writer, sampler = link.serve(), link.writer(), link.sampler(shared)
     link.until(lambda: writer.has_credit, writer)
     for chunk in CHUNKS[:4]:
@@ -312,7 +312,7 @@ def test_batches_come_by_either_road_and_slots_go_round(link: Link, shared: bool
     assert server.ring.sampled_items >= 160
 
 
-def test_a_slot_goes_back_with_the_priorities_of_what_it_held(link: Link) -> None:
+def test_a_request_brings_the_priorities_of_the_slots_last_batch(link: Link) -> None:
     server, writer, sampler = link.serve(), link.writer(), link.sampler()
     link.until(lambda: writer.has_credit, writer)
     for chunk in CHUNKS[:4]:
@@ -353,7 +353,7 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     link.until(lambda: writer.outstanding == 0, writer)
 
 
-def test_a_learner_finds_its_batches_again_after_replay_restarts(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_gets_batches_again_after_replay_restarts(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     link.tell_time(monkeypatch)
     link.serve()
     writer, sampler = link.writer(), link.sampler()
@@ -378,7 +378,7 @@ def test_another_spec_is_refused_with_the_reason(link: Link) -> None:
         link.until(lambda: False, writer)
 
 
-def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
+def test_a_damaged_chunk_is_counted_and_its_writer_continues(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     link.until(lambda: writer.has_credit, writer)
     send = writer.client.send
@@ -394,7 +394,7 @@ def test_a_damaged_chunk_is_counted_and_its_sender_goes_on(link: Link) -> None:
     assert link.metrics.value("rejected") == 1 and server.ring.inserted_items == 4
 
 
-def test_whoever_is_silent_is_told_of_at_both_ends_and_is_not_when_only_idle(
+def test_both_ends_report_silence_but_not_an_idle_peer(
     link: Link, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = link.tell_time(monkeypatch)
@@ -423,7 +423,7 @@ def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: 
     link.until(lambda: server.writers.connected, writer)
 
 
-def test_who_said_goodbye_leaves_the_credit_to_the_others(link: Link) -> None:
+def test_after_a_goodbye_the_credit_goes_to_the_others(link: Link) -> None:
     server = link.serve(FREE)
     stays, leaves = link.writer("actor-0"), link.writer("actor-1")
     link.until(lambda: stays.has_credit and leaves.has_credit, stays, leaves)
@@ -435,7 +435,7 @@ def test_who_said_goodbye_leaves_the_credit_to_the_others(link: Link) -> None:
     link.until(lambda: queue_limit(link) == 8, stays)
 
 
-def test_who_is_gone_without_a_word_leaves_the_credit_too(link: Link) -> None:
+def test_without_a_goodbye_the_credit_of_a_lost_writer_goes_to_the_others_too(link: Link) -> None:
     link.serve(FREE)
     stays, leaves = link.writer("actor-0"), link.writer("actor-1")
     link.until(lambda: stays.has_credit and leaves.has_credit, stays, leaves)
@@ -444,7 +444,7 @@ def test_who_is_gone_without_a_word_leaves_the_credit_too(link: Link) -> None:
     link.until(lambda: queue_limit(link) == 8, stays)
 
 
-def test_a_smaller_share_reaches_those_who_came_first(link: Link) -> None:
+def test_a_reduced_share_is_sent_to_the_earlier_writers(link: Link) -> None:
     link.serve(
         ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9, receive_bytes=50_000)
     )
@@ -471,7 +471,7 @@ def draw(sampler: Sampler) -> int:
     return 1
 
 
-def test_several_learners_are_served_in_turn_and_one_that_draws_nothing_holds_up_nobody(link: Link) -> None:
+def test_several_learners_are_served_in_turn_and_an_idle_one_delays_no_other(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     samplers = [link.sampler(slots=3, name=name) for name in ("learner", "learner-1", "learner-2")]
     link.until(lambda: writer.has_credit and server.learners.count == 3, writer)
@@ -497,7 +497,7 @@ def test_several_learners_are_served_in_turn_and_one_that_draws_nothing_holds_up
     assert link.metrics.value("rejected") == 0
 
 
-def test_the_slot_of_one_learner_is_filled_after_that_of_another_however_fast_this_one_asks_again(link: Link) -> None:
+def test_a_learner_that_requests_fast_does_not_delay_another(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     one, other = link.sampler(slots=1), link.sampler(slots=1, name="learner-1")
     order: list[str] = []
@@ -539,7 +539,7 @@ def test_the_slot_of_one_learner_is_filled_after_that_of_another_however_fast_th
     assert all(before != after for before, after in zip(order[:-1], order[1:], strict=True)), order
 
 
-def test_a_learner_that_is_gone_is_forgotten_and_the_others_go_on(link: Link) -> None:
+def test_a_lost_learner_is_removed_and_the_others_continue(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()
     stays, leaves = link.sampler(), link.sampler(name="learner-1")
@@ -559,7 +559,7 @@ def test_a_learner_that_is_gone_is_forgotten_and_the_others_go_on(link: Link) ->
     link.until(learns, writer)
 
 
-def test_a_new_life_of_a_learner_takes_the_place_of_the_old_one_of_its_name_alone(link: Link) -> None:
+def test_a_new_incarnation_of_a_learner_replaces_only_the_old_one_of_its_name(link: Link) -> None:
     server, writer = link.serve(), link.writer()
     samplers = [link.sampler(), link.sampler(name="learner-1")]
     link.until(lambda: writer.has_credit and server.learners.count == 2, writer)

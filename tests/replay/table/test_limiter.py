@@ -19,7 +19,7 @@ def make_limiter() -> Limiter:
     return limiter
 
 
-def test_the_ratio_stays_in_the_band_whoever_is_faster() -> None:
+def test_the_ratio_stays_in_the_band_whichever_side_is_faster() -> None:
     for bias in (0.1, 0.5, 0.9):
         limiter, inserted, sampled, size = make_limiter(), 0, 0, MIN
         limiter.connect_learner()
@@ -52,7 +52,7 @@ def test_without_a_learner_inserts_never_wait() -> None:
     assert limiter.can_insert(MIN)
 
 
-def test_what_was_missed_while_the_learner_was_away_is_not_held_against_anyone() -> None:
+def test_the_time_without_a_learner_blocks_neither_side() -> None:
     limiter = make_limiter()
     limiter.inserted(1_000_000, MIN)
     limiter.connect_learner()
@@ -61,7 +61,7 @@ def test_what_was_missed_while_the_learner_was_away_is_not_held_against_anyone()
     assert not limiter.can_sample(MIN), "a backlog of inserts must not become a burst of samples"
 
 
-def test_what_is_under_way_counts_as_inserts_to_come() -> None:
+def test_outstanding_chunks_count_as_future_inserts() -> None:
     limiter = Limiter(MIN, LOW, HIGH)
     limiter.under_way = 10
     limiter.connect_learner()

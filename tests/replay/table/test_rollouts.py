@@ -168,7 +168,7 @@ def test_a_chunk_is_acknowledged_when_its_batch_is_drawn_and_not_before(link: Li
     assert writer.acknowledged_steps == link.metrics.value("sampled_items")
 
 
-def test_what_is_left_of_a_writer_when_a_batch_is_drawn_stays_unacknowledged(link: Link) -> None:
+def test_chunks_beyond_a_batch_stay_unacknowledged(link: Link) -> None:
     link.serve()
     feeder = Feeder(link.writer(streams=3), CHUNKS[:3])
     assert all_same(take(link, link.sampler(slots=1, batch_size=2), feeder), CHUNKS[:2])
@@ -280,7 +280,7 @@ def test_actors_that_are_killed_return_or_join_never_leave_both_sides_waiting(li
     assert all_same(lost, killed.chunks[: len(lost)])
 
 
-def test_a_new_replay_server_gets_again_what_was_not_drawn(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_replay_server_gets_the_chunks_that_were_not_drawn(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     link.tell_time(monkeypatch)
     server = link.serve()
     sampler = link.sampler(slots=1, batch_size=2)
@@ -294,7 +294,7 @@ def test_a_new_replay_server_gets_again_what_was_not_drawn(link: Link, monkeypat
     assert all_same(found, CHUNKS[: len(found)]) and server is link.server
 
 
-def test_a_new_learner_gets_what_lay_in_the_slot_of_the_old(link: Link) -> None:
+def test_a_new_learner_gets_the_chunks_in_the_slot_of_the_old_one(link: Link) -> None:
     server = link.serve()
     feeder = Feeder(link.writer(streams=3), CHUNKS[:2])
     old = link.sampler(slots=1, batch_size=3)
@@ -315,7 +315,7 @@ def test_a_learner_that_greets_again_is_served_under_its_new_requests(link: Link
     assert all_same(take(link, sampler, feeder), CHUNKS[:2])
 
 
-def test_what_is_too_old_is_dropped_acknowledged_and_counted(link: Link) -> None:
+def test_rollouts_that_are_too_old_are_dropped_acknowledged_and_counted(link: Link) -> None:
     def newest(chunk: Chunk) -> int:
         items = slice(SPEC.history, SPEC.history + chunk.length)
         return int(chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0].max())
@@ -334,7 +334,7 @@ def test_what_is_too_old_is_dropped_acknowledged_and_counted(link: Link) -> None
     link.until(lambda: feeder.writer.outstanding <= 2, feeder.writer)
 
 
-def test_one_that_is_dropped_behind_one_that_waits_gives_its_credit_back(link: Link) -> None:
+def test_a_chunk_dropped_behind_a_waiting_one_gives_its_credit_back(link: Link) -> None:
     """Acknowledgements are cumulative: the older chunk is not drawn yet, so the newer one cannot be acknowledged."""
     server = link.serve()
     sampler, writer = link.sampler(slots=1, batch_size=2), link.writer(streams=2)
@@ -368,7 +368,7 @@ def test_nothing_is_logged(link: Link, tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
-def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
+def test_the_line_shows_waiting_and_dropped_chunks(link: Link) -> None:
     server = link.serve()
     sampler = link.sampler(slots=1, batch_size=4)
     feeder = Feeder(link.writer(streams=4), CHUNKS[:7])
@@ -383,7 +383,7 @@ def test_the_line_says_what_waits_and_what_was_dropped(link: Link) -> None:
     )
 
 
-def test_memory_that_cannot_hold_a_batch_is_refused_in_one_line() -> None:
+def test_a_budget_too_small_for_a_batch_is_refused_in_one_line() -> None:
     config = ReplayConfig(budget_bytes=130_000_000, receive_bytes=1_000_000)
     RolloutQueue(SPEC, config, Inbox(), Metrics(), leased=10)
     with pytest.raises(ValueError, match=r"^replay.budget_bytes 130,000,000 .* raise it, or lower replay.receive_bytes$"):
@@ -424,7 +424,7 @@ def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the
     assert link.metrics.value("duplicates") == link.metrics.value("dropped_chunks") == 0
 
 
-def test_chunks_in_the_half_filled_slot_of_a_learner_that_died_go_to_the_other(link: Link) -> None:
+def test_chunks_in_the_half_filled_slot_of_a_lost_learner_go_to_the_other(link: Link) -> None:
     server = link.serve()
     dies = link.sampler(slots=1, batch_size=3, name="learner-1")
     feeder = Feeder(link.writer(streams=2), CHUNKS[:2])

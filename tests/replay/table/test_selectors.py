@@ -1,4 +1,4 @@
-"""Which items are drawn, and how often."""
+"""The built-in selectors: which items are drawn, and how often."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_items_are_drawn_in_proportion_to_priority_to_the_exponent() -> None:
     assert counts[6:].sum() == 0
 
 
-def test_a_new_item_of_which_nothing_is_known_comes_with_the_highest_priority_seen() -> None:
+def test_a_new_item_without_a_priority_gets_the_highest_so_far() -> None:
     selector = Prioritised(8, np.random.default_rng(0), PrioritisedConfig(1.0))
     selector.insert(0, np.ones(4, bool), unknown(4))
     selector.update(np.arange(4), np.array([3.0, 1.0, 1.0, 1.0]))
@@ -39,7 +39,7 @@ def test_a_new_item_of_which_nothing_is_known_comes_with_the_highest_priority_se
     assert probability.max() == pytest.approx(3 / (3 + 3 + 4 * 3))
 
 
-def test_a_new_item_comes_with_its_own_priority_and_the_highest_follows() -> None:
+def test_a_new_item_keeps_its_own_priority_and_raises_the_highest() -> None:
     selector = Prioritised(8, np.random.default_rng(0), PrioritisedConfig(0.5))
     selector.insert(0, np.array([True, True, True, False]), np.array([16.0, 0.0, np.nan, 900.0]))
     assert selector.state().values[:4].tolist() == [4.0, 1e-3, 4.0, 0.0]  # 900 stands where nothing can be drawn

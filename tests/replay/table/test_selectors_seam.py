@@ -1,4 +1,4 @@
-"""The seam of selectors: one of a package outside the house is found by its name, has options, and is refused in one line."""
+"""A selector of another package is found by its name, has options, and is refused in one line if it is invalid."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_options_are_those_of_the_selector() -> None:
         ({"selector_options": {"blocks": 1}}, "replay.selector_options of prioritised"),
     ],
 )
-def test_what_cannot_be_a_selector_is_refused_in_one_line_before_the_launch(replay: dict[str, object], words: str) -> None:
+def test_an_invalid_selector_is_refused_in_one_line_before_the_launch(replay: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as refusal:
         resolve(layers({"replay": replay}))
     assert "\n" not in str(refusal.value)

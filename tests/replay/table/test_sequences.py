@@ -1,4 +1,4 @@
-"""Sequences: whole chunks drawn again and again, one leaf each, with the state that their first row begins from."""
+"""Sequences: whole chunks that are drawn repeatedly, one leaf each, with the recurrent state of their first row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = ReplayConfig(capacity=32, min_size=4, samples_per_insert_low=0.0, sampl
 
 
 def make_chunk(number: int, length: int = 4, valid: int = 1, priority: float = -1.0) -> Chunk:
-    """A chunk whose every value says which it is."""
+    """A chunk whose values identify it."""
     rows = SPEC.rows(length)
     columns = {column.name: np.zeros(column.chunk_shape(rows), column.dtype) for column in SPEC.columns}
     columns["position"][:] = 100 * number + np.arange(rows)
@@ -84,7 +84,7 @@ def test_size_counters_and_the_limiter_count_transitions() -> None:
     assert ring.sample(arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))) == 20 == ring.sampled_items
 
 
-def test_what_lies_behind_a_short_chunk_is_zero_though_a_longer_one_lay_there() -> None:
+def test_the_rows_behind_a_short_chunk_are_zero_although_a_longer_one_was_there() -> None:
     ring = Ring(SPEC, CONFIG, seed=0)
     for number in range(9):  # all slots have been used
         ring.insert(make_chunk(number))
@@ -105,7 +105,7 @@ def test_a_sequence_without_any_action_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize("unknown", [-1.0, np.nan, np.inf])
-def test_a_sequence_comes_with_its_own_priority_or_the_highest(unknown: float) -> None:
+def test_a_sequence_starts_with_its_own_priority_or_the_highest(unknown: float) -> None:
     ring = Ring(SPEC, ReplayConfig(capacity=32, min_size=4, priority_exponent=1.0), seed=0)
     for number, priority in enumerate((8.0, 2.0, unknown)):
         ring.insert(make_chunk(number, priority=priority))

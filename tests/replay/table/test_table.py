@@ -1,4 +1,4 @@
-"""The table: what a batch says about every kind of boundary, eviction, keys, priorities."""
+"""The ring: batches at every kind of episode boundary, eviction, keys, priorities."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def all_items(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[float, dict[str
 
 @pytest.mark.parametrize("length", [1, 2, 4, 16])
 @pytest.mark.parametrize(("stack", "n_step"), [(1, 1), (3, 2), (4, 5)])
-def test_every_item_says_what_a_naive_walk_of_the_episodes_says(length: int, stack: int, n_step: int) -> None:
+def test_every_item_equals_that_of_a_naive_walk_over_the_episodes(length: int, stack: int, n_step: int) -> None:
     spec = make_spec(length, stack, n_step)
     ends = {3: "terminated", 4: "truncated", 5: "terminated", 13: "truncated", 30: "terminated"}
     steps = 50
@@ -97,7 +97,7 @@ def test_invariants_hold_while_chunks_of_all_lengths_turn_the_ring_over() -> Non
     assert table.update_priorities(np.array([min(keys)]), np.ones(1)) == 0, "an evicted key must be ignored"
 
 
-def test_priorities_that_are_no_numbers_and_keys_that_never_were_are_ignored() -> None:
+def test_invalid_priorities_and_unknown_keys_are_ignored() -> None:
     spec = make_spec(length=4)
     table = Ring(spec, CONFIG, seed=0)
     for chunk in stream_chunks(spec, {1: "truncated"}, 6):
@@ -120,7 +120,7 @@ def test_priorities_that_are_no_numbers_and_keys_that_never_were_are_ignored() -
         ("position", np.inf, "position"),
     ],
 )
-def test_a_chunk_that_would_break_the_learner_is_refused(column: str, value: float, reason: str) -> None:
+def test_a_chunk_with_invalid_values_is_rejected(column: str, value: float, reason: str) -> None:
     spec = make_spec(length=4)
     chunk = stream_chunks(spec, {}, 4)[0]
     chunk.columns[column][3] = value
@@ -139,7 +139,7 @@ def leaf_values(spec: ExperienceSpec, *chunks: Chunk, exponent: float = 0.5, sel
     return [list(row) for row in values[: len(chunks)]]
 
 
-def test_items_begin_with_the_priorities_that_were_sent_raised_to_the_exponent() -> None:
+def test_items_start_with_the_sent_priorities_raised_to_the_exponent() -> None:
     spec = make_spec(length=4, extras=scalars(PRIORITY))
     chunks = stream_chunks(spec, {2: "truncated", 6: "terminated"}, 9)
     for chunk, values in zip(chunks, leaf_values(spec, *chunks), strict=True):
@@ -151,7 +151,7 @@ def test_items_begin_with_the_priorities_that_were_sent_raised_to_the_exponent()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0])
-def test_what_cannot_be_a_priority_counts_as_unknown_and_gets_the_highest_seen(value: float) -> None:
+def test_an_invalid_priority_counts_as_unknown_and_becomes_the_highest_so_far(value: float) -> None:
     spec = make_spec(length=4, extras=scalars(PRIORITY))
     chunks = stream_chunks(spec, {5: "truncated"}, 7)
     chunks[1].columns[PRIORITY][:] = value  # every row, those around the items and the one without action included
@@ -160,7 +160,7 @@ def test_what_cannot_be_a_priority_counts_as_unknown_and_gets_the_highest_seen(v
     assert second == pytest.approx([2.0, 2.0, 0.0, 2.0])
 
 
-def test_the_greatest_number_that_can_be_sent_leaves_everything_finite() -> None:
+def test_the_largest_float_as_a_priority_leaves_all_sums_finite() -> None:
     spec = make_spec(length=4, extras=scalars(PRIORITY))
     chunks = stream_chunks(spec, {}, 8)
     chunks[0].columns[PRIORITY][:] = np.finfo(np.float32).max
@@ -201,7 +201,7 @@ def test_the_byte_budget_limits_what_the_item_capacity_would_allow() -> None:
         Ring(spec, msgspec.structs.replace(small, receive_bytes=2_000_000), seed=0)
 
 
-def test_a_million_frames_fit_the_memory_they_are_promised() -> None:
+def test_a_million_frames_fit_in_the_promised_memory() -> None:
     from transport.experience import Categorical, observed
 
     frame = observed("observation", (84, 84), "|u1", 1 / 255, codec="lz4")

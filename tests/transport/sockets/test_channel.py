@@ -43,7 +43,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_and_its_parts_arrive_whole(server: Server, client: Client, message: messages.Message) -> None:
+def test_a_message_and_its_parts_arrive_unchanged(server: Server, client: Client, message: messages.Message) -> None:
     assert client.send(message, [b"one", b""])
     arrival = server.receive(5)
     assert arrival is not None
@@ -54,7 +54,7 @@ def test_a_message_and_its_parts_arrive_whole(server: Server, client: Client, me
     assert answer is not None and answer[0] == Ack(7)
 
 
-def test_malformed_messages_are_counted_and_cost_nothing_else(server: Server, client: Client) -> None:
+def test_malformed_messages_are_counted_and_dropped(server: Server, client: Client) -> None:
     for junk in (b"", b"\xc1", b"\xff" * 100, msgpack.packb({"type": "ack"}), msgpack.packb({"type": "nonsense"})):
         client.socket.send_multipart([junk])
     client.send(Hold())
@@ -74,7 +74,7 @@ def test_a_part_beyond_the_limit_disconnects_its_sender_and_no_other(server: Ser
     honest.close()
 
 
-def test_sending_to_a_peer_that_is_gone_says_so(server: Server) -> None:
+def test_sending_to_a_lost_peer_returns_false(server: Server) -> None:
     client = Client(server.address)
     client.send(Hold())
     arrival = server.receive(5)
@@ -83,21 +83,21 @@ def test_sending_to_a_peer_that_is_gone_says_so(server: Server) -> None:
     wait_until(lambda: not server.send(arrival[0], Hold()), 5, "the server notices")
 
 
-def test_a_listener_holds_only_the_newest_announcement(tmp_path: Path) -> None:
+def test_a_listener_keeps_only_the_newest_announcement(tmp_path: Path) -> None:
     announcer, listener = Announcer(f"ipc://{tmp_path}/a"), Listener(f"ipc://{tmp_path}/a")
     received: list[int] = []
 
-    def hears(version: int) -> bool:
+    def receives(version: int) -> bool:
         announcer.announce(Announce(1, version, 10, "s"))  # repeated, as the publisher does: any one may be missed
         newest = listener.newest()
         if newest is not None:
             received.append(newest.version)
         return newest is not None and newest.version == version
 
-    wait_until(lambda: hears(0), 5, "the listener has joined")
+    wait_until(lambda: receives(0), 5, "the listener has joined")
     for version in range(1, 50):
         announcer.announce(Announce(1, version, 10, "s"))
-    wait_until(lambda: hears(50), 5, "the newest version")
+    wait_until(lambda: receives(50), 5, "the newest version")
     assert received == sorted(received) and len(received) < 25, "old announcements piled up"
     announcer.close()
     listener.close()
