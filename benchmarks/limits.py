@@ -79,7 +79,7 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
 
     from learner.algorithms.dqn.algorithm import Dqn
     from learner.devices import capabilities as devices
-    from learner.feed import to_device
+    from learner.feed.batches import to_device
     from learner.updates.runtime import LearnerRuntime
     from replay.client.sampler import SampledBatch
     from replay.table.layout import layout

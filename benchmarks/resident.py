@@ -20,7 +20,7 @@ from learner.algorithms.ppo.update import PpoUpdate
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.feed import to_chunks, to_device
+from learner.feed.batches import to_chunks, to_device
 from learner.updates.runtime import LearnerRuntime
 from replay.client.sampler import SampledBatch
 from replay.table.layout import layout

@@ -1,1 +1,1 @@
-"""Turns batches into better weights, and serves those weights to whoever acts."""
+"""The learner: turns batches into better weights, and publishes the weights to actors."""

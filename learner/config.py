@@ -1,5 +1,4 @@
-"""The learner section of a run's configuration, and what the learner needs of a run's files. No torch here: the supervisor
-reads this too."""
+"""The learner section of a run's configuration, and a learner process's settings. No torch: the supervisor imports this."""
 
 from __future__ import annotations
 
@@ -107,31 +106,31 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
     def batch_items(self, spec: ExperienceSpec) -> int:
-        """Transitions of a batch, or whole chunks where these are the spec's unit."""
+        """Items of a batch: transitions, or whole chunks where these are the spec's unit."""
         return self.batch_size if spec.unit == "transitions" else self.batch_size // spec.chunk_length
 
     def slots(self, spec: ExperienceSpec) -> int:
-        """Batches in the memory that a process shares with replay: the one in use keeps its slot."""
-        return 1 if spec.unit == "rollouts" else self.prefetch + 1  # rollouts that are asked for ahead would be older
+        """Slots in the memory that a process shares with replay: the batch in use occupies one."""
+        return 1 if spec.unit == "rollouts" else self.prefetch + 1  # rollouts requested ahead would be older
 
     def leased(self, spec: ExperienceSpec) -> int:
-        """Transitions, or whole chunks, in the slots of all processes."""
+        """Items in the slots of all processes."""
         return self.processes * self.batch_items(spec) * self.slots(spec)
 
 
 class LearnerProcess(Struct, frozen=True, forbid_unknown_fields=True):
-    """settings/learner.json. `algorithm` is its table of config.toml: the name beside the options."""
+    """The contents of settings/learner.json. `algorithm` is the [algorithm] section of config.toml."""
 
     seed: int
     env_id: str
     algorithm: dict[str, Any]
     learner: LearnerConfig
-    max_policy_lag: int = 1  # of rollouts, in versions
+    max_policy_lag: int = 1  # versions that a rollout's policy may lag behind
 
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """What the learner needs of a run's files. `max_policy_lag`: of rollouts, in versions."""
+    """The settings of a learner process, from the run's files."""
 
     seed: int
     env_id: str
@@ -142,7 +141,7 @@ class LearnerSettings:
 
 
 def read_settings(run_dir: RunDir) -> LearnerSettings:
-    """Raises ValueError (SpecError, UnknownName too), OSError."""
+    """Raises ValueError (also SpecError and UnknownName) and OSError."""
     given = msgspec.json.decode(run_dir.settings("learner").read_bytes(), type=LearnerProcess)
     algorithm, spec = read_algorithm(given.algorithm), read_spec(run_dir.spec.read_bytes())
     return LearnerSettings(given.seed, given.env_id, algorithm, given.learner, spec, given.max_policy_lag)

@@ -8,12 +8,12 @@ from transport.metrics import Record
 
 
 def figure(value: float) -> str:
-    """A loss or an error, readable whether rewards are small or huge."""
+    """Formats a loss or an error, small or huge."""
     return f"{value:.4f}" if abs(value) < 1_000 else f"{value:,.0f}"
 
 
 def describe(record: Record, figures: Mapping[str, str]) -> str:
-    """The throughput line; `figures` is the algorithm's: metric -> format, which may name other metrics."""
+    """`figures` is the algorithm's: metric -> format, which may name other metrics."""
     get = record.get
     if get("compiling") or not get("updates"):
         doing = "compiling the update" if get("compiling") else "waiting for experience"

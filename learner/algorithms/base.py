@@ -1,7 +1,7 @@
-"""What an algorithm is to everything else, and how its name is found. No torch here, nor in an algorithm's own module.
+"""The protocol of algorithms, and how one is found by its name. No torch, here and in an algorithm's own module.
 
-An algorithm is a class, `find_algorithm("dqn" | "package.module:Name")`, made with its options. The command line, the
-supervisor, actors and the learner ask the class or its instance for what they need to know, never which one it is.
+An algorithm is a class, `find_algorithm("dqn" | "package.module:Name")`, instantiated with its options. The command line, the
+supervisor, actors and the learner ask the class or the instance for what they need, and never which algorithm it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from learner.updates.base import Runtime, Update
 
 Tree = dict[str, Any]
-# As in training; drawn from the policy; what the policy thinks best; without a policy.
+# With the exploration of training; sampled from the policy; the policy's best action; uniformly random without the policy.
 Mode = Literal["explore", "stochastic", "greedy", "random"]
 Limit = Literal["learner", "actors"]
 ActionKind = Literal["categorical", "masked", "continuous"]
@@ -43,7 +43,7 @@ PARTS = (
 
 
 class Needs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an algorithm wants of experience; the environment's spec and this together are the run's."""
+    """What an algorithm needs of experience; joined with the environment's spec it is the run's spec."""
 
     unit: Unit = "transitions"
     n_step: int = 1
@@ -53,28 +53,29 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActionBatch(NamedTuple):
-    """What K environments are to do."""
+    """The actions of K environments."""
 
     action: np.ndarray  # [K] int64, or [K, A] float32 unbounded
-    columns: Columns  # {name: [K, …]} of the rows; those that the spec does not have are kept for annotate() only
-    state: Columns  # {name: [K, *shape]} for the next act(); {} without memory
+    columns: Columns  # {name: [K, …]} further columns of the rows; those that the spec lacks are kept only for annotate()
+    state: Columns  # {name: [K, *shape]} recurrent state for the next act(); {} without memory
 
 
 class ActingPolicy(Protocol):
-    """Chooses actions. numpy."""
+    """Chooses actions, in numpy."""
 
     @property
     def state(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of one environment's state, as the inference has it; the names are columns'."""
+        """Shapes of one environment's recurrent state, as the inference has it; the names are column names."""
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:
-        """Begins random choices anew; environments offset … offset + count - 1 of `total` are played. Again at each rescale."""
+        """Seeds the random numbers, and says that the environments are offset … offset + count - 1 of `total`. Called at the
+        start and after each rescale."""
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
-        """On observation[name] [K, stack, *shape] as stored, and state[name] [K, *shape], zeros at the start of an episode."""
+        """observation[name]: [K, stack, *shape] as stored; state[name]: [K, *shape], zeros at the start of an episode."""
 
     def annotate(self, columns: Columns) -> Columns:
-        """The columns [M, rows, …] of M chunks of one length that are about to leave, with those that were not known earlier."""
+        """Adds columns that act() could not know yet to `columns` [M, rows, …] of M chunks that are about to be sent."""
 
 
 class Algorithm(Protocol):
@@ -82,29 +83,29 @@ class Algorithm(Protocol):
 
     Config: ClassVar[type[Struct]]
     actions: ClassVar[frozenset[ActionKind]]
-    begins_random: ClassVar[bool]  # actors act at random until the first weights that have learned something
+    begins_random: ClassVar[bool]  # actors act at random until the first trained weights
     exact_acting: ClassVar[bool]  # --actors.precision auto means float32
-    figures: ClassVar[Mapping[str, str]]  # metric -> format, in the learner's line; the format may name other metrics
-    advice: ClassVar[Mapping[Limit, str]]  # what to change when these limit the run
+    figures: ClassVar[Mapping[str, str]]  # metric -> format in the learner's log line; it may name other metrics
+    advice: ClassVar[Mapping[Limit, str]]  # what the user may change when this process limits the run
     config: Any
 
     def __init__(self, config: Any) -> None: ...
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """Settings of other sections, below every preset; `env` is None before the environment has been tried."""
+        """Defaults for other sections, which presets override; `env` is None before the environment has been tested."""
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        """Raises ValueError, in one line, as policy and update do."""
+        """Raises ValueError, in one line, as policy() and update() do."""
 
     def policy(self, spec: ExperienceSpec) -> nn.Module:
-        """The network whose weights travel, in float32 on the CPU. Imports torch."""
+        """The network that actors use, in float32 on the CPU. Imports torch."""
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> ActingPolicy:
-        """What chooses actions by the network's answers. Imports no torch."""
+        """The acting policy on top of an inference. Imports no torch."""
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> Update:
-        """What learns. Imports torch."""
+        """The learning half. Imports torch."""
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -112,25 +113,24 @@ def find_algorithm(name: str) -> type[Algorithm]:
     found = find(name, ALGORITHMS, "algorithm")
     lacking = [part for part in PARTS if not hasattr(found, part)]
     if lacking:
-        raise UnknownName(f"{name} is no algorithm: it has no {', '.join(lacking)} (see learner/algorithms/base.py)")
+        raise UnknownName(f"{name} is not an algorithm: it lacks {', '.join(lacking)} (see learner/algorithms/base.py)")
     return found  # type: ignore[no-any-return]
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:
-    """The [algorithm] section of a configuration: its `name`, and its options checked. Raises UnknownName,
-    msgspec.ValidationError."""
+    """Reads an [algorithm] section: the `name`, and its options, validated. Raises UnknownName, msgspec.ValidationError."""
     options = dict(section)
     name = str(options.pop("name", DEFAULT))
     return Named(name, msgspec.convert(options, find_algorithm(name).Config))
 
 
 def make_algorithm(choice: Named) -> Algorithm:
-    """The algorithm that was chosen, with its options. Raises UnknownName."""
+    """Instantiates the algorithm. Raises UnknownName."""
     return find_algorithm(choice.name)(choice.options)
 
 
 def join(env: ExperienceSpec, needs: Needs) -> ExperienceSpec:
-    """The run's spec: what the environment gives and what the algorithm wants of it. Raises SpecError."""
+    """The run's spec: the environment's half and the algorithm's needs. Raises SpecError."""
     goals = needs.goals if has_goals(env) else 0
     hindsight = hindsight_columns(env, goals) if goals else ()
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The columns that describe a row with other goals than its own: actors fill them, algorithms learn from them."""
+"""The columns of hindsight experience replay: other goals for each row. Actors fill them, algorithms learn from them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Column, ExperienceSpec
 
-HINDSIGHT_GOAL = "hindsight_goal"  # [k, *shape of a goal] as goals rest: achieved later in the same episode
-HINDSIGHT_REWARD = "hindsight_reward"  # [k]: what the row would have earned, had it been after each of these
+HINDSIGHT_GOAL = "hindsight_goal"  # [k, *shape of a goal] as stored: goals achieved later in the same episode
+HINDSIGHT_REWARD = "hindsight_reward"  # [k]: the reward of the row's step with each of these goals
 
 
 def has_goals(env: ExperienceSpec) -> bool:
@@ -24,6 +24,6 @@ def hindsight_columns(env: ExperienceSpec, goals: int) -> tuple[Column, Column]:
 
 
 def without_hindsight(spec: ExperienceSpec) -> ExperienceSpec:
-    """The spec of rows whose hindsight is not known yet."""
+    """The spec of rows before actors/hindsight.py has filled these columns."""
     extras = tuple(column for column in spec.extras if column.name not in (HINDSIGHT_GOAL, HINDSIGHT_REWARD))
     return msgspec.structs.replace(spec, goals=0, extras=extras)

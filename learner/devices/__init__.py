@@ -1,1 +1,1 @@
-"""Which accelerators there are, and what each can do."""
+"""Accelerators: which are available, and what each supports."""

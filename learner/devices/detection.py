@@ -1,6 +1,6 @@
-"""Which accelerators torch can use here, and why not the others, in words that say what would help.
+"""Which accelerators torch can use here, and for the others why not, and what would help.
 
-No answer costs an import that can be had without one: torch_directml is imported only where nothing else speaks against it.
+torch_directml is imported only where everything else that it needs is there, because the import is slow.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from pathlib import Path
 import torch
 
 AMD, NVIDIA = "AMD", "NVIDIA"
-VENDORS = {"1002": AMD, "10de": NVIDIA}  # of PCI
-ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"  # Windows' key of display adapters
-D3D12 = "libd3d12.so"  # DirectX 12 on Linux: WSL2 has it, nothing else does
+VENDORS = {"1002": AMD, "10de": NVIDIA}  # by PCI vendor id
+ADAPTERS = (
+    r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"  # registry key of Windows' display adapters
+)
+D3D12 = "libd3d12.so"  # DirectX 12 on Linux: only WSL2 has it
 ROCM_ON_WINDOWS = "PyTorch with ROCm runs on Windows, on Radeons from the RX 5700 on: see RELEASES.md of github.com/ROCm/TheRock"
 
 
 def missing(kind: str) -> str:
     """Why cuda, xpu, mps or directml cannot be used, in one line; empty if it can.
 
-    ROCm's devices are called cuda, as torch calls them; the reason for cuda is that of the GPU which is here.
+    ROCm devices are called cuda, as torch calls them; where the machine has an AMD GPU, the reason for cuda is ROCm's.
     """
     if kind == "cuda":
         if torch.cuda.is_available():
@@ -44,7 +46,7 @@ def missing_cuda() -> str:
     if built and torch.cuda.is_available():
         return ""
     if here and built:
-        return "there is an NVIDIA GPU, but torch cannot use it: nvidia-smi tells whether its driver works"
+        return "there is an NVIDIA GPU, but torch cannot use it: run nvidia-smi to see whether its driver works"
     if here:
         return f"there is an NVIDIA GPU, but this torch ({torch.__version__}) has no CUDA: make install TORCH=cuda"
     return "no NVIDIA GPU is seen" + ("" if built else f", and this torch ({torch.__version__}) has no CUDA")
@@ -65,38 +67,40 @@ def missing_rocm() -> str:
 
 
 def directml_obstacles() -> str:
-    """What speaks against DirectML that can be told without importing it; empty if nothing does."""
+    """Why DirectML cannot be used, as far as that is known without importing it; empty if nothing is known."""
     installed = importlib.util.find_spec("torch_directml") is not None
-    found = [] if installed else ["torch-directml is not installed"]
-    if sys.platform != "win32" and not _has_d3d12():
-        found.append(f"{D3D12} is missing, so this is neither Windows nor WSL2")
+    obstacles = [] if installed else ["torch-directml is not installed"]
+    if sys.platform != "win32" and not has_d3d12():
+        obstacles.append(f"{D3D12} is missing, so this is neither Windows nor WSL2")
     if sys.version_info >= (3, 13):
-        found.append(f"there is none for Python above 3.12, and this is {platform.python_version()}")
+        obstacles.append(f"there is none for Python above 3.12, and this is {platform.python_version()}")
     if installed and not re.match(r"2\.4\.", torch.__version__):
-        found.append(f"it works with torch 2.4.1 alone, and this is {torch.__version__}")
-    if not found:
+        obstacles.append(f"it works only with torch 2.4.1, and this is {torch.__version__}")
+    if not obstacles:
         return ""
     if installed:
-        return f"torch-directml is installed, but {'; '.join(found)}"
-    return f"{found[0]}: pip install 'headrace[directml]', in an environment of its own" if len(found) == 1 else "; ".join(found)
+        return f"torch-directml is installed, but {'; '.join(obstacles)}"
+    if len(obstacles) > 1:
+        return "; ".join(obstacles)
+    return f"{obstacles[0]}: pip install 'headrace[directml]', in an environment of its own"
 
 
 def directml_advice() -> str:
-    """What is better than DirectML, unless torch has a GPU already."""
+    """What to use instead of DirectML; empty where torch already has a GPU."""
     if torch.cuda.is_available():
         return ""
-    better = ROCM_ON_WINDOWS if AMD not in gpus() or sys.platform == "win32" or _has_d3d12() else "make install TORCH=rocm"
-    return f"DirectML is no longer developed and computes in float32 only; for an AMD GPU ROCm is the better road: {better}"
+    better = ROCM_ON_WINDOWS if AMD not in gpus() or sys.platform == "win32" or has_d3d12() else "make install TORCH=rocm"
+    return f"DirectML is no longer developed and computes in float32 only; for an AMD GPU ROCm is better: {better}"
 
 
 def gpus(root: Path = Path("/")) -> set[str]:
-    """The makers, AMD or NVIDIA, of the GPUs that the system knows of, whatever torch makes of them. `root` is Linux's."""
-    identifiers = _of_registry() if sys.platform == "win32" else _of_linux(root)
+    """The vendors, AMD or NVIDIA, of the GPUs that the operating system lists. `root`: where Linux's file system begins."""
+    identifiers = _from_registry() if sys.platform == "win32" else _from_linux(root)
     return {VENDORS[found] for found in identifiers if found in VENDORS}
 
 
-def _of_linux(root: Path) -> Iterator[str]:
-    """Identifiers of the vendors of display adapters, and of whatever else has a driver for graphics."""
+def _from_linux(root: Path) -> Iterator[str]:
+    """PCI vendor ids of display adapters, and of all devices with a graphics driver."""
     for device in (*root.glob("sys/class/drm/card*/device"), *root.glob("sys/bus/pci/devices/*")):
         if "drm" in device.parts or _read(device / "class").startswith("0x03"):
             yield _read(device / "vendor").removeprefix("0x")
@@ -104,8 +108,8 @@ def _of_linux(root: Path) -> Iterator[str]:
         yield "10de"
 
 
-def _of_registry() -> Iterator[str]:
-    """The same, of Windows: its adapters' keys hold PCI\\VEN_1002&DEV_… ."""
+def _from_registry() -> Iterator[str]:
+    """The same from Windows' registry, where an adapter's key holds PCI\\VEN_1002&DEV_… ."""
     if sys.platform != "win32":
         return
     import winreg
@@ -114,11 +118,11 @@ def _of_registry() -> Iterator[str]:
         for number in range(winreg.QueryInfoKey(adapters)[0]):
             try:
                 with winreg.OpenKey(adapters, winreg.EnumKey(adapters, number)) as adapter:
-                    told = str(winreg.QueryValueEx(adapter, "MatchingDeviceId")[0])
-            except OSError:  # a key that is no adapter, or not for everybody
+                    device_id = str(winreg.QueryValueEx(adapter, "MatchingDeviceId")[0])
+            except OSError:  # not an adapter's key, or not readable
                 continue
-            if found := re.search(r"ven_([0-9a-f]{4})", told.lower()):
-                yield found[1]
+            if match := re.search(r"ven_([0-9a-f]{4})", device_id.lower()):
+                yield match[1]
 
 
 def _read(path: Path) -> str:
@@ -128,14 +132,14 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _has_d3d12() -> bool:
-    """Whether DirectX 12's library for Linux is where WSL2 mounts it, or where the loader was told to look."""
+def has_d3d12() -> bool:
+    """Whether DirectX 12's library is where WSL2 mounts it, or on LD_LIBRARY_PATH."""
     folders = ["/usr/lib/wsl/lib", *os.environ.get("LD_LIBRARY_PATH", "").split(":")]
     return any((Path(folder) / D3D12).exists() for folder in folders if folder)
 
 
 def _try_directml() -> str:
-    """Imports torch_directml, which nothing speaks against. Why it cannot be used after all; empty if it can."""
+    """Imports torch_directml. Why it cannot be used; empty if it can."""
     try:
         import torch_directml  # type: ignore[import-not-found]
     except (ImportError, OSError) as error:  # OSError: a library that it loads

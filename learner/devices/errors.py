@@ -1,7 +1,7 @@
-"""Without torch, for processes that only catch it."""
+"""The error of devices, in a file of its own so that catching it imports no torch."""
 
 from __future__ import annotations
 
 
 class DeviceError(ValueError):
-    """A device or precision that is not to be had here; the message says what is missing."""
+    """A device or precision that is not available here; the message says what is missing."""

@@ -1,7 +1,7 @@
-"""`python -m learner.devices.probe NAME PRECISION PROCESSES`: what `headrace up` asks of a process that has torch.
+"""`python -m learner.devices.probe NAME PRECISION PROCESSES`: the child of `headrace up` that imports torch.
 
-It imports torch, and answers with a line of JSON, while the environment is being tried. Then it is told, in a line of JSON on its
-standard input, which algorithm is to learn from which experience, and answers with the policy's description, or an error.
+It imports torch while another child tests the environment, and prints the device as a line of JSON. Then it reads a Question, a
+line of JSON on standard input, builds the policy, and prints an Answer: the policy's description, or an error.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from transport.experience import read_spec
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The [algorithm] section of a run, and its experience as it is written to spec.json."""
+    """The [algorithm] section of a run, and its spec as in spec.json."""
 
     algorithm: dict[str, Any]
     spec: str
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The policy's description, or why there is none, in a line."""
+    """The policy's description, or in one line why there is none."""
 
     policy: PolicyDescription | None = None
     error: str = ""
 
 
 def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
-    """The first process's `device` and its `name`, and how many `processes`; or the `error`, in a line.
+    """The first process's `device` and its `name`, and the number of `processes`; or an `error` in one line.
 
-    Where auto comes to nothing but the CPU beside a GPU, `note` says why.
+    Where auto means the CPU although the machine has a GPU, `note` says why.
     """
     flag = "--device"
     try:
@@ -52,7 +52,7 @@ def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
 
 
 def answer(question: Question) -> Answer:
-    """Builds the policy once, so that no actor has to."""
+    """Builds the policy to describe it, so that actors need not build it."""
     try:
         algorithm = make_algorithm(read_algorithm(question.algorithm))
         return Answer(describe(algorithm.policy(read_spec(question.spec.encode()))))

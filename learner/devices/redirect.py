@@ -1,18 +1,18 @@
-"""Code that was written for CUDA, on another device: `python -m learner.devices.redirect [--device NAME] SCRIPT [ARGS…]`.
+"""Runs scripts written for CUDA on another device: `python -m learner.devices.redirect [--device NAME] SCRIPT [ARGS…]`.
 
-Within `redirected(device)` whatever says cuda in words means `device`: `.cuda()`, `.to("cuda:1")`, `.to(0)`, `device="cuda"`,
-`torch.device("cuda")`, `torch.set_default_device("cuda")`, modules as well as tensors, `torch.load` of what was saved from a GPU
-or with such a map_location. `Tensor.is_cuda` says whether a tensor is on `device`. Pinning does nothing, and `non_blocking` is
-dropped, where `device` has no pinned memory. Other devices are left alone, and so is torch: this is a torch function mode. It
+Within `redirected(device)` every mention of cuda means `device`: `.cuda()`, `.to("cuda:1")`, `.to(0)`, `device="cuda"`,
+`torch.device("cuda")`, `torch.set_default_device("cuda")`, for modules as for tensors, and `torch.load` of what was saved from a
+GPU or with such a map_location. `Tensor.is_cuda` is True for tensors on `device`. Where `device` has no pinned memory, pinning
+does nothing and `non_blocking` is dropped. Other devices are unchanged. It is a torch function mode and does not modify torch; it
 adds about a microsecond to every operation.
 
-What a mode does not see goes its own way:
-- torch.cuda.is_available() is still False without a GPU, so a script that asks it takes its own way to the CPU; manual_seed and
-  empty_cache do nothing there, and the rest of torch.cuda raises (synchronize, Stream, Event, device, FloatTensor).
+Not redirected, because a function mode does not see it:
+- torch.cuda.is_available() is still False without a GPU, so a script that checks it falls back to the CPU; manual_seed and
+  empty_cache then do nothing, and the rest of torch.cuda raises (synchronize, Stream, Event, device, FloatTensor).
 - torch.Generator(device="cuda"), torch.Tensor(…, device="cuda") and .type("torch.cuda.FloatTensor") raise.
-- autocast("cuda") and GradScaler("cuda") turn themselves off with a warning where there is no GPU; autocast(device.type), of a
-  tensor's device or of torch.device("cuda"), does what the chosen device can.
-- C++ and CUDA extensions; other threads, since modes belong to a thread; processes that the script spawns.
+- autocast("cuda") and GradScaler("cuda") disable themselves with a warning where there is no GPU; autocast(device.type), with
+  the type of a tensor's device or of torch.device("cuda"), does what the chosen device supports.
+- C++ and CUDA extensions; other threads, since a mode belongs to one thread; child processes of the script.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from torch.overrides import TorchFunctionMode
 from learner.devices.capabilities import DeviceError, capabilities, resolve
 
 CUDA = re.compile(r"cuda(:\d+)?")
-PACKAGE_PRIORITY = 15  # among those that place what torch.load reads: after the CPU's, before CUDA's
+PACKAGE_PRIORITY = 15  # in torch.serialization's registry: after the CPU's, before CUDA's
 IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
-BY_POSITION = frozenset({Tensor.to, torch._C._nn._parse_to})  # take a device first; elsewhere a word may mean anything
-SAYING = BY_POSITION | {torch.device, IS_CUDA, Tensor.cuda, Tensor.pin_memory}
-NAMED = frozenset({"device", "non_blocking", "pin_memory"})  # arguments by name
-_entered = threading.local()  # .modes: those of this thread, the innermost last
+BY_POSITION = frozenset(
+    {Tensor.to, torch._C._nn._parse_to}
+)  # their first argument may be a device; elsewhere a string may mean anything
+MENTIONING = BY_POSITION | {torch.device, IS_CUDA, Tensor.cuda, Tensor.pin_memory}
+NAMED = frozenset({"device", "non_blocking", "pin_memory"})  # keyword arguments
+_entered = threading.local()  # .modes: the active modes of this thread, the innermost last
 
 
-class redirected(TorchFunctionMode):  # noqa: N801  # a context that reads like a word, as torch's own do
-    """Within, on this thread, what says cuda means another device. The innermost decides."""
+class redirected(TorchFunctionMode):  # noqa: N801  # a context manager, named as torch names its own
+    """Within the block and on this thread, cuda means another device. The innermost block decides."""
 
     def __init__(self, device: torch.device) -> None:
-        """The device to use instead, cpu and meta included."""
+        """`device` may be any device, cpu and meta included."""
         super().__init__()
         self.device = device
         self._pins = device.type != "meta" and capabilities(device).pinned_memory
 
     def __enter__(self) -> redirected:
-        """Begins."""
-        _place_what_is_loaded()
+        _register_loader()
         super().__enter__()
         _modes().append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Ends, also by an exception, which goes on."""
         _modes().remove(self)
         super().__exit__(kind, error, trace)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Calls `func`, otherwise if it may say cuda. Every operation comes through here, so what is usual is decided first."""
-        if func not in SAYING and (not kwargs or NAMED.isdisjoint(kwargs)) or _entered.modes[-1] is not self:
+        """Calls `func`, with other arguments if these may mention cuda. Every operation passes here: the usual case is first."""
+        if func not in MENTIONING and (not kwargs or NAMED.isdisjoint(kwargs)) or _entered.modes[-1] is not self:
             return func(*args, **(kwargs or {}))
         return self._redirect(func, args, kwargs or {})
 
@@ -92,26 +92,26 @@ class redirected(TorchFunctionMode):  # noqa: N801  # a context that reads like 
     def _moved(
         self, tensor: Tensor, device: Any = None, non_blocking: bool = False, **options: Any
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of Tensor.to that do what Tensor.cuda was to."""
+        """The arguments of Tensor.to for a call of Tensor.cuda."""
         return [tensor, self.device], {"non_blocking": non_blocking, **options}
 
     def _instead(self, value: Any) -> Any:
         return self.device if self._means_cuda(value) else value
 
     def _means_cuda(self, value: Any) -> bool:
-        """Of what may be a device: a torch.device, a word or a number."""
+        """`value` may be a torch.device, a string or an index."""
         if isinstance(value, torch.device):
             return value.type == "cuda"
         if isinstance(value, str):
             return CUDA.fullmatch(value) is not None
-        return isinstance(value, int)  # a bare number is one of the accelerator's
+        return isinstance(value, int)  # a bare index means the accelerator
 
     def _holds(self, tensor: Tensor) -> bool:
         return tensor.device.type == self.device.type and self.device.index in (None, tensor.device.index)
 
 
 def _modes() -> list[redirected]:
-    """Those entered on this thread."""
+    """The active modes of this thread."""
     try:
         return _entered.modes  # type: ignore[no-any-return]
     except AttributeError:
@@ -120,8 +120,8 @@ def _modes() -> list[redirected]:
 
 
 @cache
-def _place_what_is_loaded() -> None:
-    """Takes part, by torch's own registry, in placing storages that torch.load reads: for good, but only within a context."""
+def _register_loader() -> None:
+    """Registers with torch.load, which then places CUDA storages on the chosen device; it acts only within a block."""
 
     def place(storage: Any, location: str) -> Any:
         if not _modes() or not CUDA.fullmatch(location) or _modes()[-1].device.type == "cuda":
@@ -132,7 +132,7 @@ def _place_what_is_loaded() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a script as python would, redirected. 2 where there is no such script or device; otherwise as the script ends."""
+    """Runs a script as python would, redirected. Returns 2 where the script or the device does not exist."""
     parser = argparse.ArgumentParser(
         prog="python -m learner.devices.redirect",
         description="Run a script that was written for CUDA on another device.",
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto (default), cpu, cuda:N, xpu, mps or directml")
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what it is given")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script")
     options = parser.parse_args(arguments)
     script = Path(options.script)
     if not script.is_file():
@@ -161,6 +161,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from learner.devices import redirect  # the script may import it too, and there is but one
+    from learner.devices import redirect  # not __main__: the script may import this module, too
 
     sys.exit(redirect.main())

@@ -1,1 +1,1 @@
-"""Acting on a CPU: a network's forward pass on an actor's arrays."""
+"""Acting on a CPU: a policy's forward pass on an actor's arrays."""

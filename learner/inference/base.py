@@ -1,7 +1,7 @@
-"""Acting on a CPU, without torch wherever that can be.
+"""Acting on a CPU, without torch where possible: the description of a policy, and the protocol of an inference.
 
-A policy is described once, as data: what its tensors are, and, where numpy knows every part, the program that numpy runs. The
-pre-flight writes the description into the run's folder; whoever acts reads it and never asks what kind of network it is.
+A policy is described once, as data: its tensors and, where numpy knows every part, the program that numpy runs. The pre-flight
+writes the description into the run's folder; actors and evaluation read it and never ask what kind of network it is.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PRECISIONS = ("auto", "float32", "bfloat16", "int8")  # of convolutions
 
 
 def check_precision(name: str) -> None:
-    """Raises DeviceError for one that no processor has."""
+    """Raises DeviceError for an unknown precision."""
     if name not in PRECISIONS:
-        raise DeviceError(f"precision {name} is not to be had for acting: use one of {', '.join(PRECISIONS)}")
+        raise DeviceError(f"precision {name} is not available for acting: use one of {', '.join(PRECISIONS)}")
 
 
 class Op(Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,16 +35,16 @@ class Op(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PolicyDescription(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of a policy without building it."""
+    """All that is known of a policy without building it."""
 
-    tensors: dict[str, tuple[tuple[int, ...], str]]  # of its state_dict, shape and numpy's name of the type: what load() accepts
+    tensors: dict[str, tuple[tuple[int, ...], str]]  # of its state_dict: (shape, numpy dtype name); load() accepts exactly these
     program: tuple[Op, ...] | None = None  # None: some part is unknown to numpy
-    state: dict[str, tuple[int, ...]] = {}  # what is kept from step to step
+    state: dict[str, tuple[int, ...]] = {}  # shapes of the recurrent state, without the batch axis
     unknown: str = ""  # the first part that numpy does not know
 
     @property
     def most_bytes(self) -> int:
-        """Of the tensors, beside their names."""
+        """Bytes of all tensors, without their names."""
         return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.tensors.values())
 
     def check(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -62,23 +62,23 @@ class PolicyDescription(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Inference(Protocol):
-    """A policy's network as an actor runs it. Before the first load() its weights are zeros, or chance."""
+    """A policy's network as an actor runs it. Before the first load() its weights are zeros or random."""
 
     state: Mapping[str, tuple[int, ...]]
 
     @property
     def weights(self) -> Mapping[str, np.ndarray]:
-        """Those in use, by their names in the policy's state_dict."""
+        """The weights in use, by their names in the policy's state_dict."""
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Takes them up whole or not at all. Raises CheckpointError."""
+        """Adopts all weights, or none and raises CheckpointError."""
 
     def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
-        """[K, stack, *shape] as stored and the state before -> [K, outputs] float32, and the state after."""
+        """Observations [K, stack, *shape] as stored, and the state -> outputs [K, outputs] float32, and the next state."""
 
 
 def read_description(text: bytes) -> PolicyDescription:
-    """Raises CheckpointError, in one line."""
+    """Decodes a description. Raises CheckpointError, in one line."""
     try:
         return msgspec.json.decode(text, type=PolicyDescription)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,13 +1,13 @@
-"""A body with images in int8 on the CPU: an actor's fastest way through convolutions.
+"""A body with images in int8 on the CPU: the fastest convolutions for an actor.
 
-Weights are rounded to 8 bits, with a scale for each output channel, whenever new ones come; batch normalisation is part of
-them. An image is bytes anyway, so the first layer loses nothing of it. What a convolution gives is rounded to 8 bits between 0
-and the greatest value that the layer has given since the weights came, and a margin; where that is exceeded, which the bytes
-themselves tell, the layer is run again with a wider range. So nothing is ever cut off, and the last digits of what is given
-depend on what was seen before. Vectors stay in float32, and so do the heads.
+When new weights arrive they are rounded to 8 bits, with a scale per output channel, after batch normalisation has been folded
+into them. Images are bytes already, so the first layer loses nothing. The output of a convolution is rounded to 8 bits between 0
+and the largest value that the layer has had since the weights arrived, plus a margin. Where a value exceeds that range, which
+shows as the largest byte, the layer is run again with a wider range: so no value is clipped, but the last digits of the result
+depend on earlier observations. Vectors and heads stay in float32.
 
-The kernels are those of oneDNN on ordinary tensors, as torch's own compiler calls them on a CPU: torch's quantised tensors and
-torch.ao.quantization are deprecated. Their products are exact only where the processor adds them up in 32 bits.
+The kernels are oneDNN's on ordinary tensors, as torch.compile calls them on a CPU, because torch's quantised tensors and
+torch.ao.quantization are deprecated. They are exact only where the processor accumulates int8 products in 32 bits.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from learner.networks.inputs import Tensors
 from learner.networks.parts import Fields
 from transport.experience import Column
 
-BITS = 127  # greatest weight; -128 is left out, so that scales are symmetric
-BYTES = 255  # greatest activation: what comes out of a ReLU has no sign
-MARGIN = 1.2  # of a range over what was seen: a wider one is coarser, a narrower one is left more often
+BITS = 127  # largest weight; -128 is not used, so that scales are symmetric
+BYTES = 255  # largest activation: a ReLU's output has no sign
+MARGIN = 1.2  # range / largest value so far: more is coarser, less is exceeded more often
 
 
-def knows(body: Body) -> bool:
-    """Whether its torso is made as learner/networks/nature.py makes one: branches, of which those of images are convolutions,
-    then a hidden layer."""
+def supports(body: Body) -> bool:
+    """Whether the torso has the form of learner/networks/nature.py: branches, of which those of images are convolutions, then a
+    hidden layer."""
     torso = body.torso
     if type(torso) is not nn.Sequential or [type(part) for part in torso] != [Fields, nn.Linear, nn.ReLU]:
         return False
@@ -45,7 +45,7 @@ def knows(body: Body) -> bool:
 
 
 def _convolutional(branch: nn.Module) -> bool:
-    """Whether it is convolutions, each with its ReLU, some with batch normalisation between, and then flattened."""
+    """Whether the branch is convolutions, each with a ReLU and perhaps batch normalisation before it, then Flatten."""
     if type(branch) is not nn.Sequential:
         return False
     kinds = [type(part) for part in branch if type(part) is not nn.BatchNorm2d]
@@ -54,17 +54,17 @@ def _convolutional(branch: nn.Module) -> bool:
 
 
 class QuantisedBody:
-    """A body that knows() of, in int8."""
+    """A body that supports() accepts, in int8."""
 
     def __init__(self, body: Body) -> None:
         """Raises DeviceError for an image that int8 cannot pad."""
         self._body = body
         self._images: list[tuple[str, list[_Convolution], _Linear]] = []
-        self._vectors: list[tuple[str, nn.Module, Tensor]] = []  # branches, with the columns of the hidden layer that read them
+        self._vectors: list[tuple[str, nn.Module, Tensor]] = []  # name, branch, and its columns of the hidden layer's weight
         self.refresh()
 
     def refresh(self) -> None:
-        """The body has other weights now: rounds them anew."""
+        """Quantises the body's current weights."""
         assert isinstance(self._body.torso, nn.Sequential)
         fields, hidden, _ = self._body.torso
         assert isinstance(fields, Fields) and isinstance(hidden, nn.Linear)
@@ -82,7 +82,7 @@ class QuantisedBody:
         self._bias = hidden.bias.detach()
 
     def __call__(self, observation: Tensors) -> Tensor:
-        """{name: [K, stack, *shape]} as stored -> what goes into the heads, [K, hidden] float32. Call it in inference mode."""
+        """{name: [K, stack, *shape]} as stored -> features [K, hidden] float32. Call it in inference mode."""
         hidden: Tensor | None = None
         for name, convolutions, linear in self._images:
             values, scale = observation[name].flatten(1, -3), 1.0
@@ -90,7 +90,7 @@ class QuantisedBody:
                 values, scale = convolution(values, scale)
             part = linear(values.flatten(1), scale)
             hidden = part if hidden is None else hidden.add_(part)
-        assert hidden is not None, "a network without images has no use for this"
+        assert hidden is not None, "supports() requires an image"
         hidden.add_(self._bias)
         if self._vectors:
             inputs = self._body.inputs.read_vectors(observation)
@@ -100,21 +100,21 @@ class QuantisedBody:
 
 
 class _Convolution:
-    """One convolution and its ReLU, on bytes."""
+    """A convolution and its ReLU on uint8 activations."""
 
     def __init__(self, layer: nn.Conv2d, weight: Tensor, bias: Tensor, scale: float | None = None, zero: int = 0) -> None:
-        """`weight` and `bias` are the layer's, normalisation included. `scale` and `zero` say what the bytes of the first layer's
-        input mean, scale * (byte - zero); those of the others come with them."""
+        """`weight` and `bias` are the layer's, with batch normalisation folded in. For the first layer `scale` and `zero` define
+        its input's values, scale * (byte - zero); the scale of later inputs is passed with them."""
         self._stride, self._padding = list(layer.stride), [int(size) for size in layer.padding]
         self._bias, self._input_scale, self._zero = bias, scale, zero
         rounded, self._scales, self._zeros = _rounded(weight)
         self._weight = torch.ops.onednn.qconv_prepack(
             rounded, self._scales, scale or 1.0, zero, self._stride, self._padding, [1, 1], 1, None
         )
-        self._scale = 0.0  # of what it gives; 0: not known yet
+        self._scale = 0.0  # of its output; 0: not known yet
 
     def __call__(self, values: Tensor, scale: float) -> tuple[Tensor, float]:
-        """[K, C, H, W] uint8 and its scale -> the next layer's."""
+        """Input [K, C, H, W] uint8 and its scale -> output and its scale."""
         scale = self._input_scale or scale
         if self._scale:
             given = self._run(values, scale, torch.uint8)
@@ -122,7 +122,7 @@ class _Convolution:
                 return given, self._scale
         greatest = float(self._run(values, scale, torch.float32).max())
         self._scale = greatest * MARGIN / BYTES
-        return self._run(values, scale, torch.uint8), self._scale or 1.0  # where all is 0 the scale is of no matter
+        return self._run(values, scale, torch.uint8), self._scale or 1.0  # where all values are 0 any scale is right
 
     def _run(self, values: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
         conv: Any = torch.ops.onednn.qconv2d_pointwise.default
@@ -133,7 +133,7 @@ class _Convolution:
 
 
 class _Linear:
-    """A product with bytes, in float32 when it is done."""
+    """A linear layer on uint8 activations, with float32 output."""
 
     def __init__(self, weight: Tensor) -> None:
         """[out, in]."""
@@ -149,7 +149,7 @@ class _Linear:
 
 
 def _convolutions(field: Column, branch: nn.Module) -> list[_Convolution]:
-    """The branch's, each with the normalisation that follows it. Raises DeviceError for an image that int8 cannot pad."""
+    """The branch's convolutions, each with its batch normalisation. Raises DeviceError for an image that int8 cannot pad."""
     layers = list(branch.children())
     made: list[_Convolution] = []
     for layer, after in zip(layers, [*layers[1:], None], strict=True):
@@ -159,16 +159,16 @@ def _convolutions(field: Column, branch: nn.Module) -> list[_Convolution]:
         if made:
             made.append(_Convolution(layer, weight, bias))
             continue
-        zero = min(max(round(-field.offset / field.scale), 0), BYTES)  # the byte that stands for 0, which is what pads
-        left = field.offset + zero * field.scale  # of every value, where no byte is exactly 0
+        zero = min(max(round(-field.offset / field.scale), 0), BYTES)  # the byte whose value is nearest to 0, for padding
+        left = field.offset + zero * field.scale  # its value, an error in every value where no byte is exactly 0
         if abs(left) > field.scale and any(layer.padding):
-            raise DeviceError("precision int8 is not to be had on cpu: this image has no byte for 0, which its edges need")
+            raise DeviceError("precision int8 is not available on cpu: no byte of this image means 0, which padding needs")
         made.append(_Convolution(layer, weight, bias + left * weight.sum((1, 2, 3)), field.scale, zero))
     return made
 
 
 def _folded(layer: nn.Conv2d, normalisation: nn.BatchNorm2d | None) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution and of the normalisation after it by running statistics, as one."""
+    """Weight and bias of a convolution with the batch normalisation after it folded in, by its running statistics."""
     weight = layer.weight.detach()
     bias = torch.zeros(len(weight)) if layer.bias is None else layer.bias.detach()
     if normalisation is None:
@@ -180,35 +180,35 @@ def _folded(layer: nn.Conv2d, normalisation: nn.BatchNorm2d | None) -> tuple[Ten
 
 
 def _rounded(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[out, …] float32 -> int8, and of each output channel the scale and the zero point, which is 0."""
+    """[out, …] float32 -> int8, and for each output channel its scale and its zero point, 0."""
     scales = weight.flatten(1).abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / BITS
     shape = (-1, *[1] * (weight.dim() - 1))
     return (weight / scales.view(shape)).round().to(torch.int8), scales, torch.zeros(len(scales), dtype=torch.int32)
 
 
 def check() -> None:
-    """Raises DeviceError where int8 is not to be had."""
-    if reason := _missing():
-        raise DeviceError(f"precision int8 is not to be had on cpu: {reason}; use auto, bfloat16 or float32")
+    """Raises DeviceError where int8 is not available."""
+    if reason := missing():
+        raise DeviceError(f"precision int8 is not available on cpu: {reason}; use auto, bfloat16 or float32")
 
 
 @cache
-def _missing() -> str:
-    """Why this torch has no int8 on this processor; empty if it has. Tries it: the greatest products, whose sum is known."""
+def missing() -> str:
+    """Why int8 is not available; empty if it is. Tries a convolution of the largest products, whose sum is known."""
     layer = nn.Conv2d(4, 16, 8, 4)
     try:
         with torch.inference_mode():
             convolution = _Convolution(layer, torch.full((16, 4, 8, 8), float(BITS)), torch.zeros(16), 1.0)
             found = convolution._run(torch.full((1, 4, 20, 20), BYTES, dtype=torch.uint8), 1.0, torch.float32)
     except (AttributeError, RuntimeError):
-        return "this torch has no such kernels for this processor"
+        return "this torch has no int8 kernels for this processor"
     if bool((found != float(4 * 8 * 8 * BITS * BYTES)).any()):
         return "this processor cannot add up int8 products in 32 bits (no VNNI)"
     return ""
 
 
 def main() -> int:
-    """0 if there is int8 here, else 2 and the reason."""
+    """Exit status 0 if int8 is available, else 2 with the reason on standard output."""
     try:
         check()
     except DeviceError as error:

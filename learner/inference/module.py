@@ -1,6 +1,6 @@
-"""Acting by the module itself, in torch: for networks that numpy does not know.
+"""Acting by the module itself, in torch, for networks that numpy does not know.
 
-Large convolutions run in bfloat16 where the processor multiplies it, in half the time, or in int8 if that is asked for.
+Large convolutions run in bfloat16 where the processor has instructions for it (half the time), or in int8 if configured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learner.devices.capabilities import precision as settled
+from learner.devices.capabilities import precision as resolve_precision
 from learner.inference import int8
 from learner.inference.base import Inference, check_precision
 from learner.inference.program import Program
@@ -28,26 +28,42 @@ Weights = Mapping[str, np.ndarray]
 Tensors = Mapping[str, Tensor]
 
 
-# A torso of these alone acts in bfloat16 as it does in float32.
-HALVED = (nn.Sequential, nn.ModuleList, Fields, Concat, nn.Conv2d, nn.BatchNorm2d, nn.Linear, nn.ReLU, nn.Tanh, nn.Flatten)
+# A torso made only of these gives nearly the same results in bfloat16 as in float32.
+BFLOAT16_PARTS = (
+    nn.Sequential,
+    nn.ModuleList,
+    Fields,
+    Concat,
+    nn.Conv2d,
+    nn.BatchNorm2d,
+    nn.Linear,
+    nn.ReLU,
+    nn.Tanh,
+    nn.Flatten,
+)
 
 
 def open_module(policy: nn.Module, precision: str = "float32") -> Inference:
-    """The fastest of the ways below. Raises DeviceError for a precision that there is not."""
+    """The fastest inference of this file. Raises DeviceError for a precision that the CPU lacks."""
     convolutions = large_convolutions(policy.parameters())
     if precision == "int8":
         int8.check()
-        if isinstance(policy, PolicyModule) and int8.knows(policy.body):
+        if isinstance(policy, PolicyModule) and int8.supports(policy.body):
             return Module(policy, int8.QuantisedBody(policy.body))
         return Module(policy)
-    chosen = settled(precision, CPU, convolutions)
-    if chosen == "bfloat16" and isinstance(policy, PolicyModule) and all(type(m) in HALVED for m in policy.body.torso.modules()):
-        return Module(policy, Halved(policy))
+    chosen = resolve_precision(precision, CPU, convolutions)
+    if (
+        chosen == "bfloat16"
+        and isinstance(policy, PolicyModule)
+        and all(type(m) in BFLOAT16_PARTS for m in policy.body.torso.modules())
+    ):
+        return Module(policy, Bfloat16Body(policy))
     return Module(policy)
 
 
 def infer_by(policy: nn.Module, precision: str = "float32") -> Inference:
-    """What acts by a module as it is now, as an actor would: later changes of it do not count. Raises DeviceError."""
+    """The inference that an actor would use for the module's current weights; later changes do not affect it. Raises
+    DeviceError."""
     check_precision(precision)
     description = describe(policy)
     inference = Program(description) if description.program is not None else open_module(copy.deepcopy(policy), precision)
@@ -56,16 +72,16 @@ def infer_by(policy: nn.Module, precision: str = "float32") -> Inference:
 
 
 def limit_threads(threads: int) -> None:
-    """Of torch in this process."""
+    """Sets the number of torch's threads in this process."""
     torch.set_num_threads(threads)
-    with suppress(RuntimeError):  # it has been said, or work has begun
+    with suppress(RuntimeError):  # it can be set only once, and only before torch has computed anything
         torch.set_num_interop_threads(1)
 
 
 class Module:
-    """A policy's module in evaluation mode; `features` [K, stack, …] -> [K, F] stands for its body where that is faster."""
+    """A policy's module in evaluation mode. `body`, if there is one, computes the features faster than the policy's own."""
 
-    def __init__(self, policy: nn.Module, body: Halved | int8.QuantisedBody | None = None) -> None:
+    def __init__(self, policy: nn.Module, body: Bfloat16Body | int8.QuantisedBody | None = None) -> None:
         self._policy, self._body = policy.eval(), body
         self.state: Mapping[str, tuple[int, ...]] = policy.body.state if isinstance(policy, PolicyModule) else {}
 
@@ -91,22 +107,22 @@ class Module:
             return policy.answer(features).numpy(), {name: value.numpy() for name, value in after.items()}
 
 
-class Halved:
-    """A policy's body in bfloat16. Memory and head stay in float32: Q-values of actions lie closer to each other than bfloat16
-    can tell."""
+class Bfloat16Body:
+    """A copy of a policy's body in bfloat16. Memory and head stay in float32: bfloat16 would round the Q-values of different
+    actions to the same number."""
 
     def __init__(self, policy: PolicyModule) -> None:
-        self._followed, self._body = policy.body, copy.deepcopy(policy.body).eval()
+        self._source, self._body = policy.body, copy.deepcopy(policy.body).eval()
         self._body.inputs.dtype = torch.bfloat16
         for module in self._body.torso.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 module.to(torch.bfloat16)
 
     def refresh(self) -> None:
-        """Makes the copy follow."""
+        """Copies the policy's current weights."""
         with torch.no_grad():
-            for mine, theirs in zip(_all(self._body), _all(self._followed), strict=True):
-                mine.copy_(theirs)
+            for own, source in zip(_all(self._body), _all(self._source), strict=True):
+                own.copy_(source)
 
     def __call__(self, observation: Tensors) -> Tensor:
         return self._body(observation)  # type: ignore[no-any-return]

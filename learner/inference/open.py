@@ -1,4 +1,4 @@
-"""Which way a policy is acted by: chosen by what its module is made of."""
+"""Chooses the inference for a policy, by what its network is made of."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ if TYPE_CHECKING:
 def open_inference(
     algorithm: Algorithm, spec: ExperienceSpec, description: PolicyDescription, precision: str = "float32", threads: int = 0
 ) -> Inference:
-    """The fastest way to act by a policy: numpy where it knows every part, else torch.
+    """The fastest inference for a policy: numpy where it knows every part, else torch.
 
-    `precision` is that of convolutions, or auto; all else is float32. `threads` are torch's; 0: as they are.
-    Raises CheckpointError for a damaged description, DeviceError for a precision that there is not, and ValueError for a policy
+    `precision` is that of convolutions, or auto; everything else is float32. `threads`: of torch; 0 leaves them unchanged.
+    Raises CheckpointError for a damaged description, DeviceError for a precision that the CPU lacks, and ValueError for a policy
     that cannot be built.
     """
     check_precision(precision)
     if description.program is not None:
         try:
             return Program(description)
-        except (KeyError, TypeError, ValueError, IndexError, MemoryError) as error:  # of a damaged file, or a newer version's
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            IndexError,
+            MemoryError,
+        ) as error:  # of a damaged file, or one of a newer version
             raise CheckpointError(f"not the description of a policy: {type(error).__name__}: {error}") from error
     from learner.inference.module import limit_threads, open_module
 
@@ -38,7 +44,7 @@ def open_inference(
 
 
 def run_description(run_dir: RunDir, algorithm: Algorithm, spec: ExperienceSpec) -> PolicyDescription:
-    """What a run's folder says of its policy. A run of an older version says nothing: its policy is built once.
+    """The description in a run's folder. A run of an older version has none: its policy is built to describe it.
 
     Raises CheckpointError and ValueError.
     """

@@ -1,8 +1,8 @@
-"""A described policy's forward pass in numpy.
+"""The forward pass of a described policy in numpy.
 
-A network without convolutions is small beside what it costs to dispatch its layers one by one, so for the few rows of an actor's
-step numpy takes a tenth of torch's time. A program is a stack machine: an op takes arrays from the stack and leaves its answer
-there. Rows are columns, [features, K], so that W x needs no transposed copy of W.
+In a small network most of torch's time is overhead per operation: for the few rows of an actor's step numpy takes a tenth of it.
+A program is a stack machine: each op takes arrays from the stack and pushes its result. Arrays are [features, K], one column per
+environment, so that W x needs no transposed copy of W.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Cell = Callable[[Sequence[np.ndarray], np.ndarray, Columns], tuple[np.ndarray, C
 
 
 class Chain:
-    """Something that gives an array, and what is done to it one after the other."""
+    """A source of an array, and the operations that are applied to it in order."""
 
     def __init__(self, source: Callable[[], np.ndarray]) -> None:
         self._source, self.changes = source, list[Change]()
@@ -78,7 +78,7 @@ class Program:
             stack[-1].changes.append(partial(self._remember, MEMORIES[op.kind], tensors))
         else:
             if op.kind in IN_PLACE and before.kind == "push":
-                stack[-1].changes.append(np.copy)  # what was observed is not its to change
+                stack[-1].changes.append(np.copy)  # the observation must not be modified
             stack[-1].changes.append(OPS[op.kind](*tensors, **op.options))
 
     def _remember(self, cell: Cell, tensors: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
@@ -88,8 +88,11 @@ class Program:
 
 
 class Inputs:
-    """As learner/networks/inputs.py, whose options `fields`, `stack` and `goal` are given: names, shapes and scales of the
-    fields that are read, and the names of achieved and desired goal. With tensors it normalises."""
+    """Computes what Inputs of learner/networks/inputs.py computes.
+
+    `fields`: name, shape, scale and offset of each field; `goal`: the names of achieved and desired goal, or empty. `tensors`:
+    count, mean and variance of the normaliser, or empty.
+    """
 
     def __init__(self, tensors: Sequence[np.ndarray], fields: list[dict[str, Any]], stack: int, goal: list[str]) -> None:
         self._stack, self._goal, self._statistics = stack, goal, tensors
@@ -101,15 +104,15 @@ class Inputs:
                 self._sizes["goal/near"] = self._sizes[goal[1]]
         ends = np.cumsum(list(self._sizes.values())).tolist()
         self._places = {name: slice(end - size, end) for (name, size), end in zip(self._sizes.items(), ends, strict=True)}
-        self._rows = np.empty(0, np.float32)  # [K, stack, all that is given of a row]
+        self._rows = np.empty(0, np.float32)  # [K, stack, features]
 
     def read(self, observation: Columns) -> None:
-        """Takes in [K, stack, *shape] as stored."""
+        """Reads observations [K, stack, *shape] as stored."""
         parts = {name: decode(observation[name]) for name, decode in self._decoders}
         if self._goal:
             achieved, desired = self._goal
             parts["goal/way"] = parts[desired] - parts[achieved]
-        if len(parts) == 1 and not self._statistics:  # may be the observation itself, which nothing here changes
+        if len(parts) == 1 and not self._statistics:  # may be the observation itself, which is not modified here
             (self._rows,) = parts.values()
             return
         self._rows = np.concatenate(list(parts.values()), 2)
@@ -127,7 +130,7 @@ class Inputs:
         self._rows = values if near is None else np.concatenate([values, near], 2)
 
     def _near(self, values: np.ndarray, count: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
-        """The way to the goal, squeezed, [K, stack, size]."""
+        """The rescaled goal difference, [K, stack, size]."""
         if not self._goal:
             return None
         size = self._sizes["goal/way"]
@@ -137,7 +140,7 @@ class Inputs:
         return near
 
     def columns(self, names: Sequence[str]) -> np.ndarray:
-        """Of what was read the inputs of these names, each with its stack, side by side: [features, K]."""
+        """The inputs of these names, each with its stack folded in, concatenated: [features, K]."""
         count = len(self._rows)
         if len(names) == len(self._places) and (self._stack == 1 or len(self._places) == 1):
             return self._rows.reshape(count, -1).T
@@ -226,7 +229,7 @@ def _sigmoid(values: np.ndarray) -> np.ndarray:
     return half
 
 
-# Kind -> what makes its step of tensors and options.
+# Kind -> factory of the operation, called with the op's tensors and options.
 OPS: dict[str, Callable[..., Change]] = {
     "linear": _linear,
     "relu": _elementwise(lambda values: np.maximum(values, 0, out=values)),

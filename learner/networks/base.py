@@ -1,7 +1,7 @@
-"""What a policy's network is: a body (inputs, torso, memory) and a head; and how the torso that was asked for is made.
+"""A policy's network: a body (inputs, torso, memory) and a head; and how the configured torso is made.
 
-A torso of one's own is `--algorithm.network package.module:Name`: a class or function, see TorsoFactory. It reads floats, with
-the stack folded in, and need not know anything of this project.
+A custom torso is `--algorithm.network package.module:Name`: a class or function, see TorsoFactory. It reads floats, with the
+frame stack folded into the channels, and needs nothing of this project.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ TORSOS = {
     "mlp": "learner.networks.mlp:mlp",
     "linear": "learner.networks.mlp:linear",
 }
-FLAT = ("mlp", "linear")  # to these an image is a vector
+FLAT = ("mlp", "linear")  # these read an image as a vector
 
 
 class NetworkError(ValueError):
-    """A network that cannot be: one line that names it and says why."""
+    """A network that cannot be built; the message names it and says why in one line."""
 
 
 class TorsoFactory(Protocol):
-    """All that a torso of one's own has to be: a class or function."""
+    """A torso: a class or function that makes a module."""
 
     def __call__(self, inputs: Shapes, **options: Any) -> nn.Module:
-        """A module that takes {name: float [N, *shape]}, the shapes being those of `inputs`, and gives [N, features].
+        """Makes a module that maps {name: float [N, *shape]}, with the shapes of `inputs`, to [N, features].
 
-        `options` are those of `--algorithm.network-options`. A class may have a `Config`, a msgspec.Struct, by which they are
-        checked and converted; else they are what its signature has.
+        `options` are those of `--algorithm.network-options`. A class may have a `Config`, a msgspec.Struct that checks and
+        converts them; otherwise they are checked against the signature.
         """
 
 
 class Body(nn.Module):
-    """Observations as they rest -> features."""
+    """Stored observations -> features."""
 
     def __init__(self, inputs: Inputs, torso: nn.Module, memory: Memory | None = None) -> None:
         """Raises NetworkError for a torso that does not give [N, features]."""
@@ -56,29 +56,32 @@ class Body(nn.Module):
         self.inputs, self.torso, self.memory = inputs, torso, memory
         self.features = memory.features if memory else torso_features(torso, inputs.shapes)
         self.state: Mapping[str, tuple[int, ...]] = memory.state if memory else {}
-        # In a tuple, so that it is no parameter of this module once more.
+        # In a tuple, so that it is not registered twice as a parameter.
         self._kernels = tuple(parameter for parameter in torso.parameters() if parameter.dim() == 4)[:1]
 
     def forward(self, observation: Tensors) -> Tensor:
-        """{name: [N, stack, *shape]} as stored -> [N, features], without memory. Under autocast in its type."""
+        """{name: [N, stack, *shape]} as stored -> [N, features], without memory. Under autocast the features have its dtype."""
         return self.look(self.read(observation))
 
     def read(self, observation: Tensors) -> dict[str, Tensor]:
-        """What the torso is given: once for all torsos that are to see the same."""
+        """The torso's inputs; several torsos may share them."""
         return self.inputs(observation, self._memory_format)  # type: ignore[no-any-return]
 
     def look(self, inputs: Tensors) -> Tensor:
-        """What read() gives -> [N, features] of the torso."""
+        """The result of read() -> the torso's features [N, features]."""
         features: Tensor = self.torso(inputs)
         return features if self.inputs.dtype == torch.float32 else features.float()
 
     def step(self, observation: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
-        """As forward(), with memory: [N, …] of the state before -> [N, features], and the state after."""
+        """As forward(), with memory: takes the state before [N, …], and also returns the state after."""
         features = self(observation)
         return (features, {}) if self.memory is None else self.memory(features.float(), state)
 
     def unroll(self, observation: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """[T, B, stack, *shape] as stored, where an episode begins bool [T, B], [B, …] -> [T, B, features], the state after."""
+        """Observations [T, B, stack, *shape] as stored; `first` bool [T, B], where an episode begins; the state before, [B, …].
+
+        Returns [T, B, features], and the state after.
+        """
         length, count = first.shape
         features = self({name: rows.flatten(0, 1) for name, rows in observation.items()})
         features = features.unflatten(0, (length, count))
@@ -93,16 +96,16 @@ class Body(nn.Module):
 
     @property
     def _memory_format(self) -> torch.memory_format:
-        """In which the convolutions' weights lie, so that what they read can lie likewise."""
+        """That of the convolutions' weights, which their inputs should share."""
         if self._kernels and self._kernels[0].is_contiguous(memory_format=torch.channels_last):
             return torch.channels_last
         return torch.contiguous_format
 
 
 class PolicyModule(nn.Module):
-    """The network whose weights travel: head(body(observation)). The head gives Q-values, logits, or means and log-deviations.
+    """The network that actors use: head(body(observation)). The head returns Q-values, logits, or means and log-stds.
 
-    The torso may act in bfloat16 or int8; memory and head never do.
+    Actors may run the torso in bfloat16 or int8, but never memory and head.
     """
 
     def __init__(self, body: Body, head: nn.Module) -> None:
@@ -134,10 +137,10 @@ def make_body(
     memory: str = "",
     memory_width: int = 0,
 ) -> Body:
-    """The body of a spec: inputs as Inputs has them, the torso called `network`, or auto.
+    """Makes the body for a spec: Inputs, the torso `network` (or auto), and a memory if one is named.
 
-    `built_in` names the torsos of this project that the algorithm has, with the options that it gives them; `options` are the
-    user's and lie over those. Raises NetworkError.
+    `built_in`: the built-in torsos that the algorithm supports, with its options for each; the user's `options` override these.
+    `goal` and `normalise` are those of Inputs. Raises NetworkError.
     """
     name = resolve(spec, network)
     inputs = Inputs(spec, name not in FLAT, goal, normalise)
@@ -152,14 +155,14 @@ def make_body(
 
 
 def resolve(spec: ExperienceSpec, network: str) -> str:
-    """What auto means."""
+    """The network that auto means for this spec; other names are returned unchanged."""
     if network != AUTO:
         return network
     return "nature" if any(is_image(field) for field in spec.fields) else "mlp"
 
 
 def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping[str, Options]) -> nn.Module:
-    """The torso of that name for inputs of these shapes. Raises NetworkError, in one line."""
+    """Makes the torso of that name for inputs of these shapes. Raises NetworkError."""
     known = {name: TORSOS[name] for name in built_in}
     try:
         factory: Callable[..., Any] = find(network, known, "network")
@@ -172,7 +175,7 @@ def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise NetworkError(f"network {network} cannot be built: {kind}{_line(error)}") from error
     if not isinstance(torso, nn.Module):
-        raise NetworkError(f"network {network} gives {_article(type(torso).__name__)}, not a torch module")
+        raise NetworkError(f"network {network} returns {_article(type(torso).__name__)}, not a torch module")
     try:
         torso_features(torso, shapes)
     except NetworkError as error:
@@ -181,8 +184,8 @@ def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping
 
 
 def torso_features(torso: nn.Module, shapes: Shapes) -> int:
-    """How many features a torso gives, found by one row of zeros. Raises NetworkError."""
-    wanted = "it takes {name: [N, *shape]} and gives [N, features]"
+    """The number of features of a torso, found by calling it with one row of zeros. Raises NetworkError."""
+    wanted = "it must map {name: [N, *shape]} to [N, features]"
     like = next(torso.parameters(), torch.zeros(()))
     row = {name: torch.zeros((1, *shape), dtype=like.dtype, device=like.device) for name, shape in shapes.items()}
     try:
@@ -192,14 +195,14 @@ def torso_features(torso: nn.Module, shapes: Shapes) -> int:
         seen = ", ".join(f"{name} [1, {', '.join(map(str, shape))}]" for name, shape in shapes.items())
         raise NetworkError(f"fails on {seen}: {type(error).__name__}: {_line(error)}") from error
     if not isinstance(found, Tensor):
-        raise NetworkError(f"gives {_article(type(found).__name__)} where a tensor is wanted: {wanted}")
+        raise NetworkError(f"returns {_article(type(found).__name__)}, not a tensor: {wanted}")
     if found.dim() != 2 or len(found) != 1:
-        raise NetworkError(f"gives a tensor {list(found.shape)} for one row: {wanted}")
+        raise NetworkError(f"returns a tensor {list(found.shape)} for one row: {wanted}")
     return found.shape[1]
 
 
 def _checked(network: str, factory: Callable[..., Any], options: Options) -> dict[str, Any]:
-    """The user's options as the factory takes them."""
+    """The user's options, checked and converted by the factory's Config or signature. Raises NetworkError."""
     kind = getattr(factory, "Config", None)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         known = [entry.name for entry in msgspec.structs.fields(kind)]
@@ -207,7 +210,7 @@ def _checked(network: str, factory: Callable[..., Any], options: Options) -> dic
         try:
             return msgspec.structs.asdict(msgspec.convert(dict(options), kind, strict=False))
         except msgspec.ValidationError as error:
-            raise NetworkError(f"network {network}: its options are not what its Config says: {error}") from error
+            raise NetworkError(f"network {network}: its options do not match its Config: {error}") from error
     try:
         parameters = list(inspect.signature(factory).parameters.values())[1:]
     except (TypeError, ValueError):
@@ -233,8 +236,9 @@ def _article(name: str) -> str:
 
 
 def large_convolutions(parameters: Iterable[nn.Parameter]) -> bool:
-    """Whether there are kernels for which bfloat16 pays on a CPU, and is right.
+    """Whether there are convolutions that bfloat16 makes faster on a CPU, and computes correctly.
 
-    Over images of one column torch 2.13's bfloat16 gradients of 3x3 ones at stride 2 are garbage (CPU).
+    Kernels of up to 3 columns do not count: for images of one column torch 2.13 computes wrong bfloat16 gradients of 3x3 kernels
+    at stride 2 (CPU).
     """
     return any(parameter.dim() == 4 and parameter.shape[-1] > 3 for parameter in parameters)

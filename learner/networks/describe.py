@@ -1,4 +1,4 @@
-"""From a policy's network to its description: what its tensors are, and the program by which numpy can act as it does."""
+"""Describes a policy's network: its tensors, and where possible the program by which numpy computes the same."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from transport.run_dir import RunDir
 
 
 def check_description(run_dir: RunDir, policy: nn.Module) -> None:
-    """Raises ValueError where a run's actors expect other weights than those of this policy: its code has been edited since the
-    run was started, and they would reject the weights for ever."""
+    """Raises ValueError where the run's actors expect other tensors than this policy has, and so would reject its weights: the
+    network's code has been edited since the run was started."""
     if not run_dir.policy.is_file():  # a run of an older version
         return
     expected, found = read_description(run_dir.policy.read_bytes()).tensors, describe(policy).tensors
     if expected != found:
         names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
         raise ValueError(
-            f"the network is not the one that this run was started with ({names[0]} differs): its code has been edited since; "
-            "undo that, or start another run"
+            f"the network differs from the one that this run was started with ({names[0]}): its code has been edited since; "
+            "undo the edit, or start another run"
         )
 
 
 class UnknownPart(Exception):
-    """A module that numpy cannot stand in for; the text is its class."""
+    """A module that numpy cannot compute; the text is its class."""
 
 
 def describe(policy: nn.Module) -> PolicyDescription:
-    """Looks at what a module is made of, part by part; nobody has to claim anything."""
+    """Inspects the module part by part."""
     tensors = {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in policy.state_dict().items()}
     state = dict(policy.body.state) if isinstance(policy, PolicyModule) else {}
     try:
@@ -57,7 +57,8 @@ def _policy(policy: nn.Module) -> Iterator[Op]:
 
 
 def _check(module: nn.Module, *kinds: type[nn.Module]) -> None:
-    """Raises UnknownPart for what is not exactly one of these: a subclass, or a module with hooks, may do anything."""
+    """Raises UnknownPart unless the module is exactly of one of these classes: a subclass, or a module with hooks, may compute
+    something else."""
     hooks = module._forward_hooks or module._forward_pre_hooks
     if type(module) not in kinds or hooks or "forward" in vars(module):
         raise UnknownPart(f"{type(module).__module__}:{type(module).__qualname__}")
@@ -68,7 +69,7 @@ def _inputs(inputs: Inputs) -> Op:
     if inputs.images and inputs.normaliser is not None:
         raise UnknownPart(f"the image {inputs.images[0].name} beside vectors that are normalised")
     known = {field.name: field for field in (*inputs.images, *inputs.vectors)}
-    fields = [  # to numpy an image is a vector: a torso that looks at it as an image has parts that numpy does not know
+    fields = [  # numpy reads an image as a vector: a torso that needs it as an image has parts that numpy does not know
         {"name": name, "shape": list(known[name].shape), "scale": known[name].scale, "offset": known[name].offset}
         for name in inputs.shapes
         if name in known
@@ -80,7 +81,7 @@ def _inputs(inputs: Inputs) -> Op:
 
 
 def _torso(torso: nn.Module, names: list[str], prefix: str) -> Iterator[Op]:
-    """A module that takes a dict, or a sequence that begins with one."""
+    """A module that takes a dict of inputs, or a Sequential that begins with one."""
     if type(torso) is nn.Sequential and len(torso):
         _check(torso, nn.Sequential)
         yield from _torso(torso[0], names, f"{prefix}.0")
@@ -120,7 +121,7 @@ def _chain(module: nn.Module, prefix: str) -> Iterator[Op]:
         yield Op(kind, tuple(f"{prefix}.{name}" for name in present), options)
 
 
-Found = tuple[str, dict[str, Any]] | None  # None: it changes nothing
+Found = tuple[str, dict[str, Any]] | None  # kind and options of the op; None: the identity
 
 
 def _plain(kind: str) -> Callable[[Any], Found]:
@@ -134,7 +135,7 @@ def _nothing(module: nn.Module) -> Found:
 def _flatten(module: nn.Flatten) -> Found:
     if (module.start_dim, module.end_dim) != (1, -1):
         raise UnknownPart("torch.nn:Flatten of other axes")
-    return None  # inputs of a program are flat
+    return None  # the inputs of a program are flat already
 
 
 def _unflatten(module: nn.Unflatten) -> Found:
@@ -160,7 +161,7 @@ KNOWN: dict[type[nn.Module], Callable[[Any], Found]] = {
     nn.LeakyReLU: lambda module: ("leaky_relu", {"slope": module.negative_slope}),
     nn.LayerNorm: _layer_norm,
     nn.Identity: _nothing,
-    nn.Dropout: _nothing,  # nobody learns while acting
+    nn.Dropout: _nothing,  # acting is in evaluation mode
     nn.Flatten: _flatten,
     nn.Unflatten: _unflatten,
     parts.Dueling: _plain("dueling"),

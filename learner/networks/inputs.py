@@ -1,9 +1,9 @@
-"""From observations as they rest to what a torso reads: dequantised, stack folded in, the way to the goal, normalised.
+"""Turns stored observations into a torso's inputs: dequantised, frame stack folded in, goal difference added, normalised.
 
-Where there is a goal, fields `achieved_goal` and `desired_goal` of one shape, their difference desired - achieved can go in as
-an input of its own: that is what has to be done, and a network needs many samples to find it. Vectors can be scaled by running
-statistics that travel with the weights. With those goes the way to the goal once more, squeezed so that its direction still shows
-when little of it is left: d / (|d| + s / 8), s being the usual size of an entry of d.
+Where the fields `achieved_goal` and `desired_goal` have one shape, their difference d = desired - achieved can be an input of its
+own, because a network needs many samples to learn the subtraction. Vectors can be normalised by running statistics, which are
+published with the weights. With them d is given a second time, as d / (|d| + s / 8) with s the usual size of an entry of d, so
+that its direction remains visible near the goal.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from learner.parallel.group import ALONE, Group
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Column, ExperienceSpec
 
 Tensors = Mapping[str, Tensor]
-WAY, NEAR_WAY = "goal/way", "goal/near"  # inputs beside the fields: desired - achieved, and its squeezed form
-CLIP = 10.0  # normalised inputs are cut off here
-NEAR = 1 / 8  # of the usual way to a goal: where its squeezed form has half of its full length
-EPSILON = 1e-8  # keeps a feature that never changes from being divided by zero
+WAY, NEAR_WAY = "goal/way", "goal/near"  # inputs beside the fields: desired - achieved, and its rescaled form
+CLIP = 10.0  # normalised inputs are clipped to ±10
+NEAR = 1 / 8  # of s: the length of d at which its rescaled form has half of its full length
+EPSILON = 1e-8  # avoids division by zero for constant features
 
 
 def is_image(field: Column) -> bool:
-    """Whether a field is a picture, [C, H, W] or [H, W] in uint8. Everything else is a vector, whatever its shape."""
+    """Whether a field is an image, [C, H, W] or [H, W] in uint8. Every other field is a vector, whatever its shape."""
     return field.dtype == "|u1" and len(field.shape) in (2, 3)
 
 
 class Normaliser(nn.Module):
-    """Scales features by their running mean and variance; leaves them as they are while it has seen none."""
+    """Normalises features by running mean and variance; the identity until it has observed any."""
 
     count: Tensor
     mean: Tensor
@@ -44,15 +44,15 @@ class Normaliser(nn.Module):
         self.register_buffer("variance", torch.ones(features))
 
     def forward(self, values: Tensor) -> Tensor:
-        """[..., features] float32 -> the same, within ±10 once there are statistics."""
+        """[..., features] float32 -> the same shape, within ±10 once there are statistics."""
         scaled = ((values - self.mean) / torch.sqrt(self.variance + EPSILON)).clamp(-CLIP, CLIP)
         return torch.where(self.count > 0, scaled, values)
 
     @torch.no_grad()
     def observe(self, values: Tensor, group: Group = ALONE) -> None:
-        """Takes [N, features] of each process of the group into the statistics, unless that would make them infinite or NaN.
+        """Updates the statistics by [N, features] of each process of the group, unless they would become infinite or NaN.
 
-        Chan et al. 1983 (doi:10.1080/00031305.1983.10483115) in shares instead of sums, so that nothing grows.
+        Chan et al. 1983 (doi:10.1080/00031305.1983.10483115), with means instead of sums, so that nothing overflows.
         """
         assert values.dim() == 2
         number, variance, mean = group.var_mean(values)
@@ -60,10 +60,10 @@ class Normaliser(nn.Module):
         share = number / count
         step = mean - self.mean
         merged = (1 - share) * self.variance + share * variance + share * (1 - share) * step.square()
-        sound = (merged.isfinite() & step.isfinite()).all()
-        self.mean.copy_(torch.where(sound, self.mean + share * step, self.mean))
-        self.variance.copy_(torch.where(sound, merged, self.variance))
-        self.count.copy_(torch.where(sound, count, self.count))
+        finite = (merged.isfinite() & step.isfinite()).all()
+        self.mean.copy_(torch.where(finite, self.mean + share * step, self.mean))
+        self.variance.copy_(torch.where(finite, merged, self.variance))
+        self.count.copy_(torch.where(finite, count, self.count))
 
 
 class Inputs(nn.Module):
@@ -73,11 +73,11 @@ class Inputs(nn.Module):
     """
 
     def __init__(self, spec: ExperienceSpec, images: bool = True, goal: bool = False, normalise: bool = False) -> None:
-        """Without `images` pictures are vectors, too. `goal` adds the way to the goal where there is one; `normalise` scales
-        vectors by running statistics."""
+        """Without `images`, image fields are read as vectors. `goal` adds the goal difference where there are goals; `normalise`
+        normalises vectors by running statistics."""
         super().__init__()
         self.stack = spec.stack
-        self.dtype = torch.float32  # of what is given; an actor's copy may want a smaller type
+        self.dtype = torch.float32  # of the torso's inputs; an actor may use a smaller one
         self.images = [field for field in spec.fields if images and is_image(field)]
         self.vectors = [field for field in spec.fields if field not in self.images]
         sizes = {field.name: math.prod(field.shape) for field in self.vectors}
@@ -85,9 +85,9 @@ class Inputs(nn.Module):
         self.goal = goal and ACHIEVED_GOAL in shapes and shapes.get(DESIRED_GOAL) == shapes[ACHIEVED_GOAL]
         if self.goal:
             sizes[WAY] = sizes[DESIRED_GOAL]
-        self.sizes = sizes  # entries of a row, the way to the goal included
+        self.sizes = sizes  # by vector, the goal difference included
         self.normaliser = Normaliser(sum(sizes.values())) if normalise and sizes else None
-        self.squeezes = self.goal and self.normaliser is not None
+        self.rescales = self.goal and self.normaliser is not None
         self.shapes = self._shapes(spec)
 
     def _shapes(self, spec: ExperienceSpec) -> dict[str, tuple[int, ...]]:
@@ -100,12 +100,12 @@ class Inputs(nn.Module):
                 given[field.name] = (spec.stack * self.sizes[field.name],)
         if self.goal:
             given[WAY] = (spec.stack * self.sizes[WAY],)
-        if self.squeezes:
+        if self.rescales:
             given[NEAR_WAY] = given[WAY]
         return given
 
     def forward(self, observation: Tensors, memory_format: torch.memory_format = torch.contiguous_format) -> dict[str, Tensor]:
-        """Images lie in `memory_format`. Under autocast they are in its type, in which all 256 values can be told apart."""
+        """Images have `memory_format`. Under autocast they have its dtype, which represents all 256 values exactly."""
         given = {field.name: self._image(field, observation[field.name], memory_format) for field in self.images}
         if self.vectors:
             given |= self.read_vectors(observation)
@@ -118,12 +118,12 @@ class Inputs(nn.Module):
         return _scaled(field, pixels)
 
     def read_vectors(self, observation: Tensors) -> dict[str, Tensor]:
-        """What forward() gives of all that is no image."""
+        """The part of forward()'s result that comes from vectors."""
         parts = self._decoded(observation)
         if self.normaliser is not None:
             values = torch.cat(list(parts.values()), 2)
             scaled = dict(zip(parts, self.normaliser(values).split(list(self.sizes.values()), 2), strict=True))
-            if self.squeezes:
+            if self.rescales:
                 way = parts[WAY]
                 usual = self.normaliser.variance[-self.sizes[WAY] :].mean().sqrt()
                 size = torch.where(self.normaliser.count > 0, usual, 1.0)
@@ -132,7 +132,7 @@ class Inputs(nn.Module):
         return {name: values.flatten(1).to(self.dtype) for name, values in parts.items()}
 
     def _decoded(self, observation: Tensors) -> dict[str, Tensor]:
-        """{name: [N, rows, size]} float32 of the vectors, for any number of rows."""
+        """The dequantised vectors {name: [N, rows, size]} float32, for any number of rows."""
         parts = {}
         for field in self.vectors:
             stored = observation[field.name]
@@ -144,18 +144,18 @@ class Inputs(nn.Module):
         return parts
 
     def raw(self, observation: Tensors) -> Tensor:
-        """Vectors side by side, before normalisation: {name: [N, rows, *shape]} as stored -> [N, rows, features] float32."""
+        """All vectors concatenated, before normalisation: {name: [N, rows, *shape]} as stored -> [N, rows, features] float32."""
         return torch.cat(list(self._decoded(observation).values()), 2)
 
     def flat(self, rows: Tensor) -> Tensor:
-        """[N, stack, features] of raw() -> [N, stack * features], in the order in which a torso sees vectors side by side."""
+        """[N, stack, features] of raw() -> [N, stack * features], in the order of Concat."""
         if self.stack == 1 or len(self.sizes) == 1:
             return rows.flatten(1)
         return torch.cat([part.flatten(1) for part in rows.split(list(self.sizes.values()), 2)], 1)
 
     def observe(self, rows: Tensors, which: Tensor, group: Group = ALONE) -> None:
-        """Takes rows {name: [R, *shape]} as stored into the running statistics: those that `which` [N] int64 names, or where
-        `which` [R] bool is True; and those of the other processes of the group."""
+        """Updates the running statistics by rows {name: [R, *shape]} as stored: those at the indices `which` [N] int64, or where
+        `which` [R] bool is True; in a group, by those of all processes."""
         if self.normaliser is not None:
             seen = {field.name: rows[field.name][which][:, None] for field in self.vectors}
             self.normaliser.observe(self.raw(seen).squeeze(1), group)

@@ -1,4 +1,4 @@
-"""Torsos for vectors: hidden layers, or none."""
+"""Torsos for vectors: a multi-layer perceptron, or none at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Activation = Literal["relu", "tanh"]
 
 
 def mlp(inputs: Shapes, width: int = 256, layers: int = 2, activation: Activation = "relu", apart: bool = False) -> nn.Module:
-    """Hidden layers over all inputs side by side; `apart`: each of several inputs has a first layer of its own."""
+    """Hidden layers over all inputs concatenated. `apart`: each of several inputs has its own first layer."""
     parts: list[nn.Module] = [Concat()]
     features = sum(map(math.prod, inputs.values()))
     if apart and len(inputs) > 1:
@@ -28,7 +28,7 @@ def mlp(inputs: Shapes, width: int = 256, layers: int = 2, activation: Activatio
 
 
 def linear(inputs: Shapes) -> nn.Module:
-    """No layer at all: what follows is a weighted sum of what is observed."""
+    """No layer: the head is then a linear function of the observation."""
     return nn.Sequential(Concat())
 
 

@@ -1,4 +1,4 @@
-"""What surrounds a forward pass: evaluation mode and autocast."""
+"""Context managers around a forward pass: evaluation mode and autocast."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import nn
 
-# To ask torch about another is an error; mps came with later torches. Asked here, since compilers cannot follow the question.
+# torch raises for other types; older ones for mps, too. Asked once here, because torch.compile cannot trace the call.
 AUTOCAST_TYPES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "privateuseone")))
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Within, batch normalisation uses its running statistics and leaves them alone."""
+    """Within the block batch normalisation uses its running statistics and does not update them."""
     training = module.training
     if training:
         module.eval()
@@ -26,10 +26,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def autocasts(device_type: str) -> bool:
-    """Whether autocast is on for a type of device."""
+    """Whether autocast is on for this type of device."""
     return device_type in AUTOCAST_TYPES and torch.is_autocast_enabled(device_type)
 
 
 def exact(device_type: str) -> AbstractContextManager[object]:
-    """Within, autocast is off."""
+    """Turns autocast off within the block."""
     return torch.autocast(device_type, enabled=False) if autocasts(device_type) else nullcontext()

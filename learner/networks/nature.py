@@ -11,17 +11,17 @@ from learner.networks.parts import Fields
 
 LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
 SMALL = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
-LEAST_SIZE = 36  # the least height and width in pixels that the large layers can read
+LEAST_SIZE = 36  # minimum height and width in pixels for the large kernels
 
 
 def nature(inputs: Mapping[str, tuple[int, ...]], width: int = 512, batch_norm: bool = False, apart: bool = False) -> nn.Module:
     """Convolutions for each image, then one hidden layer over all their features and the other inputs.
 
-    `batch_norm`: every convolution is normalised before its ReLU, and has no bias since the normalisation has one. `apart`: an
-    input that is no image has a hidden layer of its own. Raises ValueError where no input is an image.
+    `batch_norm`: batch normalisation before each ReLU of the convolutions, which then have no bias of their own. `apart`: each
+    other input has its own hidden layer. Raises ValueError where no input is an image.
     """
     if not any(len(shape) == 3 for shape in inputs.values()):
-        raise ValueError("it needs an image, and no observation field is one: use network auto or mlp")
+        raise ValueError("it needs an image, but no observation field is one: use network auto or mlp")
     branches: dict[str, nn.Module] = {}
     features = 0
     for name, shape in inputs.items():
@@ -39,7 +39,7 @@ def nature_batchnorm(inputs: Mapping[str, tuple[int, ...]], width: int = 512, ap
 
 
 def convolutions(shape: tuple[int, ...], batch_norm: bool) -> tuple[nn.Module, int]:
-    """The branch of an image [C, H, W], and how many features it gives. Images that are too small get 3x3 kernels."""
+    """The convolutions for an image [C, H, W], and the number of their features. Small images get 3x3 kernels."""
     channels, height, width = shape
     layers: list[nn.Module] = []
     for outputs, kernel, stride, padding in LARGE if min(height, width) >= LEAST_SIZE else SMALL:

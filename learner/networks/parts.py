@@ -1,4 +1,4 @@
-"""Parts that networks are made of, beside torch's own. Numpy can act by all of them: see learner/inference/program.py."""
+"""Modules that networks are made of, beside torch's own. Numpy can compute all of them: see learner/inference/program.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Concat(nn.Module):
-    """{name: [N, …]} -> [N, sum of sizes]: every input flattened, side by side."""
+    """{name: [N, …]} -> [N, sum of sizes]: all inputs flattened and concatenated."""
 
     def forward(self, inputs: Tensors) -> Tensor:
         values = [value.flatten(1) for value in inputs.values()]
@@ -19,12 +19,12 @@ class Concat(nn.Module):
 
 
 class Fields(nn.Module):
-    """{name: [N, …]} -> [N, sum of features]: each input goes through a branch of its own, [N, …] -> [N, features]."""
+    """{name: [N, …]} -> [N, sum of features]: each input has its own branch, [N, …] -> [N, features]."""
 
     def __init__(self, branches: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.names = list(branches)
-        self.branches = nn.ModuleList(branches.values())  # a list: an input may be called what a module may not
+        self.branches = nn.ModuleList(branches.values())  # not a ModuleDict: some names of inputs are not allowed in one
 
     def forward(self, inputs: Tensors) -> Tensor:
         found = [branch(inputs[name]) for name, branch in zip(self.names, self.branches, strict=True)]
@@ -32,8 +32,10 @@ class Fields(nn.Module):
 
 
 class Dueling(nn.Module):
-    """[N, 1 + n], a value and n advantages -> Q-values [N, n] float32: Q = V + A - mean A, Wang et al. 2016
-    (arXiv:1511.06581, eq. 9)."""
+    """[N, 1 + n], a value and n advantages -> Q-values [N, n] float32: Q = V + A - mean A.
+
+    Wang et al. 2016 (arXiv:1511.06581, eq. 9).
+    """
 
     def forward(self, outputs: Tensor) -> Tensor:
         outputs = outputs.float()
@@ -42,7 +44,7 @@ class Dueling(nn.Module):
 
 
 class LogStd(nn.Module):
-    """Means [N, A] -> [N, 2A]: the means, and the logarithm of a deviation that does not depend on what is observed."""
+    """Means [N, A] -> [N, 2A]: the means, and log-stds that do not depend on the observation."""
 
     def __init__(self, actions: int, initial: float) -> None:
         super().__init__()
@@ -53,14 +55,14 @@ class LogStd(nn.Module):
 
 
 class MeanOverLast(nn.Module):
-    """[N, n, M] -> [N, n]: of quantiles, say."""
+    """[N, n, M] -> [N, n], for example of quantiles."""
 
     def forward(self, values: Tensor) -> Tensor:
         return values.mean(-1)
 
 
 class SoftmaxExpectation(nn.Module):
-    """Logits [N, n, M] of M values -> the values' mean [N, n], Bellemare et al. 2017 (arXiv:1707.06887)."""
+    """Logits [N, n, M] of a distribution over M values -> its expectation [N, n], Bellemare et al. 2017 (arXiv:1707.06887)."""
 
     support: Tensor
 

@@ -1,1 +1,1 @@
-"""Several learner processes that learn one policy."""
+"""Data-parallel training: several learner processes that train one policy."""

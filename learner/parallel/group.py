@@ -1,7 +1,8 @@
-"""Several processes that learn one policy: what each has to know of the others between its batch and its step.
+"""The group of learner processes that train one policy, and the collectives between them.
 
-All have the same weights. Each differentiates a batch of its own; the gradients are averaged as one flat buffer, after the last
-micro-batch, and all take the same step. torch's DistributedDataParallel is not used: ARCHITECTURE.md says why.
+All processes have the same weights. Each differentiates its own batch; after the last micro-batch the gradients are averaged as
+one flat buffer, and all processes take the same step. docs/explanation/decisions.md says why this is not torch's
+DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -24,85 +25,85 @@ from transport.lifetime import say
 if TYPE_CHECKING:
     import torch.distributed as distributed
 
-STORE_VARIABLE = "HEADRACE_RANKS_FILE"  # through it the processes of a learner find each other
+STORE_VARIABLE = "HEADRACE_RANKS_FILE"  # path of the file through which the processes find each other
 SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 1e-4, 1e-2
-TIMEOUT = timedelta(minutes=5)  # of what all do at the same time
-PATIENCE = timedelta(days=365)  # of what waits for the slowest to have a batch, which may be never
+TIMEOUT = timedelta(minutes=5)  # of collectives that all processes reach at about the same time
+PATIENCE = timedelta(days=365)  # of waiting until every process has a batch, which may be never
 
-Observed = tuple[int | Tensor, Tensor, Tensor]  # how many, their variance, their mean
+Moments = tuple[int | Tensor, Tensor, Tensor]  # count, variance, mean
 
 
 class Life(Protocol):
-    """What is asked of a process's Lifetime here."""
+    """The part of a process's Lifetime that a group uses."""
 
     @property
     def stopping(self) -> bool:
-        """Whether it is to end."""
+        """Whether the process has been asked to stop."""
 
     def beat(self) -> None:
-        """Says that it is not stuck."""
+        """Sends a heartbeat."""
 
 
 class GroupBroken(RuntimeError):
-    """Another process of the group is gone, so that this one cannot go on."""
+    """Another process of the group has ended, so this one cannot continue."""
 
 
 def process_name(rank: int) -> str:
-    """What the process of a rank is called; rank 0 is the learner to all others."""
+    """The process name of a rank; rank 0 is `learner` to all other processes."""
     return f"learner-{rank}" if rank else "learner"
 
 
 class Group:
-    """A learner of a single process: there is nobody to ask, and everything stays to the bit as it is."""
+    """A learner of a single process: every collective returns its argument unchanged, bit for bit."""
 
     rank, size = 0, 1
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so. Returns when all have been asked, beating all the while."""
+        """Whether the flag is set in any process. Waits for all processes, and sends heartbeats meanwhile."""
         return flag
 
     def average(self, parameters: Sequence[nn.Parameter], items: int) -> None:
-        """Makes each gradient the mean over the items of all processes; here it is that of `items`."""
+        """Replaces each gradient, a mean over the `items` of this process, by the mean over the items of all processes."""
 
     def greatest(self, value: Tensor) -> Tensor:
-        """The greatest of all processes' values, 0-d, on the device."""
+        """The maximum over all processes: 0-d, on the device."""
         return value
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean of all processes' values, 0-d, on the device."""
+        """The mean over all processes: 0-d, on the device."""
         return value
 
     def least(self, number: int) -> int:
-        """The least of all processes' numbers."""
+        """The minimum over all processes."""
         return number
 
     def total(self, number: int) -> int:
-        """The sum of all processes' numbers."""
+        """The sum over all processes."""
         return number
 
-    def var_mean(self, values: Tensor) -> Observed:
-        """Of the values [N, …] of all processes: how many, variance […] around the mean, mean […]."""
+    def var_mean(self, values: Tensor) -> Moments:
+        """Count, population variance […] and mean […] of the values [N, …] of all processes."""
         if not len(values):
             return 0, values.sum(0), values.sum(0)
         return (len(values), *torch.var_mean(values, 0, correction=0))
 
     def std_mean(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the values [N] of all processes: their deviation and mean, 0-d."""
+        """Population standard deviation and mean, 0-d, of the values [N] of all processes."""
         return torch.std_mean(values, correction=0)
 
     def equalise(self, tensors: Iterable[Tensor]) -> None:
-        """Gives all processes what rank 0 has in these tensors."""
+        """Copies the tensors of rank 0 into those of all other processes."""
 
     def say(self, line: str) -> None:
-        """Says what all processes would say: once."""
+        """Logs a line that is the same in all processes, once."""
         say(line)
 
     def warn(self, line: str) -> None:
-        """Says what concerns this process alone, with its name where there are several."""
+        """Logs a line about this process alone, with its name where there are several."""
         say(line)
 
     def close(self) -> None:
-        """Leaves the others."""
+        """Leaves the group."""
 
 
 ALONE = Group()
@@ -111,34 +112,37 @@ ALONE = Group()
 class Ranks(Group):
     """One of several processes, started by learner/parallel/ranks.py. All must make the same calls in the same order.
 
-    Only `any` may be waited in for long, since before it some may not have a batch yet; after it all are at work. Every method
-    raises GroupBroken when another process is gone.
+    Only any() may wait for long: a process may have no batch yet when it is called. After it all processes compute. Every method
+    raises GroupBroken when another process has ended.
     """
 
     def __init__(self, rank: int, size: int, store: str, device: torch.device, life: Life) -> None:
-        """Waits, beating, until all are here; `store` is the path of a file that all can reach. Raises GroupBroken when
-        it is to stop before."""
-        import torch.distributed as distributed  # here: a process on its own shall not pay for it
+        """Waits for all processes and sends heartbeats meanwhile. `store` is the path of a file that all can open. Raises
+        GroupBroken if this process is asked to stop before."""
+        import torch.distributed as distributed  # not at the top: a single process needs no such import
 
         self.rank, self.size, self._life, self._distributed = rank, size, life, distributed
         _stay_on_this_host()
-        found = distributed.FileStore(store, size)
-        found.set(f"here/{rank}", "yes")
-        while not found.check([f"here/{other}" for other in range(size)]):  # connecting would wait without beating
+        file_store = distributed.FileStore(store, size)
+        file_store.set(f"here/{rank}", "yes")
+        while not file_store.check(
+            [f"here/{other}" for other in range(size)]
+        ):  # init_process_group would wait without heartbeats
             life.beat()
             if life.stopping:
-                raise GroupBroken("asked to stop before all were here")
+                raise GroupBroken("asked to stop before all processes had started")
             time.sleep(LONGEST_POLL_SECONDS)
         backend = capabilities(device).collectives
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        with self._others():
-            both = "gloo" if backend == "gloo" else f"cpu:gloo,{device.type}:{backend}"
-            distributed.init_process_group(both, store=found, rank=rank, world_size=size, timeout=TIMEOUT)
+        with self._detecting_loss():
+            backends = "gloo" if backend == "gloo" else f"cpu:gloo,{device.type}:{backend}"
+            distributed.init_process_group(backends, store=file_store, rank=rank, world_size=size, timeout=TIMEOUT)
             self._patient = distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     @contextmanager
-    def _others(self) -> Iterator[None]:
+    def _detecting_loss(self) -> Iterator[None]:
+        """torch raises RuntimeError when another process has ended."""
         try:
             yield
         except RuntimeError as error:
@@ -146,14 +150,13 @@ class Ranks(Group):
 
     def _reduce(self, value: Tensor, how: distributed.ReduceOp.RedOpType) -> Tensor:
         """In place."""
-        with self._others():
+        with self._detecting_loss():
             self._distributed.all_reduce(value, how)
         return value
 
     def any(self, flag: bool) -> bool:
-        """See Group."""
         answer, pause = torch.tensor(int(flag)), SHORTEST_POLL_SECONDS
-        with self._others():
+        with self._detecting_loss():
             work = self._distributed.all_reduce(answer, self._distributed.ReduceOp.MAX, group=self._patient, async_op=True)
             assert work is not None
             while not work.is_completed():
@@ -164,7 +167,7 @@ class Ranks(Group):
         return bool(answer)
 
     def average(self, parameters: Sequence[nn.Parameter], items: int) -> None:
-        """See Group: one message for all parameters; its last entry counts items, since rollouts may differ in them."""
+        """One message for all parameters. Its last entry is the number of items, which may differ between processes."""
         gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), gradients[0].new_ones(1)])
         self._reduce(flat.mul_(items), self._distributed.ReduceOp.SUM)
@@ -173,23 +176,19 @@ class Ranks(Group):
             parameter.grad = gradient.copy_(mean.view(gradient.shape))
 
     def greatest(self, value: Tensor) -> Tensor:
-        """See Group."""
         return self._reduce(value.detach().clone(), self._distributed.ReduceOp.MAX)
 
     def mean(self, value: Tensor) -> Tensor:
-        """See Group."""
         return self._reduce(value.detach().clone(), self._distributed.ReduceOp.SUM) / self.size
 
     def least(self, number: int) -> int:
-        """See Group."""
         return int(self._reduce(torch.tensor(number), self._distributed.ReduceOp.MIN))
 
     def total(self, number: int) -> int:
-        """See Group."""
         return int(self._reduce(torch.tensor(number), self._distributed.ReduceOp.SUM))
 
-    def var_mean(self, values: Tensor) -> Observed:
-        """See Group: by sums of squares, which takes float64."""
+    def var_mean(self, values: Tensor) -> Moments:
+        """By sums of squares, in float64 for precision."""
         wide = values.double()
         sums = torch.stack([torch.ones_like(wide), wide, wide.square()]).sum(1)  # [3, …]
         count, mean, square = self._reduce(sums, self._distributed.ReduceOp.SUM)
@@ -198,52 +197,48 @@ class Ranks(Group):
         return count.flatten()[0].float(), variance.to(values.dtype), mean.to(values.dtype)
 
     def std_mean(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """See Group."""
         _, variance, mean = self.var_mean(values)
         return variance.sqrt(), mean
 
     def equalise(self, tensors: Iterable[Tensor]) -> None:
-        """See Group: one message for each type."""
+        """One message per dtype."""
         kinds: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
             kinds.setdefault(tensor.dtype, []).append(tensor)
         for same in kinds.values():
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
-            with self._others():
+            with self._detecting_loss():
                 self._distributed.broadcast(flat, 0)
             for tensor, part in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
                 tensor.data.copy_(part.view(tensor.shape))
 
     def say(self, line: str) -> None:
-        """See Group: rank 0 does."""
         if self.rank == 0:
             say(line)
 
     def warn(self, line: str) -> None:
-        """See Group."""
         say(f"{process_name(self.rank)}: {line}" if self.rank else line)
 
     def close(self) -> None:
-        """See Group. The others may be gone already."""
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the other processes may have ended already
             self._distributed.destroy_process_group()
 
 
 def place() -> tuple[int, int]:
-    """(rank, size) of this process; (0, 1) where it is no member of a group."""
+    """(rank, size) of this process; (0, 1) where it is the only one."""
     if STORE_VARIABLE not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def join(device: torch.device, life: Life) -> Group:
-    """The group that this process was started in; one of its own if it was started alone."""
+    """Joins the group that this process was started in; a single process is a group of its own."""
     rank, size = place()
     return Ranks(rank, size, os.environ[STORE_VARIABLE], device, life) if size > 1 else Group()
 
 
 def _stay_on_this_host() -> None:
-    """Makes gloo and NCCL listen on the loopback interface alone, unless the user has named another."""
+    """Makes gloo and NCCL use only the loopback interface, unless the user has set another."""
     for interface, addresses in psutil.net_if_addrs().items():
         if any(address.family == socket.AF_INET and address.address == "127.0.0.1" for address in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -1,4 +1,4 @@
-"""A learner of several processes, under torchrun's agent: all of them work, or all are ended."""
+"""Starts the learner processes under torchrun's agent: when one of them fails, all are ended."""
 
 from __future__ import annotations
 
@@ -15,37 +15,44 @@ from learner.parallel.group import STORE_VARIABLE, process_name
 from transport.lifetime import PARENT_VARIABLE, die_with_parent, say
 from transport.run_dir import RunDir
 
-BROKEN_STATUS = 3  # of a process that ended because another had
+BROKEN_STATUS = 3  # exit status of a process that ended because another process of the group had ended
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def resolve_each(name: str, processes: int) -> list[torch.device]:
-    """The device of each of so many processes: a GPU each, or the CPU for all. Raises DeviceError."""
+    """The device of each process: one GPU each, or the CPU for all. Raises DeviceError."""
     first = resolve(name)
     if processes == 1:
         return [first]
     if not capabilities(first).collectives:
-        raise DeviceError(f"{first} serves one process only: leave out --learner.processes {processes}, or use cuda or cpu")
+        raise DeviceError(
+            f"{first} supports only one learner process: leave out --learner.processes {processes}, or use cuda or cpu"
+        )
     if first.type == "cpu":
         return [first] * processes
     if ":" in name:
-        raise DeviceError(f"{name} is one device for {processes} processes: say {first.type}, or leave out --learner.processes")
+        raise DeviceError(
+            f"{name} is one device, but there are {processes} processes: use {first.type}, or leave out --learner.processes"
+        )
     count = getattr(torch, first.type).device_count()
     if count < processes:
-        raise DeviceError(f"{processes} processes want a device each, but there are {count}: use --learner.processes {count}")
+        raise DeviceError(
+            f"{processes} processes need {processes} devices, but there are {count}: use --learner.processes {count}"
+        )
     return [torch.device(first.type, index) for index in range(processes)]
 
 
 def launch(run_dir: RunDir, processes: int) -> int:
-    """Starts `python -m learner` so many times and waits. The exit status: 0 after an orderly end, else of the first to fail.
+    """Starts the processes (`python -m learner`) and waits for them. Returns 0, or the exit status of the first that failed.
 
-    They die with this process, as it does with its supervisor. Nothing of it listens: they find each other through a file.
+    The processes die with this one, as this one dies with its supervisor. They find each other through a file, so that no port
+    is opened.
     """
     die_with_parent()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # until the agent takes signals
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # until the agent installs its own handler
     os.environ[PARENT_VARIABLE] = str(os.getpid())
-    logging.disable()  # what torchrun tells of an end is told in one line here
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # a server for what the file does
+    logging.disable()  # of torchrun: explain() reports an end in one line
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # opens a port; the file replaces it
     files = [run_dir.path / "endpoints" / f"{kind}-{os.getpid()}" for kind in ("ranks", "agent")]
     os.environ[STORE_VARIABLE] = str(files[0])
     try:
@@ -69,25 +76,25 @@ def _run_agent(run_dir: RunDir, processes: int, store: Path) -> int:
         rdzv_endpoint=str(store),
         rdzv_configs={"store_type": "file"},
         local_addr="localhost",
-        max_restarts=0,  # that is the supervisor's business
+        max_restarts=0,  # the supervisor restarts
         monitor_interval=0.1,
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
     try:
-        path = ["-P"] if sys.flags.safe_path else []  # modules are looked for where this process found them
+        path = ["-P"] if sys.flags.safe_path else []  # import modules from where this process did
         elastic_launch(config, sys.executable)(*path, "-m", "learner", str(run_dir.path))
-    except SignalException as asked:
-        return 0 if asked.sigval in STOP_SIGNALS else 1
+    except SignalException as stop:
+        return 0 if stop.sigval in STOP_SIGNALS else 1
     except ChildFailedError as error:
-        return _explain({rank: failure.exitcode for rank, failure in error.failures.items()})
+        return explain({rank: failure.exitcode for rank, failure in error.failures.items()})
     return 0
 
 
-def _explain(ended: dict[int, int]) -> int:
-    """The exit status for those of the processes, by rank; says what the processes cannot have said themselves."""
-    rank, status = next(((rank, status) for rank, status in ended.items() if status != BROKEN_STATUS), (0, BROKEN_STATUS))
+def explain(failed: dict[int, int]) -> int:
+    """The exit status of the group, given those of the processes by rank; logs what they could not log themselves."""
+    rank, status = next(((rank, status) for rank, status in failed.items() if status != BROKEN_STATUS), (0, BROKEN_STATUS))
     if status == BROKEN_STATUS:
-        say("learner: its processes have lost each other")
+        say("learner: its processes have lost the connection to each other")
     elif status < 0:
-        say(f"{process_name(rank)} was ended by {signal.Signals(-status).name}, and with it the others")
+        say(f"{process_name(rank)} was killed by {signal.Signals(-status).name}, so the other learner processes were ended too")
     return status if status > 0 else 1

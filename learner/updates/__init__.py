@@ -1,1 +1,1 @@
-"""One optimiser step: micro-batches, mixed precision, compiled and recorded updates."""
+"""The optimiser step: micro-batches, mixed precision, torch.compile, CUDA graphs."""

@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba 2015, arXiv:1412.6980), in the form that a device is best at."""
+"""Adam (Kingma and Ba 2015, arXiv:1412.6980), in the implementation that is fastest on the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BETAS = (0.9, 0.999)
 
 
 def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float, able: Capabilities) -> Optimizer:
-    """Adam for these groups of parameters. Its state is the same in every form: what one has kept, another goes on with."""
+    """Adam for these parameter groups. All implementations have the same state_dict, so a checkpoint fits each of them."""
     if not able.lerp:
         return PlainAdam(groups, learning_rate, epsilon)
     return torch.optim.Adam(
@@ -30,17 +30,19 @@ def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float
 
 
 class PlainAdam(Optimizer):
-    """Adam of operations that every device has, one tensor after the other: torch's own takes lerp, which DirectML leaves to the
-    CPU. Algorithm 1 of the paper, its corrections of the bias drawn together as at the end of section 2, but for epsilon, which
-    is added to the corrected root, as torch does."""
+    """Adam made of operations that every device has: torch's own uses lerp, which DirectML runs on the CPU.
+
+    Algorithm 1 of the paper, with both bias corrections in the step size as at the end of section 2; epsilon is added to the
+    corrected root, as torch does.
+    """
 
     def __init__(self, groups: list[dict[str, Any]], learning_rate: float, epsilon: float) -> None:
-        """As torch.optim.Adam; a group may bring an `lr` of its own."""
+        """As torch.optim.Adam; a group may have its own `lr`."""
         super().__init__(groups, {"lr": learning_rate, "betas": BETAS, "eps": epsilon})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Moves every parameter that has a gradient. Takes no closure."""
+        """Updates every parameter that has a gradient. A closure is not supported."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:

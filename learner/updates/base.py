@@ -1,7 +1,7 @@
-"""What learning is made of: the batch, the loss, one optimiser step, and what an algorithm may ask of the process around it.
+"""The protocols of learning: batches, the loss, the optimiser step, and the runtime of the learner process.
 
-An algorithm's `update(batch)` is plain code that calls `optimiser.step(loss, items)`. How a step is computed (micro-batches,
-mixed precision, several processes, a compiler, graphs) is the optimiser's business.
+An algorithm's `update(batch)` is plain code that calls `optimiser.step(loss, items)`. The optimiser decides how the step is
+computed: micro-batches, mixed precision, several processes, torch.compile, CUDA graphs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Transitions(NamedTuple):
-    """B sampled items on the device, as replay gathered them: row windows and what to make of them.
+    """B sampled transitions on the device, as replay gathered them: a window of rows around each step t, and indices into it.
 
     A window has W = stack + n_step rows, t-(stack-1) … t+n. m = min(n, steps to the episode's boundary).
     """
@@ -30,7 +30,7 @@ class Transitions(NamedTuple):
     observation_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_t, oldest first
     next_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_{t+m}
     action: Tensor  # [B] int64, or [B, A] float32
-    reward: Tensor  # [B, n] float32: r_t … r_{t+n-1}; entries from m on mean nothing and may be NaN
+    reward: Tensor  # [B, n] float32: r_t … r_{t+n-1}; entries from m on are undefined and may be NaN
     steps: Tensor  # [B] int64: m, at least 1
     terminated: Tensor  # [B] bool: the episode terminated within the m steps
     probability: Tensor  # [B] float32: the probability with which the item was drawn
@@ -38,10 +38,10 @@ class Transitions(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """B whole chunks on the device: every column as it rests, [B, rows, …] with rows = spec.rows(L).
+    """B whole chunks on the device: every column as stored, [B, rows, …] with rows = spec.rows(L).
 
-    Row history + i holds item i; the row after the last item, history + length, is only there to bootstrap from. A row with
-    valid False has no action: it holds the last observation of a truncated episode. Rows past that one mean nothing.
+    Row history + i holds item i. The row after the last item, history + length, serves only to bootstrap from. A row with
+    valid = False has no action: it holds the last observation of a truncated episode. Rows past these are undefined.
     """
 
     observation: Tensors  # {name: [B, rows, *shape]} as stored
@@ -60,69 +60,69 @@ Batch = Transitions | Chunks
 
 
 class Loss(NamedTuple):
-    """What a loss function says of its items."""
+    """The result of a loss function for b items."""
 
-    value: Tensor | KnownGradients  # 0-d: a mean over axis 0 of the items, or it would change with the micro-batches
-    metrics: Tensors  # 0-d, detached; "ignored" is the share of items that are not finite: a rollback looks at it
+    value: Tensor | KnownGradients  # 0-d: a mean over axis 0 of the items, so that micro-batches change nothing
+    metrics: Tensors  # 0-d, detached; "ignored" is the fraction of items that are not finite: rollback reads it
     priority: Tensor | None = None  # [b], detached
 
 
 class Outcome(NamedTuple):
-    """What one step, or a whole update, has to tell. The tensors last until the next step: copy what is to be kept."""
+    """The result of a step or of a whole update. The next step overwrites the tensors: copy what is kept longer."""
 
     metrics: Tensors  # 0-d, on the device
-    priorities: Tensor | None = None  # [B], of the batch's items
+    priorities: Tensor | None = None  # [B], in the order of the batch
 
 
 LossFunction = Callable[..., Loss]
 
 
 class Optimiser(Protocol):
-    """Takes steps on the parameters of the modules that it was made for."""
+    """Optimises the parameters of the modules that it was made for."""
 
     def step(self, loss: LossFunction, items: Any, *shared: Any) -> Outcome:
         """One step by `loss(items, *shared)`.
 
-        `items` is a tensor, or a NamedTuple or dict of such; it may be split along axis 0, and `loss` is then called with
-        its parts. `shared` never is. The outcome's metrics are those of the loss and `gradient_norm`, before clipping. A step
-        whose gradient is not finite is skipped and counted. Raises MemoryError when a single item does not fit.
+        `items` is a tensor, or a NamedTuple or dict of tensors. It may be split along axis 0 into micro-batches; `shared` is
+        never split. The outcome's metrics are those of the loss and `gradient_norm`, before clipping. A step whose gradient is
+        not finite is skipped and counted. Raises MemoryError where not even a single item fits into memory.
         """
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Mixed precision as within a step, for what is computed outside of it."""
+        """The mixed precision of a step, for computations outside of one."""
 
     def scale_learning_rate(self, share: float) -> None:
-        """From the next step on, steps are of this share of the configured learning rate."""
+        """Multiplies the configured learning rate by `share`, from the next step on."""
 
 
 class Runtime(Protocol):
-    """What an update may ask of the learner process that it runs in."""
+    """The learner process, as an update sees it."""
 
     device: torch.device
-    group: Group  # the learner's processes; one process is a group, too
+    group: Group  # of learner processes; a single process is a group of one
     config: Any  # LearnerConfig
-    max_policy_lag: int  # of rollouts, in versions
+    max_policy_lag: int  # versions that a rollout's policy may lag behind
 
     def to_device(self, module: ModuleT) -> ModuleT:
-        """The module, on the device in the memory format that is best there."""
+        """Moves the module to the device, in the memory format that is fastest there."""
 
     def optimiser(
         self, name: str, *modules: nn.Module, learning_rate: float | None = None, rates: Mapping[nn.Module, float] = ...
     ) -> Optimiser:
-        """An optimiser of these modules, known by its name to checkpoints. The first one made counts the updates.
+        """Makes an optimiser for these modules. Checkpoints store it by its name; the steps of the first one count as updates.
 
-        `learning_rate`: None is the configured one. `rates`: of modules that have one of their own. Raises ValueError.
+        `learning_rate`: None means the configured one. `rates`: learning rates of single modules. Raises ValueError.
         """
 
     def interrupted(self) -> bool:
-        """Whether the process is to stop. Ask it between the steps of a long update, in every process of the group alike."""
+        """Whether the run is stopping. Call it between the steps of a long update, equally often in every process."""
 
 
 class Update(Protocol):
-    """What an algorithm learns with. Made as `Update(algorithm, spec, runtime)` by Algorithm.update()."""
+    """The learning half of an algorithm, made by Algorithm.update(): networks, optimisers and the update itself."""
 
-    modules: dict[str, nn.Module]  # everything with weights; "policy" travels to the actors
-    counters: dict[str, float]  # saved with the modules, restored in place
+    modules: dict[str, nn.Module]  # all modules with weights; "policy" is published to the actors
+    counters: dict[str, float]  # saved in checkpoints, restored in place
 
     def update(self, batch: Any) -> Outcome:
         """Learns from one batch: Transitions or Chunks, as the spec's unit says. Does no I/O; draws from torch's global

@@ -1,4 +1,4 @@
-"""`torch.compile` for the loss of an algorithm. It may take minutes, and may not work at all: neither may harm a run."""
+"""torch.compile for the loss of an algorithm. It may take minutes or fail; neither stops the run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from torch import Tensor
 from learner.updates.base import LossFunction
 from learner.updates.internal import Stepper
 
-COMPILE_SECONDS = 600.0  # then the run goes on without
+COMPILE_SECONDS = 600.0  # limit; then the run continues without it
 POLL_SECONDS = 0.2
 THREAD = "compile"
 
 
 class CompileError(RuntimeError):
-    """Why the loss cannot be compiled here, in one line."""
+    """The loss cannot be compiled; the message says why in one line."""
 
 
 @contextmanager
 def cache_in(folder: Path) -> Iterator[None]:
-    """Within, torch's compiler keeps its files in `folder`, not in one that all runs share: a process that is killed leaves half
-    a library there, on which the next one fails. What an unfinished block left is deleted. Raises CompileError.
+    """Within the block torch's compiler keeps its files in `folder`.
+
+    Not in the folder that all runs share: a killed process leaves half a library there, with which the next one fails. Files of a
+    block that did not end are deleted. Raises CompileError.
     """
     unfinished = folder / "unfinished"
     try:
@@ -50,14 +52,14 @@ def compile_loss(
     waiting: Callable[[], bool],
     limit_seconds: float = COMPILE_SECONDS,
 ) -> LossFunction:
-    """The loss, compiled for inputs like the example (items, *shared), its backward pass included.
+    """Compiles the loss and its backward pass for inputs with the shapes of the example (items, *shared).
 
-    Compiles in a second thread and calls `waiting` all the while: when it says False, or after `limit_seconds`, that thread is
-    abandoned, which changes nothing that is learned. Compiles a function and wraps no module, so weights keep their names.
+    Compiles in a second thread and calls `waiting` meanwhile. When `waiting` returns False, or after `limit_seconds`, the thread
+    is abandoned, which does not change the training. Compiles a function and wraps no module, so weights keep their names.
     Raises CompileError.
     """
     compiled: LossFunction = torch.compile(loss, dynamic=False)
-    kept = [(buffer, buffer.clone()) for buffer in optimiser.buffers]  # running statistics, which the example must not move
+    kept = [(buffer, buffer.clone()) for buffer in optimiser.buffers]  # running statistics, which the example must not change
     failure: list[BaseException] = []
 
     def work() -> None:
@@ -65,7 +67,7 @@ def compile_loss(
             with optimiser.autocast():
                 value = compiled(*example).value
             assert isinstance(value, Tensor)
-            torch.autograd.grad(value, optimiser.parameters)  # compiles the other direction, and leaves no gradient behind
+            torch.autograd.grad(value, optimiser.parameters)  # compiles the backward pass, and leaves no gradient behind
         except BaseException as error:
             failure.append(error)
 
@@ -86,12 +88,12 @@ def compile_loss(
     return compiled
 
 
-def still_at_work() -> bool:
-    """Whether a compilation was abandoned that has not ended: the process cannot end in the usual way, either."""
+def still_compiling() -> bool:
+    """Whether an abandoned compilation is still running: the interpreter would wait for it at exit."""
     return any(thread.name == THREAD for thread in threading.enumerate())
 
 
 def one_line(error: BaseException) -> str:
-    """The reason without the advice that torch adds to it: its first lines, up to a blank one."""
+    """The error's first paragraph in one line, without the advice that torch adds."""
     head = str(error).strip().partition("\n\n")[0]
     return " ".join(head.split())[:300] or type(error).__name__

@@ -1,6 +1,7 @@
-"""Layers of linear units and ReLUs, differentiated by hand: N networks of one shape side by side, as one batched product each.
+"""Hand-written gradients of multi-layer perceptrons (linear layers and ReLUs).
 
-For nets of a few small layers automatic differentiation costs as much as the arithmetic does.
+N networks of one shape are computed together: each layer is one batched matrix product. In networks of a few small layers
+automatic differentiation costs as much as the arithmetic.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ Layer = tuple[Tensor, Tensor]  # weight [N, out, in], bias [N, 1, out]
 
 
 def layers(modules: Iterable[nn.Module]) -> list[Layer]:
-    """The layers of one network that is `modules` one after the other: the parameters' own memory.
+    """The layers of the network that `modules` form in sequence, as views of the parameters.
 
-    None where a part is something else than a linear unit or a ReLU, after inputs side by side; ReLU is between all layers.
+    Empty unless the network is an optional Concat, then linear layers with a ReLU between each two.
     """
     leaves = [leaf for module in modules for leaf in _leaves(module)]
     if leaves and type(leaves[0]) is Concat:
@@ -37,14 +38,14 @@ def _leaves(module: nn.Module) -> list[nn.Module]:
 
 
 def layer(linear: nn.Linear) -> Layer:
-    """The memory of a layer's parameters, as one of one network."""
+    """Views of a linear layer's parameters, with N = 1."""
     return linear.weight.detach()[None], linear.bias.detach()[None, None]
 
 
 def forward(layers: list[Layer], inputs: Tensor) -> list[Tensor]:
-    """What each layer is given, and what the last one gives: [N, B, …] each. ReLU follows every layer but the last.
+    """The input of each layer, then the output of the last: [N, B, …] each. ReLU follows every layer but the last.
 
-    inputs: [N, B, in]. Call this under no_grad.
+    inputs: [N, B, in]. Call it under no_grad.
     """
     seen = [inputs]
     for weight, bias in layers:
@@ -55,7 +56,7 @@ def forward(layers: list[Layer], inputs: Tensor) -> list[Tensor]:
 
 
 def errors(layers: list[Layer], seen: list[Tensor], gradient: Tensor) -> list[Tensor]:
-    """From the gradient of forward()'s last answer, [N, B, out], that of what each layer gives before its ReLU."""
+    """Gradients by each layer's output before its ReLU, given that by the network's output, `gradient` [N, B, out]."""
     found = [gradient]
     for (weight, _), values in zip(layers[:0:-1], seen[-2:0:-1], strict=True):
         found.append(torch.ops.aten.threshold_backward(torch.bmm(found[-1], weight), values, 0.0))
@@ -63,7 +64,7 @@ def errors(layers: list[Layer], seen: list[Tensor], gradient: Tensor) -> list[Te
 
 
 def gradients(found: list[Tensor], seen: list[Tensor], items: slice) -> list[Layer]:
-    """The gradient of every layer's weight and bias, summed over `items` of B."""
+    """Gradients by each layer's weight and bias, summed over `items` of B; `found` comes from errors()."""
     return [
         (torch.bmm(error[:, items].transpose(1, 2), values[:, items]), error[:, items].sum(1, keepdim=True))
         for error, values in zip(found, seen[:-1], strict=True)
@@ -71,10 +72,10 @@ def gradients(found: list[Tensor], seen: list[Tensor], items: slice) -> list[Lay
 
 
 class KnownGradients:
-    """A loss whose gradient was computed by hand: backward() adds it to the parameters' gradients."""
+    """A loss with hand-written gradients: backward() adds them to those of the parameters."""
 
     def __init__(self, value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter], kept_bytes: int) -> None:
-        """`value` is 0-d; `found` has a gradient for each parameter. `kept_bytes`: memory held until all were computed."""
+        """`value` is 0-d; `found` has a gradient for each parameter. `kept_bytes`: memory of the intermediate results."""
         self._value, self._found, self._parameters, self.kept_bytes = value, found, parameters, kept_bytes
 
     def __mul__(self, share: float | Tensor) -> KnownGradients:
@@ -93,8 +94,8 @@ class KnownGradients:
 def known_gradients(
     value: Tensor, found: Sequence[Tensor], parameters: Sequence[nn.Parameter], kept: Iterable[Tensor]
 ) -> KnownGradients | Tensor:
-    """The loss `value`, 0-d, with its gradients; in a form that torch's compiler can trace where it is at work. `kept` is what
-    forward() gave."""
+    """The loss `value`, 0-d, with its gradients; while torch.compile is tracing, in a form that it can trace. `kept` is the
+    result of forward()."""
     if not torch.compiler.is_compiling():
         return KnownGradients(value, found, parameters, sum(values.numel() * values.element_size() for values in kept))
     with torch.enable_grad():

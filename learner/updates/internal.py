@@ -1,4 +1,4 @@
-"""What the parts of an optimiser know of each other."""
+"""Protocols within this folder: the process around an optimiser, and the optimiser as compile and graphs see it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from learner.updates.base import LossFunction, Outcome
 
 
 class Host(Protocol):
-    """What an optimiser needs of the process around it."""
+    """The learner process around an optimiser."""
 
     device: torch.device
     config: LearnerConfig
@@ -25,19 +25,19 @@ class Host(Protocol):
 
     @property
     def compiled(self) -> Path:
-        """Where the compiler keeps its files."""
+        """The folder of torch.compile's files."""
 
     def stepped(self, optimiser: Any, items: int) -> None:
-        """After each step."""
+        """Called after each step."""
 
     def waiting(self) -> bool:
-        """Says that the process is not stuck; False when it is to stop."""
+        """Sends a heartbeat; False when the process is asked to stop."""
 
     def gauge(self, name: str, value: float) -> None: ...
 
 
 class Stepper(Protocol):
-    """An optimiser, to what compiles its losses and records its steps."""
+    """An optimiser whose losses can be compiled and whose steps can be recorded."""
 
     device: torch.device
     precision: str
@@ -46,10 +46,10 @@ class Stepper(Protocol):
     parts: int  # micro-batches of a batch
 
     def take(self, loss: LossFunction, inputs: tuple[Any, ...]) -> Outcome:
-        """A step as it stands; inputs: (items, *shared)."""
+        """Takes a step eagerly; inputs: (items, *shared)."""
 
     def changed_tensors(self) -> list[Tensor]:
-        """Whatever take() changes."""
+        """All tensors that take() changes."""
 
     def forget_gradient(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""How many items fit into memory at once: foreseen before the first update, and less after an error says that it was too many."""
+"""How many items fit into memory at once: estimated before the first update, and reduced after an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from learner.devices.capabilities import backend, capabilities
 from learner.updates.dense import KnownGradients
 
-# The last three are oneDNN's, which does not say why: what cannot be multiplied at all is refused before it is asked.
+# The last three are oneDNN's, which gives no reason; operations that it does not support fail earlier.
 NO_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -19,36 +19,36 @@ NO_MEMORY = (
     "could not create a memory object",
     "could not execute a primitive",
 )
-SPARE = 0.8  # of the memory that is free: the rest is for what nobody foresees
-GRADIENTS = 2.0  # what is kept for the backward pass, and gradients of about the same size
+USABLE = 0.8  # of the free memory; the rest is a reserve
+WITH_GRADIENTS = 2.0  # saved activations, and gradients of about the same size
 
 
 def free_bytes(device: torch.device, limit_bytes: int) -> int:
-    """Memory that the learner may still take on the device, at most the limit where one is set (0: none)."""
+    """Memory that the learner may still allocate on the device, at most `limit_bytes` (0: no limit)."""
     if capabilities(device).memory_figures:
         free = int(backend(device).mem_get_info(device)[0])
     else:
-        free = psutil.virtual_memory().available  # the device is the CPU, or shares its memory, or does not tell
+        free = psutil.virtual_memory().available  # the device is the CPU, or shares its memory, or does not report its own
     return min(free, limit_bytes) if limit_bytes else free
 
 
 def limit_memory(device: torch.device, limit_bytes: int) -> None:
-    """Lets the device's allocator fail beyond the limit, where it can be told to."""
+    """Makes the device's allocator fail beyond the limit, where it supports that."""
     if capabilities(device).memory_cap:
         total = backend(device).get_device_properties(device).total_memory
         backend(device).set_per_process_memory_fraction(min(limit_bytes / total, 1.0), device)
 
 
 def bytes_per_item(loss: Callable[[], object], parameters: list[torch.nn.Parameter], items: int) -> float:
-    """What a backward pass over one of `items` items would keep, measured: `loss` is computed once, with gradients.
+    """Memory per item that a step takes for activations and gradients, measured by computing `loss` of `items` items once.
 
-    Counted are the tensors that autograd saves, each piece of memory once, parameters left out. Where nobody sees a tensor's
-    memory, those that share some are all counted.
+    Counts the tensors that autograd saves, except parameters, and each storage once. On devices whose storages have no address,
+    tensors that share one are counted several times.
     """
     storages = capabilities(parameters[0].device).storages
 
     def memory(tensor: Tensor) -> tuple[int, int]:
-        """What tells it from others, and its size in bytes."""
+        """(identity, bytes) of the tensor's storage."""
         if not storages:
             return id(tensor), tensor.nbytes
         storage = tensor.untyped_storage()
@@ -64,20 +64,20 @@ def bytes_per_item(loss: Callable[[], object], parameters: list[torch.nn.Paramet
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        kept = loss()  # held until all is counted: freed memory would be used, and counted, again
-    if isinstance(kept, KnownGradients):
-        return GRADIENTS * kept.kept_bytes / items
-    return GRADIENTS * sum(saved.values()) / items
+        value = loss()  # referenced until all is counted: freed memory would be reused, and counted twice
+    if isinstance(value, KnownGradients):
+        return WITH_GRADIENTS * value.kept_bytes / items
+    return WITH_GRADIENTS * sum(saved.values()) / items
 
 
 def fitting_parts(items: int, parts: int, per_item: float, free: int) -> int:
-    """Into how many micro-batches to split: `parts`, doubled until one fits into the free memory or holds a single item."""
-    while parts < items and -(-items // parts) * per_item > SPARE * free:
+    """The number of micro-batches: `parts`, doubled until one of them fits into the free memory or holds a single item."""
+    while parts < items and -(-items // parts) * per_item > USABLE * free:
         parts = min(2 * parts, items)
     return parts
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error says that an allocation failed, in the words of one backend or another."""
+    """Whether an allocation has failed, by the error's type or by the text that a backend gives it."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in NO_MEMORY)

@@ -1,4 +1,4 @@
-"""The learner process as an update sees it: its device, its group, its optimisers, and whether it is to stop."""
+"""The learner process as an update sees it: its device, its group, its optimisers, and whether it is stopping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transport.metrics import Metrics
 
 
 class Process(Protocol):
-    """What is asked of a process's Lifetime here."""
+    """The part of a process's Lifetime that is used here."""
 
     metrics: Metrics
 
@@ -29,8 +29,8 @@ class Process(Protocol):
     def beat(self) -> None: ...
 
 
-class Unattended:
-    """Instead of a process, for an update outside of a run: nothing stops it."""
+class NoProcess:
+    """Stands in for the process where an update runs outside of a run, in tests and benchmarks."""
 
     stopping = False
 
@@ -42,7 +42,7 @@ class Unattended:
 
 
 class LearnerRuntime:
-    """What stands behind the Runtime of learner/updates/base.py."""
+    """Implements Runtime of learner/updates/base.py."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class LearnerRuntime:
         max_policy_lag: int = 1,
         compiled: Path = Path(),
     ) -> None:
-        """`compiled` is the folder of what --learner.compile makes; each process of the group has one beside it."""
+        """`compiled`: the folder of torch.compile's files; each further process of the group has its own beside it."""
         self.config, self.device, self.group, self.max_policy_lag = config, device, group, max_policy_lag
         self.optimisers: dict[str, AdamOptimiser] = {}
-        self.ending = False  # once a process of the group is to stop: all do after the same step
-        self._process: Process = process or Unattended()
+        self.ending = False  # True once any process of the group is asked to stop: all stop after the same step
+        self._process: Process = process or NoProcess()
         self._compiled = compiled
 
     @property
@@ -77,9 +77,9 @@ class LearnerRuntime:
         learning_rate: float | None = None,
         rates: Mapping[nn.Module, float] = MappingProxyType({}),
     ) -> AdamOptimiser:
-        """See Runtime. Raises ValueError, DeviceError too."""
+        """Raises ValueError, also DeviceError."""
         if name in self.optimisers or "/" in name:
-            raise ValueError(f"optimiser {name!r}: each needs a name of its own, without a slash")
+            raise ValueError(f"optimiser {name!r}: each optimiser needs its own name, without a slash")
         rate = self.config.learning_rate if learning_rate is None else learning_rate
         self.optimisers[name] = AdamOptimiser(self, modules, rate, rates)
         return self.optimisers[name]
@@ -90,18 +90,18 @@ class LearnerRuntime:
 
     @property
     def first(self) -> AdamOptimiser:
-        """The one whose steps are the updates that are counted."""
+        """The optimiser whose steps are counted as updates."""
         return next(iter(self.optimisers.values()))
 
     def stepped(self, optimiser: AdamOptimiser, items: int) -> None:
-        """After every step of every optimiser."""
+        """Called after each step of each optimiser."""
         if optimiser is self.first:
             self._process.metrics.count("updates")
-            self._process.metrics.count("items", items * self.group.size)  # the others have about as many
+            self._process.metrics.count("items", items * self.group.size)  # the other processes have about as many
         self._process.beat()
 
     def waiting(self) -> bool:
-        """Says that the process is not stuck; False when it is to stop."""
+        """Sends a heartbeat; False when the process is asked to stop."""
         self._process.beat()
         return not self._process.stopping
 
@@ -109,7 +109,7 @@ class LearnerRuntime:
         self._process.metrics.gauge(name, value)
 
     def figures(self) -> Tensors:
-        """Of all optimisers: what was skipped so far and in a row, the worst of them; and the first one's learning rate."""
+        """The first optimiser's learning rate, and the most steps that any optimiser has skipped, in all and in a row."""
         learning_rate = torch.tensor(self.first.learning_rate)
         return {
             "learning_rate": learning_rate,
@@ -118,17 +118,17 @@ class LearnerRuntime:
         }
 
     def state(self) -> Tensors:
-        """Of all optimisers: `NAME/…`."""
+        """The state of all optimisers, as `NAME/…`."""
         return {f"{name}/{key}": value for name, each in self.optimisers.items() for key, value in each.state().items()}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Takes up what state() gave. Raises ValueError, KeyError for that of another update."""
+        """Restores what state() returned. Raises ValueError or KeyError for the state of another update."""
         for name, each in self.optimisers.items():
             prefix = f"{name}/"
             each.load_state({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
 
     def forget_trouble(self) -> None:
-        """What was skipped in a row no longer counts."""
+        """Resets the counts of steps skipped in a row."""
         for each in self.optimisers.values():
             each.forget_trouble()
 

@@ -1,4 +1,4 @@
-"""Tensors in NamedTuples and dicts: split along axis 0, copied, compared by shape."""
+"""Trees of tensors in NamedTuples and dicts: mapped, split along axis 0, compared by shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TreeT = TypeVar("TreeT")
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:
-    """Every tensor, in the tree's order."""
+    """Every tensor, in order."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, dict):
@@ -23,7 +23,7 @@ def leaves(tree: Any) -> Iterator[Tensor]:
 
 
 def mapped(function: Callable[[Tensor], Tensor], tree: TreeT) -> TreeT:
-    """The same tree of other tensors."""
+    """A tree of the same form, with the function applied to each tensor."""
     if isinstance(tree, Tensor):
         return function(tree)  # type: ignore[return-value]
     if isinstance(tree, dict):
@@ -40,10 +40,10 @@ def part(tree: TreeT, start: int, stop: int) -> TreeT:
 
 
 def count(tree: Any) -> int:
-    """How many items there are: the length of axis 0."""
+    """The number of items: the length of axis 0."""
     return len(next(leaves(tree)))
 
 
 def shapes(tree: Any) -> list[tuple[Any, ...]]:
-    """What two trees must have in common for a graph of one to serve the other."""
+    """Shapes and dtypes of all tensors: a graph or a compiled loss serves only trees of the same ones."""
     return [(tensor.shape, tensor.dtype) for tensor in leaves(tree)]

@@ -1,1 +1,1 @@
-"""Weights between processes and on disk."""
+"""Weights: published to actors, followed by actors, saved to disk and restored."""

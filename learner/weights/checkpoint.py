@@ -1,6 +1,7 @@
-"""Weights as bytes: on disk (atomic, checksummed) and on the wire. safetensors both times; nothing is ever unpickled.
+"""Weights as bytes: on disk (atomic, checksummed) and on the wire. Both are safetensors; nothing is ever unpickled.
 
-Nothing here imports torch, but load_into(): actors that run in numpy and the evaluator read and write weights, too."""
+Only load_into() imports torch, because actors that run in numpy and the evaluator also read and write weights.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +29,20 @@ Weights = dict[str, np.ndarray]
 CHECKPOINT_FORMAT = "2"  # files of format 1 do not contain the number
 FORMAT_KEY, DIGEST_KEY = "format", "blake2b"  # in a file's metadata
 LINE_LENGTH = 200
-ROOM = 1.2  # times a file's size must be free before it is begun
+ROOM = 1.2  # this many times a file's size must be free before it is written
 
 
 def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> bytes:
-    """Writes weights and metadata so that `path` is at all times either the old file or the new one, whole; gives what it wrote.
+    """Writes weights and metadata atomically: `path` is at any time the complete old file or the complete new one. Returns the
+    bytes written.
 
-    Raises CheckpointError for weights that are not finite, OSError as the system does, or before it begins where the disk is too
-    full; the old file then stays.
+    Raises CheckpointError for weights that are not finite, and OSError, also where the disk has too little space for the file;
+    the old file then stays.
     """
     arrays = {name: as_array(value) for name, value in weights.items()}
     _check_finite(arrays, path.name)
     metadata = {**metadata, FORMAT_KEY: CHECKPOINT_FORMAT}
-    payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: _digest(arrays, metadata)})
+    payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: digest_of(arrays, metadata)})
     if shutil.disk_usage(path.parent).free < ROOM * len(payload):
         raise OSError(errno.ENOSPC, "No space left on device")
     with replacing(path) as file:
@@ -51,7 +53,7 @@ def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict
 def write_listed(
     path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str], superseded: list[Path] | None = None
 ) -> None:
-    """As write(), with the file's entry in the manifest of its folder, which those `superseded` leave. Raises as write() does."""
+    """As write(); also enters the file in its folder's manifest, and removes the `superseded` files from the manifest."""
     change(path.parent, {}, [path.name])
     payload = write(path, weights, metadata)
     epoch = int(metadata["epoch"]) if "epoch" in metadata else None
@@ -60,7 +62,7 @@ def write_listed(
 
 
 def read(path: Path) -> tuple[Weights, dict[str, str]]:
-    """Reads what write() wrote, checked. Raises CheckpointError."""
+    """Reads and checks a file that write() wrote. Raises CheckpointError."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
@@ -71,25 +73,25 @@ def read(path: Path) -> tuple[Weights, dict[str, str]]:
         raise CheckpointError(f"{path}: truncated, or not a safetensors file ({_line(error)})") from error
     digest = metadata.pop(DIGEST_KEY, None)
     if digest is None:
-        raise CheckpointError(f"{path}: a safetensors file, but not a checkpoint of ours (no checksum in it)")
+        raise CheckpointError(f"{path}: a safetensors file, but not a Headrace checkpoint (it has no checksum)")
     found = metadata.get(FORMAT_KEY, "1")
     if found != CHECKPOINT_FORMAT:
         raise CheckpointError(
             f"{path} has format {found!r:.40}, this version of headrace reads format {CHECKPOINT_FORMAT!r}: "
             "use the version that wrote it"
         )
-    if digest != _digest(weights, metadata):
-        raise CheckpointError(f"{path}: damaged, its checksum does not fit")
+    if digest != digest_of(weights, metadata):
+        raise CheckpointError(f"{path}: damaged: its checksum does not match")
     del metadata[FORMAT_KEY]
     _check_finite(weights, str(path))
     return weights, metadata
 
 
 class Checkpoints:
-    """The full checkpoints of a run: `epoch-NUMBER.safetensors`, a bounded number of them."""
+    """The full checkpoints of a run, `epoch-NUMBER.safetensors`: at most `keep` of them."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        """Removes what a writer that was killed left behind; not what the evaluator may be writing now."""
+        """Removes partial files whose writer is dead; the evaluator may be writing one now."""
         self._folder, self._keep = folder, keep
         for partial in folder.glob(".*.partial"):
             writer = partial.name.split(".")[-2]
@@ -97,11 +99,11 @@ class Checkpoints:
                 partial.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
-        """All there are, newest first."""
+        """Newest first."""
         return sorted(self._folder.glob("epoch-*.safetensors"), reverse=True)
 
     def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> None:
-        """Adds one, then deletes the oldest beyond the number kept. Raises as write() does; those there were then stay."""
+        """Adds a checkpoint, then deletes the oldest beyond `keep`. Raises as write() does, and then deletes none."""
         path = self._folder / f"epoch-{epoch:010d}.safetensors"
         superseded = sorted({path, *self.paths()}, reverse=True)[self._keep :]
         write_listed(path, tensors, metadata, superseded)
@@ -109,10 +111,11 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def newest(self, complain: Callable[[str], None], passing_over: int = 0) -> tuple[Path, Weights, dict[str, str]] | None:
-        """The newest that is sound; `complain` hears of each that is not. None where there never was one.
+        """The newest undamaged checkpoint: (path, tensors, metadata). None where there is no checkpoint at all.
 
-        Sound is what the manifest says of it, and the checksum inside. `passing_over` so many of the newest, but not the last.
-        Raises CheckpointError when there are some but all are damaged: a run must not start over by itself.
+        A checkpoint is undamaged if it agrees with the manifest and with the checksum inside it; each damaged one is reported
+        through `complain`. `passing_over` is the number of newest checkpoints to skip; the oldest is never skipped. Raises
+        CheckpointError when all checkpoints are damaged: a run must not silently start again from nothing.
         """
         paths = self.paths()
         entries = self._entries(complain) if paths else None
@@ -122,21 +125,23 @@ class Checkpoints:
                     raise CheckpointError(f"{path}: damaged: {how}")
                 found = (path, *read(path))
             except (CheckpointError, OSError) as error:
-                complain(f"{error}; looking at the one before")
+                complain(f"{error}; trying the checkpoint before it")
                 continue
             if entries is not None and path.name not in entries:
-                complain(f"{path.name} is not in {MANIFEST} yet: taken by the checksum inside it")
+                complain(f"{path.name} is not in {MANIFEST} yet: it was checked by the checksum inside it")
             return found
         if paths:
-            raise CheckpointError(f"no checkpoint in {self._folder} can be read; put a sound one there, or start with --fresh")
+            raise CheckpointError(
+                f"no checkpoint in {self._folder} can be read: restore one from a backup, or start with --fresh"
+            )
         return None
 
     def _entries(self, complain: Callable[[str], None]) -> dict[str, Entry] | None:
-        """What the manifest says; None where it says nothing (runs from before there was one have none)."""
+        """The manifest's entries; None where it is damaged or missing (runs of older versions have none)."""
         try:
             return read_manifest(self._folder)
         except DamagedManifest as error:
-            complain(f"{error}: checkpoints are taken by the checksums inside them")
+            complain(f"{error}: checkpoints are checked by the checksums inside them")
             return None
 
 
@@ -148,7 +153,7 @@ def pack(weights: Mapping[str, Tensor]) -> bytes:
 
 
 def unpack(payload: bytes) -> Weights:
-    """Reads what pack() gave, from whom it may. Raises CheckpointError for anything that is not finite weights."""
+    """Reads the bytes of pack(), from an untrusted sender. Raises CheckpointError for anything but finite weights."""
     try:
         weights = safetensors.numpy.load(payload)
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -158,7 +163,7 @@ def unpack(payload: bytes) -> Weights:
 
 
 def load_into(module: nn.Module, weights: Weights) -> None:
-    """Copies weights into a module in place: all of them, or raises CheckpointError and changes none."""
+    """Copies all weights into the module in place. Raises CheckpointError, having changed nothing, if they do not match it."""
     import torch
 
     own = module.state_dict()
@@ -177,19 +182,19 @@ def load_into(module: nn.Module, weights: Weights) -> None:
 
 
 def policy_weights(weights: Weights) -> Weights:
-    """The policy's part of a full checkpoint; a policy's own weights as they are."""
+    """The policy's weights in a full checkpoint; the weights of a file that holds only a policy, unchanged."""
     return {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")} or weights
 
 
 def as_array(value: Tensor | np.ndarray) -> np.ndarray:
-    """A C-ordered array on the host, whatever the device and memory format; 0-d stays 0-d."""
+    """A C-ordered array on the host, from any device and memory format; a 0-d tensor stays 0-d."""
     if not isinstance(value, np.ndarray):
         value = value.detach().cpu().numpy()
     return np.asarray(value, order="C")
 
 
-def _digest(weights: Weights, metadata: dict[str, str]) -> str:
-    """A checksum over the metadata, and over names, types, shapes and bytes."""
+def digest_of(weights: Weights, metadata: dict[str, str]) -> str:
+    """A checksum of the metadata and of all names, types, shapes and bytes."""
     state = hashlib.blake2b(repr(sorted(metadata.items())).encode(), digest_size=16)
     for name in sorted(weights):
         state.update(f"{name} {weights[name].dtype.str} {weights[name].shape};".encode())
@@ -205,6 +210,6 @@ def _check_finite(weights: Weights, what: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    """An error's first line, or its beginning; it may hold what a stranger has put into the file."""
+    """An error's first line, shortened, without unprintable characters: a hostile file may have put any text into it."""
     line = (str(error) or type(error).__name__).splitlines()[0][:LINE_LENGTH]
     return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -1,4 +1,4 @@
-"""Light to import, for those that only have to catch it."""
+"""The error of weights, in a file of its own so that catching it imports nothing."""
 
 from __future__ import annotations
 

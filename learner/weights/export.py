@@ -1,8 +1,8 @@
-"""`python -m learner.weights.export RUN_DIR OUT`: a run's policy as one file that needs no run's folder, behind
-`headrace export`.
+"""`headrace export`: writes a run's policy as one file that can be used without the run's folder.
 
-The file is a checkpoint: safetensors, checksummed. Its metadata hold the resolved configuration (`config`), the experience
-spec (`spec`) and the environment's spaces (`spaces`) as JSON, which is all it takes to build the network and to act by it.
+Runs as `python -m learner.weights.export RUN_DIR OUT`. The file is a checkpoint: safetensors with a checksum. Its metadata hold
+the resolved configuration (`config`), the experience spec (`spec`), the environment's spaces (`spaces`) and the policy's
+description (`policy`) as JSON, enough to build the network and to act by it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transport.run_dir import RunDir
 
 
 def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
-    """Writes `out` and gives its metadata. Raises CheckpointError, SpecError, OSError."""
+    """Writes `out` and returns its metadata. Raises CheckpointError, SpecError, OSError."""
     weights, metadata = read(run_dir.best if best else run_dir.latest)
     config = json.loads(run_dir.settings("export").read_bytes())
     spec = read_spec(run_dir.spec.read_bytes())
@@ -41,7 +41,7 @@ def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
 
 
 class Exported(NamedTuple):
-    """What an exported file holds, ready to act."""
+    """A policy that was loaded from an exported file, ready to act."""
 
     inference: Inference
     spec: ExperienceSpec
@@ -50,10 +50,10 @@ class Exported(NamedTuple):
 
 
 def load(path: Path, precision: str = "float32") -> Exported:
-    """Raises CheckpointError, or DeviceError for a precision that there is not."""
+    """Raises CheckpointError, or DeviceError for a precision that the CPU lacks."""
     weights, metadata = read(path)
     if not {"spec", "config"} <= metadata.keys():
-        raise CheckpointError(f"{path}: a checkpoint, but not an exported one (`headrace export` makes those)")
+        raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
     try:
         spec = read_spec(metadata["spec"].encode())
         algorithm = make_algorithm(read_algorithm(json.loads(metadata["config"])["algorithm"]))
@@ -75,7 +75,7 @@ def load(path: Path, precision: str = "float32") -> Exported:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exports and says so; 2 when there is nothing that could be exported."""
+    """Exit status: 0; 2 when there is no policy to export; 3 when the file cannot be written."""
     parser = argparse.ArgumentParser(prog="headrace export", description="A run's policy as one file.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("out", type=Path)

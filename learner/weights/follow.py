@@ -1,6 +1,6 @@
-"""The actors' end of the weights' way: it follows the newest that the learner announces. No torch here.
+"""Follows the newest weights that the learner announces; actors and the evaluator use it. No torch.
 
-What arrives is checked by length, sha256 and finiteness, and adopted whole or not at all.
+Weights are adopted only if their length, their sha256 and their values (all finite) are right: all of them or none.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from transport.sockets.keys import Keys
 
 FETCH_AGAIN_SECONDS = 2.0
 MESSAGES_PER_TURN = 64
-HEADER_BYTES_PER_TENSOR = 512  # of a payload, beside the numbers: more than any name and shape takes
+HEADER_BYTES_PER_TENSOR = 512  # upper bound of what name and shape take in a payload
 
 
 class Follows(Protocol):
-    """What is kept at the newest weights."""
+    """What adopts the weights: an inference."""
 
     @property
     def weights(self) -> Mapping[str, np.ndarray]:
-        """Those in use."""
+        """The weights in use."""
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Takes them up whole or not at all. Raises CheckpointError."""
+        """Adopts all weights, or none and raises CheckpointError."""
 
 
 class WeightFollower:
-    """Keeps an inference at the newest weights. `poll` never waits."""
+    """Keeps an inference at the newest weights. poll() never waits."""
 
     def __init__(self, announce_address: str, serve_address: str, inference: Follows, keys: Keys | None = None) -> None:
-        """Connects in the background and asks for the newest weights."""
+        """Connects in the background and requests the newest weights."""
         self._listener = Listener(announce_address, keys, "weights")
         self._inference = inference
         own = inference.weights.values()
@@ -58,18 +58,18 @@ class WeightFollower:
         return max(self.newest - self.version, 0)
 
     def expect(self, version: int) -> bool:
-        """Asks for weights that are known to be out though not announced here yet. True while there are none so new."""
+        """Requests `version`, which has been published but perhaps not announced here yet. True until it has been adopted."""
         if self.version >= version:
             return False
         self._ask()
         return True
 
     def wait(self, timeout_seconds: float) -> None:
-        """Until something has come, at most so long."""
+        """Waits until a message has arrived, at most so long."""
         wait([self._client, self._listener], timeout_seconds)
 
     def poll(self) -> bool:
-        """Adopts newer weights if they have arrived; asks for them if they were announced. True when the weights changed."""
+        """Adopts newer weights that have arrived, and requests those that were announced. True when the weights changed."""
         announce = self._listener.newest()
         if isinstance(announce, Announce):
             self.newest = announce.version
@@ -88,7 +88,6 @@ class WeightFollower:
         return changed
 
     def close(self) -> None:
-        """Closes both sockets."""
         self._listener.close()
         self._client.close()
 
@@ -103,7 +102,7 @@ class WeightFollower:
             return False
         try:
             if sum(map(len, parts)) > self._most_bytes:
-                raise CheckpointError("more bytes than the network has")
+                raise CheckpointError("more bytes than the network's weights take")
             payload = b"".join(parts)
             if hashlib.sha256(payload).hexdigest() != message.sha256:
                 raise CheckpointError("sha256 differs")

@@ -1,7 +1,7 @@
-"""`checkpoints/manifest.json`: what each file in the folder must be, so that damage shows whatever it is that was damaged.
+"""`checkpoints/manifest.json`: size and sha256 of each checkpoint file, by which damage is detected.
 
-A file's entry is taken out before the file is replaced and put in when its successor is on disk. So a crash in between leaves a
-file that the manifest does not know, never one that it describes wrongly; such a file is judged by the checksum inside it.
+A file's entry is removed before the file is replaced, and added when the new file is on disk. After a crash in between the
+manifest lacks the file, and never describes it wrongly; such a file is checked by the checksum inside it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from transport.run_dir import replacing
 MANIFEST = "manifest.json"
 LOCK = ".manifest.lock"
 MOST_BYTES = 1 << 20
-LOCK_SECONDS, LOCK_PAUSE_SECONDS = 2.0, 0.01  # the evaluator writes there as well
+LOCK_SECONDS, LOCK_PAUSE_SECONDS = 2.0, 0.01  # the evaluator changes the manifest, too
 
 Number = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Entry(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one file must be. `epoch`: none where an evaluator wrote it."""
+    """What is known of one file. `epoch` is None for the files of an evaluator."""
 
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     bytes: Number
@@ -39,13 +39,13 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole document: an entry for each file by its name."""
+    """The document: an entry by file name."""
 
     files: Annotated[dict[Annotated[str, Meta(max_length=100)], Entry], Meta(max_length=1_000)]
 
 
 class DamagedManifest(ValueError):
-    """A manifest that says nothing: the text says why in one line."""
+    """A manifest that cannot be read; the message says why in one line."""
 
 
 def read_manifest(folder: Path) -> dict[str, Entry] | None:
@@ -66,7 +66,7 @@ def read_manifest(folder: Path) -> dict[str, Entry] | None:
 
 
 def contradiction(path: Path, entry: Entry) -> str:
-    """In which way a file is not the one that was entered; empty when it is. Raises OSError."""
+    """How a file differs from its entry, in one line; empty where it does not. Raises OSError."""
     size = path.stat().st_size
     if size != entry.bytes:
         return f"{size:,} bytes where {MANIFEST} says {entry.bytes:,}"
@@ -76,8 +76,8 @@ def contradiction(path: Path, entry: Entry) -> str:
 
 
 def change(folder: Path, enter: Mapping[str, Entry], remove: Iterable[str] = ()) -> None:
-    """Enters files, and takes others out: whole and on disk when it returns. A damaged manifest is begun anew. Raises OSError."""
-    with _alone(folder):
+    """Adds entries and removes others; the change is on disk on return. A damaged manifest is replaced. Raises OSError."""
+    with locked(folder):
         try:
             before = read_manifest(folder) or {}
         except DamagedManifest:
@@ -89,8 +89,8 @@ def change(folder: Path, enter: Mapping[str, Entry], remove: Iterable[str] = ())
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keeps other processes out; the kernel lets them in again however this one ends. Raises OSError when it takes too long."""
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the manifest's file lock, which the kernel releases when this process dies. Raises OSError after LOCK_SECONDS."""
     with open(folder / LOCK, "ab") as file:
         deadline = time.monotonic() + LOCK_SECONDS
         while not try_lock(file):

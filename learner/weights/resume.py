@@ -1,6 +1,6 @@
-"""What a checkpoint holds beside the policy, so that a learner goes on as if nothing had happened.
+"""The contents of a full checkpoint: all state from which a learner resumes exactly.
 
-Tensors by name: `policy/…` and the update's other modules, `optimiser/NAME/…`, `random/…`; numbers are in the metadata.
+Tensors by name: `policy/…` and the update's other modules, `optimiser/NAME/…`, `random/…`. Counters are in the metadata.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Contents = tuple[dict[str, Tensor], dict[str, str]]
 
 
 def gather(update: Update, runtime: LearnerRuntime, counters: Record, metadata: dict[str, str]) -> Contents:
-    """(tensors, metadata) of a checkpoint: everything that the next update depends on, and what was counted."""
+    """(tensors, metadata) of a checkpoint: everything that the next update depends on, and the metrics' counters."""
     tensors: dict[str, Tensor] = {}
     for name, module in update.modules.items():
         tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
@@ -33,7 +33,7 @@ def gather(update: Update, runtime: LearnerRuntime, counters: Record, metadata: 
 
 
 def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata: dict[str, str]) -> Record:
-    """Puts everything back where gather() took it from; returns what was counted. Raises CheckpointError."""
+    """Restores in place what gather() collected; returns the metrics' counters. Raises CheckpointError."""
     for name, module in update.modules.items():
         load_into(module, _below(weights, name))
     state = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "optimiser").items()}
@@ -47,11 +47,11 @@ def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error
     device = runtime.device
-    if capabilities(device).random_state and device.type in random:  # else its generator stays as the seed made it
+    if capabilities(device).random_state and device.type in random:  # else its generator keeps its state
         set_random_state(device, random[device.type])
     return counters
 
 
 def _below(weights: Weights, prefix: str) -> Weights:
-    """The tensors under a prefix, without it."""
+    """The tensors whose names begin with `prefix/`, by the rest of their names."""
     return {name.removeprefix(f"{prefix}/"): value for name, value in weights.items() if name.startswith(f"{prefix}/")}

@@ -22,7 +22,7 @@ from benchmarks.resident import made_up
 from benchmarks.workloads import WORKLOADS, Setting
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
-from learner.feed import to_chunks, to_device
+from learner.feed.batches import to_chunks, to_device
 from replay.client.sampler import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import make_update

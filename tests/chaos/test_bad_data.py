@@ -32,7 +32,8 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.rollouts import Items
 from learner.config import LearnerConfig, LearnerSettings
-from learner.feed import DeviceBatch, to_chunks
+from learner.feed.base import DeviceBatch
+from learner.feed.batches import to_chunks
 from learner.loop import Learner
 from learner.parallel.group import STORE_VARIABLE
 from learner.updates.base import Chunks, Outcome, Transitions
@@ -203,8 +204,8 @@ def test_single_bad_gradients_are_skipped_and_counted(row: Row, bench: Bench) ->
     updates = row.times(0, 5_000)
     made = learner(bench, updates, lambda update: update % 20 == 7)
     made.run()
-    value = made._metrics.value
-    skipped = int(made._metrics.value("skipped_updates"))
+    value = made.metrics.value
+    skipped = int(made.metrics.value("skipped_updates"))
     row.measured(updates=updates, injected=updates // 20, skipped=skipped, rollbacks=int(value("rollbacks")))
     assert skipped == updates // 20 and not value("rollbacks") and finite(bench)
 
@@ -219,7 +220,7 @@ def test_after_so_many_bad_gradients_the_learner_goes_back_and_on(
     backs = [line for line in out.splitlines() if "goes back to" in line]
     versions = int(read(bench.run_dir.latest)[1]["policy_version"])
     row.measured(rollbacks=len(backs), said=backs[0] if backs else "nothing", version=versions, epoch=made.epoch)
-    assert len(backs) == 1 == made._metrics.value("rollbacks")
+    assert len(backs) == 1 == made.metrics.value("rollbacks")
     assert "goes back to epoch-0000000015.safetensors" in backs[0], "the newest that was written before the trouble"
     assert made.epoch == 40 and versions == 40, "both grow on"
     assert made.update.counters["updates"] < 80 and finite(bench)
@@ -295,7 +296,7 @@ def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.Ca
 
     update.prepare = breaking
     for _ in range(6):  # epochs of six updates each; from the third on for two epochs without a step
-        made._learn(Again(rollout))
+        made.train_epoch(Again(rollout))
     backs = [line for line in capsys.readouterr().out.splitlines() if "goes back to" in line]
     row.measured(backs[0] if backs else "nothing", rollbacks=len(backs))
     assert len(backs) == 1 and "12 updates in a row" in backs[0] and "epoch-0000000002.safetensors" in backs[0]
@@ -354,7 +355,7 @@ def test_weights_that_are_no_numbers_are_neither_published_nor_saved(
 
     def breaking(batch: Transitions) -> Outcome:
         outcome = update(batch)
-        if made._metrics.value("updates") == 31 and not broken:
+        if made.metrics.value("updates") == 31 and not broken:
             broken.append(True)
             next(made.update.modules["policy"].parameters()).data.view(-1)[0] = float("nan")
         return outcome
@@ -362,8 +363,8 @@ def test_weights_that_are_no_numbers_are_neither_published_nor_saved(
     made.update.update = breaking  # type: ignore[method-assign]
     made.run()
     out = capsys.readouterr().out
-    value = made._metrics.value
-    row.measured(rollbacks=int(value("rollbacks")), refused=int(made._metrics.value("refused_weights")))
+    value = made.metrics.value
+    row.measured(rollbacks=int(value("rollbacks")), refused=int(made.metrics.value("refused_weights")))
     assert value("rollbacks") >= 1 and "not published" in out and finite(bench)
     weights, about = read(bench.run_dir.latest)
     assert int(about["epoch"]) == made.epoch and all(np.isfinite(weight).all() for weight in weights.values())

@@ -21,7 +21,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
-from learner.feed import to_chunks, to_device
+from learner.feed.batches import to_chunks, to_device
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into, pack
 from replay.client.sampler import SampledBatch
@@ -47,7 +47,7 @@ class Learning:
 
     def __init__(self, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> None:
         self.algorithm = make_update(spec, config, LearnerConfig(batch_size=batch_size))
-        self.runtime = self.algorithm.optimiser._host
+        self.runtime = self.algorithm.optimiser.host
 
     def through_a_file(self, folder: Path, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> Learning:
         """Another one, as a restarted process would make it."""

@@ -116,7 +116,7 @@ def test_a_learner_goes_on_and_keeps_the_checkpoints_it_has(row: Row, disk: Path
 
         monkeypatch.setattr(learner.checkpoints, "save", saving)
         learner.run()
-        failed = learner._metrics.value("failed_checkpoints")
+        failed = learner.metrics.value("failed_checkpoints")
         row.measured(saves=len(saved), failed=failed, updates=learner.update.counters["updates"], full_at_bytes=room[0])
         assert saved == [True, True, False, False, True, True] and failed == 2
         assert learner.update.counters["updates"] == 5 * every

@@ -11,7 +11,7 @@ import torch
 
 from learner.algorithms.base import find_algorithm, join
 from learner.config import LearnerConfig
-from learner.feed import to_chunks
+from learner.feed.batches import to_chunks
 from learner.inference.base import Inference
 from learner.inference.module import Module, infer_by
 from learner.inference.program import Program

@@ -17,7 +17,7 @@ from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
 from learner.algorithms.base import join, make_algorithm
 from learner.algorithms.ppo.config import PpoConfig
-from learner.feed import to_chunks
+from learner.feed.batches import to_chunks
 from learner.weights.publish import WeightPublisher
 from replay.client.sampler import SampledBatch, Sampler
 from tests.harness.fleet import Fleet

@@ -159,7 +159,7 @@ def test_a_learner_killed_goes_on_from_its_newest_sound_checkpoint(tmp_path: Pat
     assert epochs == sorted(set(epochs))
     assert len(list(fleet.run_dir.checkpoints.glob("epoch-*"))) == LearnerConfig().keep_checkpoints
     log = fleet.log("learner")
-    assert log.count("continues from epoch-") == 3 and log.count("looking at the one before") == 1, log
+    assert log.count("continues from epoch-") == 3 and log.count("trying the checkpoint before it") == 1, log
     records = [msgspec.json.decode(line) for line in fleet.run_dir.metrics("learner").read_bytes().splitlines()]
     later = [record for record in records if record["policy_version"] > 0]  # the first life may have waited for its first batch
     assert later and all(record["updates"] > 0 for record in later)

@@ -21,7 +21,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
-from learner.feed import to_chunks, to_transitions
+from learner.feed.batches import to_chunks, to_transitions
 from learner.inference.module import infer_by
 from learner.updates.base import Outcome
 from learner.updates.runtime import LearnerRuntime

@@ -16,7 +16,7 @@ from transport.experience import Columns, ExperienceSpec
 class Acting:
     """What an actor has, and the network that it acts by. Environments are the first of as many as there are.
 
-    In float32 it follows the network's weights at once; in other precisions when it is told to."""
+    In float32 it follows the network's weights at once; in other precisions after refresh()."""
 
     def __init__(self, spec: ExperienceSpec, config: Any, network: Any = None, precision: str = "float32") -> None:
         algorithm = algorithm_of(config)

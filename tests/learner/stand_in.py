@@ -46,7 +46,7 @@ def like_directml() -> Iterator[Lacking]:
     """Within, the CPU is no better than DirectML."""
     with pytest.MonkeyPatch.context() as patch, Lacking() as lacking:
         patch.setitem(TABLE, "cpu", TABLE["privateuseone"])
-        # torch itself believes that DirectML has multi-tensor kernels, and takes them where nobody says otherwise.
+        # torch itself believes that DirectML has multi-tensor kernels, and uses them by default.
         patch.setattr(_foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
         # So torch copies tensors whose memory it cannot see.
         patch.setattr(torch.Tensor, "__deepcopy__", lambda self, memo: memo.setdefault(id(self), self.detach().clone()))

@@ -63,7 +63,7 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.run_dir = RunDir(path / "mine")
         self.run_dir.create()
-        self._lives: list[Life] = []
+        self._lifetimes: list[Life] = []
         address = self.run_dir.bind_address("replay")
         self.server = ReplayServer(SPEC, ReplayProcess(0, FREE), address, new_incarnation(), Metrics())
         for chunk in CHUNKS:
@@ -85,8 +85,8 @@ class Bench:
         return self.server._metrics.value("sampled_items")
 
     def life(self, *_arguments: object, **_options: object) -> Life:
-        self._lives.append(Life("learner", self.run_dir, partial(describe, figures={})))
-        return self._lives[-1]
+        self._lifetimes.append(Life("learner", self.run_dir, partial(describe, figures={})))
+        return self._lifetimes[-1]
 
     def learner(self, updates: int) -> Learner:
         life = self.life()
@@ -98,7 +98,7 @@ class Bench:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        for life in self._lives:
+        for life in self._lifetimes:
             life.close()
         self.server.close()
         self.run_dir.remove_sockets()
@@ -151,7 +151,7 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
         given_back = done - done % 2  # of four slots two at a time
         filled, turns = CONFIG.batch_size * (given_back + 1 + CONFIG.prefetch), bench.turns
         wait_until(lambda: bench.drawn >= filled and bench.turns > turns + 3, 10, "the other slots")
-        assert bench.drawn <= CONFIG.batch_size * (done + 1 + CONFIG.prefetch), "the slot in use is nobody else's"
+        assert bench.drawn <= CONFIG.batch_size * (done + 1 + CONFIG.prefetch), "the slot in use stays reserved"
         assert all(torch.equal(rows, before[name]) for name, rows in batch.observation.items())
         done += 1
         return update(batch)
@@ -205,7 +205,7 @@ def test_a_learner_that_was_stopped_in_order_goes_on_with_the_next_version_and_c
     second = bench.learner(updates=4)
     assert (second.epoch, second.version, second.update.counters) == (5, first.version + 1, {"updates": 10})
     second.run()
-    assert second._metrics.value("updates") == 14 and second._metrics.value("items") == 14 * 8
+    assert second.metrics.value("updates") == 14 and second.metrics.value("items") == 14 * 8
 
 
 def test_weights_without_a_full_checkpoint_are_no_reason_to_start_over(bench: Bench) -> None:
@@ -253,10 +253,10 @@ def test_weights_that_do_not_fit_the_run_are_refused_in_one_line(
     monkeypatch.setattr("sys.argv", ["learner", str(bench.run_dir.path)])
     monkeypatch.setattr(command, "Lifetime", bench.life)
     assert command.main() == 2
-    told = capsys.readouterr().out
-    assert told.splitlines()[-1].startswith("learner: ") and "--fresh" in told.splitlines()[-1]
-    assert ("another experience spec" if broken == "other-spec" else "bytes where manifest.json says") in told
-    assert told.count("\n") == (1 if broken == "other-spec" else 2), "each damaged file has its line"
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1].startswith("learner: ") and "--fresh" in said.splitlines()[-1]
+    assert ("another experience spec" if broken == "other-spec" else "bytes where manifest.json says") in said
+    assert said.count("\n") == (1 if broken == "other-spec" else 2), "each damaged file has its line"
 
 
 def test_a_full_disk_is_said_aloud_and_training_goes_on(
@@ -273,8 +273,8 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
     first = learner.epoch
     learner.run()
     assert learner.epoch == first + 7
-    told = [line for line in capsys.readouterr().out.splitlines() if "could not write" in line]
-    assert told and "No space left on device" in told[0] and "training goes on" in told[0]
+    said = [line for line in capsys.readouterr().out.splitlines() if "could not write" in line]
+    assert said and "No space left on device" in said[0] and "training continues" in said[0]
     assert bench.run_dir.latest.read_bytes() == before
     names = sorted(path.name for path in bench.run_dir.checkpoints.iterdir() if path.name not in (MANIFEST, LOCK))
     assert names == ["announced", "epoch-0000000001.safetensors", "latest.safetensors"], "nothing half-written is left"

@@ -89,7 +89,7 @@ def _devices() -> Iterator[Finding]:
     yield "", "ok", torch_load()
     try:
         done = subprocess.run(
-            python_command("learner.devices.survey"),
+            python_command("learner.devices.inventory"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,1 +1,1 @@
-"""Returns, advantages and densities: pure functions of tensors."""
+"""Returns, advantages, densities, target networks and minibatches, shared by the algorithms."""

@@ -1,4 +1,4 @@
-"""Target networks: copies that follow another network."""
+"""Target networks: copies that follow a network."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def frozen_copy(module: ModuleT) -> ModuleT:
-    """A copy that is not trained and keeps its running statistics."""
+    """A copy in evaluation mode and without gradients."""
     return copy.deepcopy(module).eval().requires_grad_(False)
 
 
 @torch.no_grad()
 def copy_into(target: nn.Module, source: nn.Module) -> None:
-    """Parameters and running statistics, in place."""
+    """Copies parameters and buffers in place."""
     values = [*source.parameters(), *source.buffers()]
-    for theirs, ours in zip([*target.parameters(), *target.buffers()], values, strict=True):
-        theirs.copy_(ours)
+    for own, value in zip([*target.parameters(), *target.buffers()], values, strict=True):
+        own.copy_(value)
 
 
 @torch.no_grad()
 def lerp_into(targets: Iterable[Tensor], sources: Iterable[Tensor], share: float, lerps: bool = True) -> None:
-    """Moves each target by this share of its way to its source. `lerps`: whether the device has that as one operation."""
-    for theirs, ours in zip(targets, sources, strict=True):
+    """Polyak averaging: target <- (1 - share) * target + share * source. `lerps`: whether torch.lerp runs on the device."""
+    for target, source in zip(targets, sources, strict=True):
         if lerps:
-            theirs.lerp_(ours, share)
+            target.lerp_(source, share)
         else:
-            theirs.mul_(1 - share).add_(ours, alpha=share)
+            target.mul_(1 - share).add_(source, alpha=share)

@@ -1,4 +1,4 @@
-"""Continuous actions: a Gaussian, squashed by tanh into the bounds. What rests is the unbounded action, before the tanh."""
+"""Continuous actions: a Gaussian, squashed by tanh into the bounds. The unbounded action, before the tanh, is what is stored."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def log_slope(action: Tensor) -> Tensor:
 
 
 def entropy(log_std: Tensor) -> Tensor:
-    """Of the Gaussian before the tanh, [..., A] -> [...], in nats: the squashed one has no closed form."""
+    """Entropy of the Gaussian before the tanh, [..., A] -> [...], in nats; that of the squashed one has no closed form."""
     return (log_std + 0.5 + HALF_LOG_2_PI).sum(-1)

@@ -1,4 +1,4 @@
-"""Items in minibatches, shuffled, and means over what was learned from them."""
+"""Shuffled minibatches, and the mean of the metrics of several steps."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ TreeT = TypeVar("TreeT")
 
 
 def shuffled(items: int, minibatches: int, group: Group, device: torch.device) -> Iterator[Tensor]:
-    """Indices of one pass: all items once, in `minibatches` parts as equal as can be; as many parts in every process.
+    """Indices of the minibatches of one epoch: each item once, in parts of nearly equal size, equally many in every process.
 
-    Drawn from torch's global generator of the CPU.
+    Draws from torch's global CPU generator.
     """
     order = torch.randperm(items).to(device)
     yield from order.tensor_split(min(minibatches, group.least(items)))
 
 
 def take(tree: TreeT, which: Tensor) -> TreeT:
-    """The items that `which` [M] int64 names, of a NamedTuple or dict of tensors [N, …]."""
+    """The items at the indices `which` [M] int64, of a NamedTuple or dict of tensors [N, …]."""
     return mapped(lambda column: column.index_select(0, which), tree)
 
 
 class Mean:
-    """Of the metrics of several steps."""
+    """The mean of the metrics of several steps."""
 
     def __init__(self) -> None:
         self._total: Tensors = {}
         self._steps = 0
 
     def add(self, metrics: Tensors) -> None:
-        """Copies: a step's metrics last until the next step."""
+        """Copies the metrics, since the next step may overwrite them."""
         self._total = {name: self._total[name] + value if self._steps else value.clone() for name, value in metrics.items()}
         self._steps += 1
 

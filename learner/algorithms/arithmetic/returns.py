@@ -1,4 +1,4 @@
-"""Targets, advantages and weights: pure functions of tensors. B items or streams, n or T steps, A actions."""
+"""Returns, targets, advantages and importance weights: pure functions of tensors. B items or streams, n or T steps, A actions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def n_step_return(reward: Tensor, steps: Tensor, terminated: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """Sums the rewards of each item's m steps, and gives what its bootstrap value is to be multiplied with.
+    """The discounted sum of the rewards of each item's m steps, and the factor of its bootstrap value.
 
-    reward: [B, n], r_t … r_{t+n-1}; entries from m on are ignored, whatever they are. steps: [B] int64, m in 1 … n.
+    reward: [B, n], r_t … r_{t+n-1}; entries from m on are ignored and may be NaN. steps: [B] int64, m in 1 … n.
     terminated: [B] bool, whether the episode terminated within the m steps (a truncated one did not).
     Returns [B] sum over k < m of gamma^k r_{t+k}, and [B] gamma^m, or 0 where terminated; both float32.
     Sutton and Barto 2018, eq. 7.1, with m = min(n, steps to the boundary).
@@ -21,14 +21,14 @@ def n_step_return(reward: Tensor, steps: Tensor, terminated: Tensor, gamma: floa
     offset = torch.arange(reward.shape[1], device=reward.device)  # [n]
     taken = offset < steps[:, None]  # [B, n]
     discounted = reward.float() * torch.pow(gamma, offset)
-    return torch.where(taken, discounted, 0.0).sum(1), discount  # a mask, not a product: ignored entries may be NaN
+    return torch.where(taken, discounted, 0.0).sum(1), discount  # where, not a product: ignored entries may be NaN
 
 
 def double_q_target(return_: Tensor, discount: Tensor, selecting: Tensor, valuing: Tensor) -> Tensor:
-    """The value to learn: return + discount * valuing[argmax selecting].
+    """The regression target return_ + discount * valuing[argmax selecting], [B].
 
-    return_, discount: [B]. selecting, valuing: [B, A], next Q-values of the network that picks the action and of the one
-    that values it; the same tensor twice gives the plain Q-learning target. Returns [B].
+    return_, discount: [B]. selecting, valuing: [B, A], next Q-values of the network that selects the action and of the one
+    that evaluates it; the same tensor for both gives the plain Q-learning target.
     Van Hasselt et al. 2016 (arXiv:1509.06461, eq. 4). Next values are ignored where the discount is 0.
     """
     assert return_.shape == discount.shape == selecting.shape[:1] and selecting.shape == valuing.shape
@@ -44,44 +44,45 @@ def td_error(target: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def importance_weights(probability: Tensor, beta: float) -> Tensor:
-    """Corrects for unequal sampling: P^-beta. [B] in, [B] float32 out, to be divided by the largest of all that is learned from.
+    """Weights P^-beta that correct for prioritised sampling, [B] -> [B] float32; divide them by the largest of the batch.
 
-    Schaul et al. 2016 (arXiv:1511.05952, section 3.4), whose (N P)^-beta has a factor more that cancels in the division.
+    Schaul et al. 2016 (arXiv:1511.05952, section 3.4); the factor N^-beta of the paper cancels in that division.
     """
     assert probability.dim() == 1
     return probability.float() ** -beta
 
 
-def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, trace: float) -> Tensor:
-    """Generalised advantage estimates A_t = delta_t + discount_t trace A_{t+1}, delta_t = r_t + discount_t V_{t+1} - V_t.
+def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, gae_lambda: float) -> Tensor:
+    """Generalised advantage estimates A_t = delta_t + discount_t gae_lambda A_{t+1}, delta_t = r_t + discount_t V_{t+1} - V_t.
 
-    All [T, B]; returns [T, B]. discount: 0 where the episode terminated. next_value: the value of the observation that step t led
-    to, which at truncation is the episode's last; ignored where the discount is 0. cut: bool, the sum ends with this step (its
-    episode did, or the row after it is no step of this stretch); nothing that follows reaches it, not even NaN.
+    All [T, B]; returns [T, B]. discount: 0 where the episode terminated. next_value: the value of the observation after step t,
+    at truncation that of the episode's last observation; ignored where the discount is 0. cut: bool, True at the last step of an
+    episode and where the next row is no step of the rollout; nothing after a cut affects the steps before it, not even NaN.
     Schulman et al. 2016 (arXiv:1506.02438, eq. 16), as a recursion.
     """
     assert reward.dim() == 2 and reward.shape == discount.shape == value.shape == next_value.shape == cut.shape
     delta = reward + torch.where(discount == 0, 0.0, discount * next_value) - value
-    return _backward_sum(delta, discount * trace, cut)
+    return _backward_sum(delta, discount * gae_lambda, cut)
 
 
 def vtrace(
-    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, ratio: Tensor, trace: float
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, ratio: Tensor, gae_lambda: float
 ) -> tuple[Tensor, Tensor]:
-    """V-trace targets v_t and advantages of steps that another policy took; as gae() where that policy is the same.
+    """V-trace targets v_t and advantages of steps that an older policy took; equal to gae() where all ratios are 1.
 
-    All [T, B] as for gae; ratio: pi(a|x) / mu(a|x), of the policy to be learned to the one that acted. Returns
-    v_t = V_t + rho_t delta_t + discount_t c_t (v_{t+1} - V_{t+1}) with rho_t = min(1, ratio) and c_t = trace * min(1, ratio);
-    and the advantage rho_t (r_t + discount_t (V_{t+1} + trace (v_{t+1} - V_{t+1})) - V_t); both [T, B].
+    All [T, B] as for gae; ratio: pi(a|x) / mu(a|x), the policy being learned over the one that acted. With lambda = gae_lambda,
+    rho_t = min(1, ratio) and c_t = lambda * min(1, ratio), returns
+    v_t = V_t + rho_t delta_t + discount_t c_t (v_{t+1} - V_{t+1}), and the advantage
+    rho_t (r_t + discount_t (V_{t+1} + lambda (v_{t+1} - V_{t+1})) - V_t); both [T, B].
     Espeholt et al. 2018 (arXiv:1802.01561, eq. 1 with remarks 1 and 2; section 4.2 for the advantage, whose v_{t+1} is here
-    mixed with V_{t+1} by the trace, so that with all ratios 1 it is GAE's).
+    interpolated with V_{t+1} by lambda, so that it is GAE's where all ratios are 1).
     """
     assert reward.dim() == 2 and reward.shape == discount.shape == value.shape == next_value.shape == cut.shape == ratio.shape
-    truncated_ratio = ratio.clamp(max=1.0)  # rho and, but for the trace, c
+    truncated_ratio = ratio.clamp(max=1.0)  # rho; c without the factor lambda
     delta = reward + torch.where(discount == 0, 0.0, discount * next_value) - value
-    correction = _backward_sum(truncated_ratio * delta, discount * trace * truncated_ratio, cut)  # v_t - V_t
+    correction = _backward_sum(truncated_ratio * delta, discount * gae_lambda * truncated_ratio, cut)  # v_t - V_t
     following = torch.cat([correction[1:], torch.zeros_like(correction[:1])])
-    advantage = truncated_ratio * (delta + torch.where(cut, 0.0, discount * trace * following))
+    advantage = truncated_ratio * (delta + torch.where(cut, 0.0, discount * gae_lambda * following))
     return value + correction, advantage
 
 

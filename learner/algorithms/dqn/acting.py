@@ -1,4 +1,4 @@
-"""Acting by Q-values: greedily, or at random with a probability of each environment's own."""
+"""Epsilon-greedy acting, with an epsilon for each environment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ STOCHASTIC_EPSILON = 0.05
 
 
 class QActing:
-    """The inference answers with Q-values [K, n]. Rows keep those of the action taken and of the best until their chunk leaves
-    with an initial priority."""
+    """The inference returns Q-values [K, n].
+
+    Rows keep the Q-values of the chosen and of the best action until their chunk is sent; they give its initial priorities.
+    """
 
     def __init__(self, spec: ExperienceSpec, config: DqnConfig, inference: Inference) -> None:
         self._spec, self._config, self._inference = spec, config, inference
         self.state = inference.state
-        self._epsilon: np.ndarray | float = 0.0  # until it has a place
+        self._epsilon: np.ndarray | float = 0.0  # until assign()
         self._random = np.random.default_rng()
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:

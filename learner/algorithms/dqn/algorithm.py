@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Dqn:
     Config: ClassVar[type[Struct]] = DqnConfig
     actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical"})
-    begins_random: ClassVar[bool] = True  # untrained weights would choose one action for ever
+    begins_random: ClassVar[bool] = True  # untrained Q-values would choose the same action for ever
     exact_acting: ClassVar[bool] = False
     figures: ClassVar[Mapping[str, str]] = {
         "td": "td {:.4g}",

@@ -1,4 +1,4 @@
-"""DQN's loss for a network of linear units and ReLUs, its gradients computed by hand: that of `DqnUpdate.plain`, faster."""
+"""Fast path: DQN's loss with hand-written gradients, for networks of linear layers and ReLUs. Equals `DqnUpdate.plain`."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ class LossByHand:
 
     @classmethod
     def of(cls, policy: PolicyModule, target: PolicyModule, config: DqnConfig) -> LossByHand | None:
-        """None where a part is something else than linear units and ReLUs."""
+        """None for networks that have other parts."""
         return cls(policy, target, config) if layers(policy) else None
 
     def __init__(self, policy: PolicyModule, target: PolicyModule, config: DqnConfig) -> None:
         self._read, self._concat, self._double = policy.body.read, Concat(), config.double
         self._parameters = list(policy.parameters())
-        self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, which never move
+        self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, whose memory never moves
         self._combination = combination(policy).to(self._parameters[0].device)
 
     @torch.no_grad()
     def __call__(self, step: Transition, weight: Tensor) -> tuple[dense.KnownGradients | Tensor, Tensor, Tensor, Tensor]:
         observations = step.observation, step.next_observation
         now, following = (self._concat(self._read(rows))[None] for rows in observations)
-        seen = dense.forward(self._layers, now)
+        activations = dense.forward(self._layers, now)
         by_output = self._combination.index_select(0, step.action)
-        q = (seen[-1][0] * by_output).sum(1)  # [b]
+        q = (activations[-1][0] * by_output).sum(1)  # [b]
         valuing = dense.forward(self._valuing, following)[-1][0] @ self._combination.T  # [b, n]
         selecting = valuing
         if self._double:
             selecting = dense.forward(self._layers, following)[-1][0] @ self._combination.T
         td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
-        slope = weight * td.clamp(-1.0, 1.0) / -len(td)  # of the weighted mean Huber loss by each q
-        found = dense.gradients(dense.errors(self._layers, seen, (slope[:, None] * by_output)[None]), seen, slice(None))
+        slope = weight * td.clamp(-1.0, 1.0) / -len(td)  # derivative of the weighted mean Huber loss by each q
+        errors = dense.errors(self._layers, activations, (slope[:, None] * by_output)[None])
         loss = (weight * huber_loss(q, q + td, reduction="none")).mean()
-        gradients = [part for one, other in found for part in (one[0], other[0, 0])]
-        return dense.known_gradients(loss, gradients, self._parameters, seen), q, td, finite
+        by_layer = dense.gradients(errors, activations, slice(None))
+        gradients = [part for weight, bias in by_layer for part in (weight[0], bias[0, 0])]
+        return dense.known_gradients(loss, gradients, self._parameters, activations), q, td, finite

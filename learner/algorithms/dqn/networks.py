@@ -1,9 +1,9 @@
-"""Q-values of n actions: a body, and a head, dueling or plain.
+"""The Q-network: a body, and a dueling or plain head.
 
-There is no observation normaliser, so an environment whose values span orders of magnitude should scale them itself. The built-in
-torsos' layers are initialised after He et al. 2015 (arXiv:1502.01852, eq. 10: variance 2 / fan-in), the head with variance
-1 / fan-in, biases with zero; a torso of one's own keeps the weights that it comes with. Random numbers come from torch's global
-generator: seed it first.
+Observations are not normalised: an environment whose values span orders of magnitude should scale them itself. Layers of the
+built-in torsos are initialised after He et al. 2015 (arXiv:1502.01852, eq. 10: variance 2 / fan-in), the head with variance
+1 / fan-in, biases with zero; a custom torso keeps its own initial weights. Random numbers come from torch's global generator:
+seed it first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ HEADS = ([nn.Linear], [nn.Linear, Dueling])
 
 
 def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
-    """What Q-values, or their distributions, are computed from. Raises ValueError with one line."""
+    """The body of a Q-network, or of a distributional one. Raises ValueError, in one line."""
     if not isinstance(spec.action, Categorical):
         raise ValueError(
-            f"dqn picks one of n actions, but this environment's action is a vector of {len(spec.action.low)} reals: "
+            f"dqn chooses one of n actions, but this environment's action is a vector of {len(spec.action.low)} reals: "
             "choose an algorithm for continuous actions"
         )
     layered = {"width": config.hidden, "apart": True}
@@ -33,7 +33,7 @@ def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
 
 
 def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
-    """Q-values [N, n] of what is observed; in float32 on the CPU, in training mode. Raises ValueError with one line."""
+    """A module that computes Q-values [N, n]; in float32 on the CPU, in training mode. Raises ValueError, in one line."""
     body = q_body(spec, config)
     assert isinstance(spec.action, Categorical)
     n = spec.action.n
@@ -52,14 +52,14 @@ def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
 
 
 def layers(policy: PolicyModule) -> list[dense.Layer]:
-    """The layers of a network that is nothing but linear units and ReLUs, as learner/updates/dense.py takes them; else none."""
+    """The layers of a network of only linear layers and ReLUs, for learner/updates/dense.py; empty for other networks."""
     if not isinstance(policy.head, nn.Sequential) or [type(part) for part in policy.head] not in HEADS:
         return []
     return dense.layers([policy.body.torso, _last(policy)])
 
 
 def combination(policy: PolicyModule) -> Tensor:
-    """How Q-values hang on what the head's layer gives, [n, outputs]: Q = outputs times its transpose. See Dueling."""
+    """The matrix C [n, outputs] with Q = outputs @ C.T, for the outputs of the head's linear layer. See Dueling."""
     outputs = _last(policy).out_features
     assert isinstance(policy.head, nn.Sequential)
     if len(policy.head) == 1:

@@ -1,4 +1,4 @@
-"""Initial priorities: what acting alone can say about how much there is to learn from a new item. numpy, on rows as they rest."""
+"""Initial priorities: the TD errors of new items, from the Q-values that acting has computed. numpy, on stored rows."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from learner.algorithms.dqn.config import DqnConfig
 from replay.table.storage import steps_to_boundary
 from transport.experience import Columns, ExperienceSpec
 
-# What an actor keeps of each row until its chunk leaves: Q-values of the action taken, and of the best. No field is called so.
+# Columns that an actor keeps until a chunk is sent: Q-values of the chosen and of the best action. No field may have these names.
 TAKEN_VALUE, BEST_VALUE = "q/taken", "q/best"
 UNKNOWN = -1.0
 
 
 def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) -> np.ndarray:
-    """|n-step TD error| of chunks' items by the Q-values that acting has computed; [..., rows] float32 as the other columns.
+    """|n-step TD error| of the items of chunks, from the Q-values of acting; [..., rows] float32, as the other columns.
 
     |sum over k < m of gamma^k r_{t+k} + gamma^m max_a Q(s_{t+m}, a) - Q(s_t, a_t)|, m = min(n, steps to the boundary), the
-    bootstrap 0 where the episode terminated. `columns` are those of one chunk [rows], or of many of one length [M, rows]; they
-    hold TAKEN_VALUE and BEST_VALUE. UNKNOWN: rows without action, items that bootstrap from an episode's last observation
-    (truncated) or a stream's, or by Q-values that are not finite, and the rows around a chunk's items.
+    bootstrap 0 where the episode terminated. `columns` are those of one chunk [rows], or of M chunks of one length [M, rows],
+    with TAKEN_VALUE and BEST_VALUE. The priority is UNKNOWN for rows without action, for items that bootstrap from a truncated
+    episode's or a stream's last observation or whose Q-values are not finite, and for the rows around a chunk's items.
     Horgan et al. 2018 (arXiv:1803.00933, section 3).
     """
     shape = columns["reward"].shape
     history, n = spec.history, spec.n_step
-    # Chunks end to end: an item finds the n rows after it within its own chunk; what mixes two chunks is dropped below.
+    # All chunks concatenated: an item's next n rows are in its own chunk; rows where two chunks mix are set to UNKNOWN below.
     reward, terminated, valid, taken, best = (
         columns[name].reshape(-1) for name in ("reward", "terminated", "valid", TAKEN_VALUE, BEST_VALUE)
     )  # [N]

@@ -1,4 +1,4 @@
-"""Deep Q-learning: n-step, double, dueling, prioritised (the parts of Rainbow, arXiv:1710.02298, that matter most)."""
+"""Deep Q-learning's update: n-step, double, prioritised (after Rainbow, arXiv:1710.02298). The network may be dueling."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from transport.experience import ExperienceSpec
 
 
 class Weighted(NamedTuple):
-    """Items, and how much each counts beside the others: [B], 1 at most."""
+    """Items and their importance weights [B], at most 1."""
 
     batch: Transitions
     weight: Tensor
 
 
 class DqnUpdate:
-    """An online network, the target network that values its choices, and the loss between them.
+    """The online network, the target network, and the loss.
 
-    Only the loss's own forward pass uses (and updates) batch statistics; acting, choosing and valuing use running ones.
+    Only the forward pass with gradients uses (and updates) batch statistics; all other passes use running statistics.
     """
 
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
@@ -45,7 +45,7 @@ class DqnUpdate:
         self._normalises = any(isinstance(module, nn.BatchNorm2d) for module in self.policy.modules())
         config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
         self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
-        self.by_hand = LossByHand.of(self.policy, self.target, self.config)
+        self.by_hand = LossByHand.of(self.policy, self.target, self.config)  # a fast path; None: `plain` computes the loss
 
     def update(self, batch: Transitions) -> Outcome:
         weight = importance_weights(batch.probability, self.config.importance_exponent)
@@ -59,8 +59,8 @@ class DqnUpdate:
     def loss(self, items: Weighted) -> Loss:
         """The weighted mean Huber loss, |td| [b] as priorities, and the metrics loss, td (mean |td|), q (mean Q), ignored.
 
-        An item whose td is not finite (an infinite reward, say) teaches nothing and gets priority 0, so that it is not drawn
-        again; `ignored` is the fraction of such items.
+        An item whose td is not finite (for example by an infinite reward) has no gradient, and gets priority 0, so that it is not
+        sampled again; `ignored` is the fraction of such items.
         """
         batch, weight = items
         step = self.transition(batch)
@@ -72,15 +72,15 @@ class DqnUpdate:
         return Loss(loss, metrics, priority)
 
     def transition(self, batch: Transitions) -> Transition:
-        """The items with their n-step returns, of rewards as the configuration wants them."""
+        """n-step transitions, of rewards clipped and scaled as configured."""
         reward = batch.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else batch.reward
         if self.config.reward_scale != 1.0:
             reward = reward * self.config.reward_scale
         return transition(batch._replace(reward=reward), self.config.gamma)
 
     def plain(self, step: Transition, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The loss, Q-values [b] of the actions taken, td [b], and whether that is finite [b]."""
-        # First the pass with gradients: autocast caches the parameters it converts, and a copy made under no_grad has none.
+        """By automatic differentiation: the loss, Q-values [b] of the actions taken, td [b], and whether td is finite [b]."""
+        # The pass with gradients comes first: autocast caches converted parameters, and those converted under no_grad have none.
         q = self.policy(step.observation).gather(1, step.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
             following = self.policy.body.read(step.next_observation)

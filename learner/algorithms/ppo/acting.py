@@ -1,4 +1,4 @@
-"""Acting by a stochastic policy, with the log-probability of what it does."""
+"""Acting by a stochastic policy, with the log-probability of each action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transport.experience import Categorical, Columns, ExperienceSpec
 
 
 class StochasticActing:
-    """The inference answers with logits [K, n], or with mean and log of the deviation [K, 2A]."""
+    """The inference returns logits [K, n], or mean and log-std [K, 2A]."""
 
     def __init__(self, spec: ExperienceSpec, inference: Inference) -> None:
         self._categorical, self._inference = isinstance(spec.action, Categorical), inference
@@ -25,8 +25,8 @@ class StochasticActing:
         self._random = np.random.default_rng(seed)
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
-        answer, state = self._inference(observation, state)
-        action, log_prob = (self._choose if self._categorical else self._draw)(answer, mode)
+        output, state = self._inference(observation, state)
+        action, log_prob = (self._choose if self._categorical else self._draw)(output, mode)
         return ActionBatch(action, {LOG_PROB: log_prob.astype(np.float32)}, state)
 
     def annotate(self, columns: Columns) -> Columns:
@@ -41,14 +41,14 @@ class StochasticActing:
         cumulative = np.exp(shifted).cumsum(1)  # [K, n]; the last is the sum
         if mode == "greedy":
             action = logits.argmax(1)
-        else:  # how many are passed on the way to a uniform share of the sum; the minimum is for rounding
+        else:  # inverse of the cumulative distribution at a uniform share; the minimum guards against rounding
             share = self._random.random((count, 1)) * cumulative[:, -1:]
             action = np.minimum((cumulative <= share).sum(1), n - 1)
         return action, shifted[np.arange(count), action] - np.log(cumulative[:, -1])
 
-    def _draw(self, answer: np.ndarray, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
-        """Unbounded actions [K, A], and the log-density [K] of what their tanh is."""
-        mean, log_std = halves(answer)
+    def _draw(self, output: np.ndarray, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
+        """Unbounded actions [K, A], and the log-density [K] of their tanh."""
+        mean, log_std = halves(output)
         if mode == "random":
             return draw_uniform(self._random, mean.shape), np.full(len(mean), uniform_log_density(mean.shape[1]))
         action = mean.copy() if mode == "greedy" else draw(self._random, mean, log_std)

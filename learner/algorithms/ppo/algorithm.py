@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Ppo:
     Config: ClassVar[type[Struct]] = PpoConfig
     actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "continuous"})
-    begins_random: ClassVar[bool] = False  # its first policy is near uniform already
-    exact_acting: ClassVar[bool] = True  # in another precision another policy would act than the one that is learned
+    begins_random: ClassVar[bool] = False  # its initial policy is nearly uniform
+    exact_acting: ClassVar[bool] = True  # in another precision the acting policy would differ from the one that is learned
     figures: ClassVar[Mapping[str, str]] = {
         "kl": "kl {:.4f}",
         "clip_fraction": "clipped {:.0%}",
@@ -32,7 +32,7 @@ class Ppo:
     }
     advice: ClassVar[Mapping[Limit, str]] = {
         "learner": "fewer --algorithm.n-epochs or --algorithm.minibatches",
-        "actors": "each step is learned from more with --algorithm.n-epochs",
+        "actors": "more --algorithm.n-epochs learn more from each step",
     }
 
     def __init__(self, config: PpoConfig) -> None:

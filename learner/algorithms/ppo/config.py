@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from learner.algorithms.base import FIXED
 
-LOG_PROB = "log_prob"  # a column: of the action under what it was drawn from; of a greedy one, under the policy
+LOG_PROB = "log_prob"  # a column: log-probability of the action under the policy that acted
 
 
 class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,12 +1,12 @@
-"""A stochastic policy and a value function.
+"""The stochastic policy and the value function.
 
-Vectors are normalised by running statistics that travel with the policy's weights, and where there is a goal the way to it goes
-in as well: see learner/networks/inputs.py. Without images policy and values have torsos of their own; with images or memory the
-values are a head on the policy's body. Only the policy's weights travel.
+Vectors are normalised by running statistics that are published with the policy's weights, and where there is a goal the goal
+difference is an input: see learner/networks/inputs.py. Without images policy and value function have separate torsos; with images
+or memory the value function is a head on the policy's body. Only the policy's weights are published.
 
-Initialisation of the built-in torsos and of heads is orthogonal with gain sqrt 2, biases zero; the policy's last layer has gain
-0.01, so that the first policy is near uniform, the value's 1: Andrychowicz et al. 2021 (arXiv:2006.05990, section 3.2). A torso
-of one's own keeps the weights that it comes with.
+Built-in torsos and heads are initialised orthogonally with gain sqrt 2, biases with zero; the policy's last layer has gain 0.01,
+so that the initial policy is nearly uniform, the value function's 1: Andrychowicz et al. 2021 (arXiv:2006.05990, section 3.2). A
+custom torso keeps its own initial weights.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from transport.experience import Categorical, ExperienceSpec
 
 
 class ValueFunction(nn.Module):
-    """The value of what is observed: a head on the policy's features, or with a torso of its own, which reads the policy's
-    inputs."""
+    """A head on the policy's features, or on those of its own torso, which reads the same inputs as the policy's."""
 
     def __init__(self, features: int, torso: nn.Module | None) -> None:
         super().__init__()
@@ -39,15 +38,15 @@ class ValueFunction(nn.Module):
         self.head = nn.Linear(features, 1)
 
     def forward(self, inputs: Tensors, features: Tensor) -> Tensor:
-        """What the policy's torso was given, and what it gave, [N, features] -> [N]."""
+        """The inputs of the policy's torso, and its features [N, features] -> values [N]."""
         if self.torso is not None:
             features = self.torso(inputs)
         return self.head(features.float()).squeeze(1)  # type: ignore[no-any-return]
 
 
 def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule, ValueFunction]:
-    """The policy, which gives logits [N, n] or means and log-deviations [N, 2A] of the unbounded action, and its value function;
-    in float32 on the CPU, in training mode. Raises ValueError with one line."""
+    """The policy, whose output is logits [N, n] or means and log-stds [N, 2A] of the unbounded action, and the value function; in
+    float32 on the CPU, in training mode. Raises ValueError, in one line."""
     built_in: dict[str, dict[str, Any]] = {"nature": {"width": config.hidden}, "mlp": _layered(config), "linear": {}}
     options, normalise = config.network_options, config.normalize_observation
     body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise)
@@ -75,15 +74,15 @@ def _layered(config: PpoConfig) -> dict[str, Any]:
 
 
 def _initialised(policy: PolicyModule, value: ValueFunction, own: bool) -> Iterator[nn.Module]:
-    """The modules that get new weights; `own`: the torso is the user's."""
+    """The modules to initialise; `own`: the torso is a custom one, which keeps its weights."""
     for module in (policy.head, value.head) if own else (policy, value):
         yield from module.modules()
 
 
 def policy_and_value(policy: PolicyModule, value: ValueFunction, observation: Tensors) -> tuple[Tensor, Tensor]:
-    """{name: [N, stack, *shape]} as stored -> what the policy answers [N, outputs], and values [N], float32.
+    """{name: [N, stack, *shape]} as stored -> the policy's output [N, outputs], and values [N], float32.
 
-    What leads to the heads of a network with images may run in autocast's type; all else does not.
+    Under autocast only the body of a network with images has a lower precision; heads and other networks stay in float32.
     """
     device = next(iter(observation.values())).device.type
     with nullcontext() if policy.body.inputs.images else exact(device):
@@ -93,14 +92,14 @@ def policy_and_value(policy: PolicyModule, value: ValueFunction, observation: Te
             return policy.answer(features.float()), value(inputs, features)
 
 
-def log_prob_entropy(answer: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Of actions [N], or [N, A] unbounded, under what the policy answers: their log-probability [N], and the entropy [N].
+def log_prob_entropy(output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [N] of actions [N], or [N, A] unbounded, and entropies [N], given the policy's output.
 
-    A bounded action's entropy has no closed form; that before the tanh stands for it.
+    The entropy of a bounded action has no closed form; that before the tanh is used instead.
     """
     if action.dim() == 1:
-        log = torch.log_softmax(answer, 1)
+        log = torch.log_softmax(output, 1)
         return log.gather(1, action[:, None]).squeeze(1), -(log.exp() * log).sum(1)
-    mean, log_std = answer.chunk(2, 1)
+    mean, log_std = output.chunk(2, 1)
     log_std = log_std.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
     return gaussian.log_prob(action, mean, log_std), gaussian.entropy(log_std)

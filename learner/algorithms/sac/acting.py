@@ -11,7 +11,7 @@ from transport.experience import Columns, Continuous, ExperienceSpec
 
 
 class GaussianActing:
-    """The inference answers with mean and log of the deviation, [K, 2A]. Rows keep nothing of it."""
+    """The inference returns mean and log-std, [K, 2A]."""
 
     def __init__(self, spec: ExperienceSpec, inference: Inference) -> None:
         assert isinstance(spec.action, Continuous)
@@ -26,8 +26,8 @@ class GaussianActing:
         if mode == "random":
             count = len(next(iter(observation.values())))
             return ActionBatch(draw_uniform(self._random, (count, self._actions)), {}, state)
-        answer, state = self._inference(observation, state)
-        mean, log_std = halves(answer)
+        output, state = self._inference(observation, state)
+        mean, log_std = halves(output)
         return ActionBatch(mean.copy() if mode == "greedy" else draw(self._random, mean, log_std), {}, state)
 
     def annotate(self, columns: Columns) -> Columns:

@@ -1,4 +1,4 @@
-"""What SAC's two ways to compute its losses have in common: `SacUpdate.plain` and by_hand.py."""
+"""The losses of SAC, shared by `SacUpdate.plain` and by_hand.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from learner.updates.dense import KnownGradients
 
 
 class Losses(NamedTuple):
-    """Of b items."""
+    """The losses of b items."""
 
     value: Tensor | KnownGradients  # 0-d, the sum of the three losses
     critic: Tensor  # 0-d
@@ -22,11 +22,11 @@ class Losses(NamedTuple):
     td: Tensor  # [2, b] of each critic, 0 where one of them is not finite
     finite: Tensor  # [b]
     q: Tensor  # [2, b] of the actions taken
-    log_prob: Tensor  # 0-d, the mean over actions of the policy of now
+    log_prob: Tensor  # 0-d, the mean over actions drawn from the current policy
 
 
 def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig) -> Tensor:
-    """Eq. 2 and 3 of the paper: what critics are to say, [b]. Next values are ignored where the episode terminated."""
+    """The critics' regression target [b], eq. 2 and 3 of the paper. Next values are ignored where the episode terminated."""
     return_, discount = n_step_return(batch.reward * config.reward_scale, batch.steps, batch.terminated, config.gamma)
     target = return_ + torch.where(discount == 0, 0.0, discount * next_value)
     if config.clip_targets:

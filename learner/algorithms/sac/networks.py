@@ -1,14 +1,14 @@
-"""The networks of soft actor-critic: a Gaussian policy, critics in pairs, and the temperature.
+"""The networks of soft actor-critic: a Gaussian policy, two critics, and the temperature.
 
-What is observed goes in without running statistics, the way to the goal included: see learner/networks/inputs.py. Weights and
-biases of the built-in torsos and of heads begin uniform within 1 / sqrt(fan-in); a torso of one's own keeps its weights.
+Observations are not normalised; where there is a goal the goal difference is an input: see learner/networks/inputs.py. Weights
+and biases of the built-in torsos and of heads are initialised uniformly within 1 / sqrt(fan-in); a custom torso keeps its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,14 @@ from learner.updates import dense
 from learner.updates.dense import Layer
 from transport.experience import Categorical, ExperienceSpec
 
-PAIR = 2  # critics; the lesser of their values is believed
+PAIR = 2  # critics; the minimum of their values is used
 
 
 class Critics(nn.Module):
-    """Two networks side by side, of what is observed and the bounded action: their values of the action."""
+    """Two Q-functions of observation and bounded action, computed together."""
 
     def __init__(self, features: int, actions: int, hidden: Sequence[int], torsos: Sequence[nn.Module] = ()) -> None:
-        """For `features` of what is observed, side by side, or of each of the `torsos`; then layers as wide as `hidden` says."""
+        """`features` of the concatenated observation, or of each of the `torsos`; `hidden`: widths of the layers after them."""
         super().__init__()
         sizes = list(zip([features + actions, *hidden], [*hidden, 1], strict=True))
         self.torsos = nn.ModuleList(torsos)
@@ -39,7 +39,7 @@ class Critics(nn.Module):
         self._concat = Concat()
 
     def forward(self, inputs: Tensors, action: Tensor) -> Tensor:
-        """What the policy's torso is given too, and bounded actions [N, A] -> [2, N]."""
+        """The inputs of the policy's torso, and bounded actions [N, A] -> values [2, N]."""
         if len(self.torsos):
             features = torch.stack([torso(inputs) for torso in self.torsos]).float()
         else:
@@ -50,22 +50,29 @@ class Critics(nn.Module):
         return values[..., 0]
 
     def layers(self) -> list[Layer]:
-        """The layers of both, as learner/updates/dense.py takes them: the parameters' own memory. None where there are torsos."""
+        """The layers of both critics for learner/updates/dense.py, as views of the parameters; empty where there are torsos."""
         if len(self.torsos):
             return []
         return [(weight.detach(), bias.detach()) for weight, bias in zip(self.weights, self.biases, strict=True)]
 
 
 class Temperature(nn.Module):
-    """The worth of entropy, as a logarithm."""
+    """The entropy coefficient, as a logarithm."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.log = nn.Parameter(torch.tensor(math.log(temperature)))
 
 
+class Networks(NamedTuple):
+    policy: PolicyModule
+    critics: Critics
+    target: Critics
+    temperature: Temperature
+
+
 def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
-    """Gives means and logarithms of deviations [N, 2A] of unbounded actions; in float32 on the CPU. Raises ValueError with one
+    """A module that computes means and log-stds [N, 2A] of unbounded actions; in float32 on the CPU. Raises ValueError, in one
     line."""
     if isinstance(spec.action, Categorical):
         raise ValueError(
@@ -85,8 +92,8 @@ def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
 
 
 def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) -> Critics:
-    """Of the network that the configuration names, two; built in and without convolutions, the action goes into their first
-    layer."""
+    """Two critics with the configured network. The action is an input of the first layer of built-in networks without
+    convolutions, else of the first layer after the torso."""
     assert not isinstance(spec.action, Categorical)
     actions, shapes = len(spec.action.low), policy.body.inputs.shapes
     name = resolve(spec, config.network)
@@ -100,7 +107,7 @@ def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) 
 
 
 def layers(policy: PolicyModule) -> list[Layer]:
-    """The layers of a policy that is nothing but linear units and ReLUs, as learner/updates/dense.py takes them; else none."""
+    """The layers of a policy of only linear layers and ReLUs, for learner/updates/dense.py; empty for other policies."""
     assert isinstance(policy.head, nn.Sequential)
     return dense.layers([policy.body.torso, *policy.head])
 

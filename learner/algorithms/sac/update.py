@@ -1,12 +1,11 @@
-"""Soft actor-critic with two critics and a temperature that finds itself, Haarnoja et al. 2018 (arXiv:1812.05905).
+"""Soft actor-critic's update, with two critics and automatic temperature, Haarnoja et al. 2018 (arXiv:1812.05905).
 
-Critics, policy and temperature take their step at once, each by the gradient of its own loss at the parameters before the step:
-their losses add up, each seen by its own parameters alone.
+Critics, policy and temperature take one step together: the loss is the sum of their three losses, each of which has gradients
+only for its own parameters.
 
-Where rows bring other goals (hindsight, Andrychowicz et al. 2017, arXiv:1707.01495), an item that is learned from is after its
-own goal with probability 1 / (1 + k), else after one of k that its episode achieved later. A row that ended its episode by
-termination has no such goals but its own k times over, so an item with another goal never terminates: a goal that is reached can
-be stayed at.
+With hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495) an item keeps its own goal with probability
+1 / (1 + k), else gets one of k goals that its episode achieved later. Where a step terminated the episode, these k are its own
+goal, so an item with another goal never terminates: after a goal has been reached the episode goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.by_hand import LossByHand
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import Losses, soft_target
-from learner.algorithms.sac.networks import Temperature, make_critics
+from learner.algorithms.sac.networks import Networks, Temperature, make_critics
 from learner.devices.capabilities import capabilities
 from learner.networks.base import PolicyModule
 from learner.networks.modes import exact
@@ -33,7 +32,7 @@ from transport.experience import DESIRED_GOAL, Continuous, ExperienceSpec
 
 
 class SacUpdate:
-    """A policy, two critics with a target that follows them, and a temperature."""
+    """The policy, two critics with their target network, and the temperature."""
 
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
         self.config: SacConfig = algorithm.config
@@ -54,8 +53,8 @@ class SacUpdate:
         self.counters: dict[str, float] = {"updates": 0}
         assert isinstance(spec.action, Continuous)
         self.target_entropy = self.config.target_entropy * len(spec.action.low)
-        networks = self.policy, self.critics, self.target
-        self.by_hand = LossByHand.of(*networks, self.temperature, self.config, self.target_entropy)
+        networks = Networks(self.policy, self.critics, self.target, self.temperature)
+        self.by_hand = LossByHand.of(networks, self.config, self.target_entropy)  # a fast path; None: `plain` is used
         self._followed = list(self.critics.parameters()), list(self.target.parameters())
         self._lerps = capabilities(runtime.device).lerp
 
@@ -66,17 +65,17 @@ class SacUpdate:
         return outcome
 
     def follow(self) -> None:
-        """Moves the target a little towards the critics."""
+        """Moves the target network towards the critics by tau."""
         critics, target = self._followed
         lerp_into(target, critics, self.config.tau, self._lerps)
 
     @torch.no_grad()
     def relabelled(self, batch: Transitions) -> Transitions:
-        """The batch with some items after another goal, by torch's global generator of the device."""
+        """The batch with some goals and rewards replaced by hindsight's; draws from the device's global generator."""
         if HINDSIGHT_GOAL not in batch.extras:
             return batch
         goals, rewards = batch.extras[HINDSIGHT_GOAL], batch.extras[HINDSIGHT_REWARD]
-        drawn = torch.randint(-1, rewards.shape[1], (len(rewards), 1), device=rewards.device)  # -1: its own
+        drawn = torch.randint(-1, rewards.shape[1], (len(rewards), 1), device=rewards.device)  # -1: the item's own goal
         other, which = drawn >= 0, drawn.clamp(min=0)
         own = batch.observation[DESIRED_GOAL]  # [B, W, *shape]
         goal = torch.where(other.reshape(-1, *[1] * (own.dim() - 1)), take_rows(goals, which), own)
@@ -84,9 +83,10 @@ class SacUpdate:
         return batch._replace(observation=batch.observation | {DESIRED_GOAL: goal}, reward=reward)
 
     def loss(self, batch: Transitions) -> Loss:
-        """The sum of the three losses; the greater |td| [b] of the critics as priorities.
+        """The sum of the three losses, and the larger |td| [b] of the two critics as priorities.
 
-        An item whose td is not finite (an infinite reward, say) teaches the critics nothing; `ignored` is the fraction of such.
+        An item whose td is not finite (for example by an infinite reward) has no gradient for the critics; the metric `ignored`
+        is the fraction of such items.
         """
         with exact(batch.reward.device.type):
             losses = (self.by_hand or self.plain)(self.relabelled(batch))
@@ -106,8 +106,8 @@ class SacUpdate:
     def plain(self, batch: Transitions) -> Losses:
         """Eq. 5, 7 and 18 of the paper, by automatic differentiation."""
         step, items = transition(batch, self.config.gamma), len(batch.reward)
-        both = {name: torch.cat([rows, step.next_observation[name]]) for name, rows in step.observation.items()}
-        seen = self.policy.body.read(both)  # {name: [2b, …]}: observation_t of all items, then what they saw next
+        rows = {name: torch.cat([rows, step.next_observation[name]]) for name, rows in step.observation.items()}
+        seen = self.policy.body.read(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations
         now, following = ({name: rows[which] for name, rows in seen.items()} for which in (slice(items), slice(items, None)))
         mean, raw = self.policy.answer(self.policy.body.look(seen)).chunk(2, 1)  # [2b, A]
         log_std = raw.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)

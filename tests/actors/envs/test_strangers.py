@@ -20,7 +20,7 @@ from actors.stack import Stack
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
-from learner.feed import to_device
+from learner.feed.batches import to_device
 from replay.client.sampler import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.inbox import check_chunk

@@ -64,7 +64,7 @@ def test_a_wrong_option_says_which() -> None:
 
 
 def test_a_name_that_is_no_algorithm_says_what_is_missing() -> None:
-    with pytest.raises(UnknownName, match="pathlib:Path is no algorithm: it has no Config, actions, begins_random"):
+    with pytest.raises(UnknownName, match="pathlib:Path is not an algorithm: it lacks Config, actions, begins_random"):
         find_algorithm("pathlib:Path")
     with pytest.raises(UnknownName, match="no algorithm is called 'dpn'; did you mean dqn"):
         find_algorithm("dpn")

@@ -39,7 +39,7 @@ def test_auto_takes_the_first_kind_that_is_not_missing_and_looks_no_further(monk
 def test_an_absent_device_is_refused_in_one_line_that_says_what_is_missing(name: str) -> None:
     if not finding.missing(name.partition(":")[0]):
         pytest.skip(f"{name} is here")
-    with pytest.raises(DeviceError, match=f"device {name} is not here: .+") as refusal:
+    with pytest.raises(DeviceError, match=f"device {name} is not available: .+") as refusal:
         resolve(name)
     assert "\n" not in str(refusal.value)
 

@@ -1,4 +1,4 @@
-"""Why an accelerator is not to be had: in each case the reason that is true, and what would help."""
+"""Why an accelerator is not available: in each case the reason that is true, and what would help."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from learner.devices import detection as finding
-from learner.devices import survey
+from learner.devices import detection
+from learner.devices import inventory
 from learner.devices.capabilities import DeviceError, resolve
 from learner.devices.detection import AMD, NVIDIA, ROCM_ON_WINDOWS, directml_advice, directml_obstacles, gpus, missing
 
@@ -33,16 +33,16 @@ class Machine:
         d3d12: bool | None = None,
     ) -> None:
         if platform:
-            self._patch.setattr(finding.sys, "platform", platform)
+            self._patch.setattr(detection.sys, "platform", platform)
         if python:
-            self._patch.setattr(finding.sys, "version_info", python)
-            self._patch.setattr(finding.platform, "python_version", lambda: ".".join(map(str, python)))
+            self._patch.setattr(detection.sys, "version_info", python)
+            self._patch.setattr(detection.platform, "python_version", lambda: ".".join(map(str, python)))
         if torch:
-            self._patch.setattr(finding.torch, "__version__", torch)
+            self._patch.setattr(detection.torch, "__version__", torch)
         if installed is not None:
-            self._patch.setattr(finding.importlib.util, "find_spec", lambda name: object() if installed else None)
+            self._patch.setattr(detection.importlib.util, "find_spec", lambda name: object() if installed else None)
         if d3d12 is not None:
-            self._patch.setattr(finding, "_has_d3d12", lambda: d3d12)
+            self._patch.setattr(detection, "has_d3d12", lambda: d3d12)
 
     def build(self, cuda: str | None, hip: str | None, works: bool = False) -> None:
         self._patch.setattr(torch.version, "cuda", cuda)
@@ -50,7 +50,7 @@ class Machine:
         self._patch.setattr(torch.cuda, "is_available", lambda: works)
 
     def has(self, *makers: str) -> None:
-        self._patch.setattr(finding, "gpus", lambda: set(makers))
+        self._patch.setattr(detection, "gpus", lambda: set(makers))
 
     def imports(self, available: bool, error: Exception | None = None) -> None:
         """What becomes of `import torch_directml`."""
@@ -69,7 +69,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_directml_is_not_imported_while_anything_speaks_against_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "_try_directml", lambda: pytest.fail("imported"))
+    monkeypatch.setattr(detection, "_try_directml", lambda: pytest.fail("imported"))
     machine.set(installed=False)
     assert missing("directml") == (
         "torch-directml is not installed: pip install 'headrace[directml]', in an environment of its own"
@@ -77,7 +77,7 @@ def test_directml_is_not_imported_while_anything_speaks_against_it(machine: Mach
     machine.set(installed=True, python=(3, 13, 2))
     assert "above 3.12, and this is 3.13.2" in missing("directml")
     machine.set(python=(3, 12, 0), torch="2.13.0")
-    assert missing("directml") == "torch-directml is installed, but it works with torch 2.4.1 alone, and this is 2.13.0"
+    assert missing("directml") == "torch-directml is installed, but it works only with torch 2.4.1, and this is 2.13.0"
     machine.set(platform="linux", torch="2.4.1")
     assert missing("directml") == ("torch-directml is installed, but libd3d12.so is missing, so this is neither Windows nor WSL2")
     machine.set(installed=False, python=(3, 13, 2))
@@ -91,9 +91,9 @@ def test_wsl2_is_no_obstacle(machine: Machine, monkeypatch: pytest.MonkeyPatch, 
     assert directml_obstacles() == ""
     monkeypatch.undo()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
-    before = finding._has_d3d12()
+    before = detection.has_d3d12()
     (tmp_path / "libd3d12.so").touch()
-    assert finding._has_d3d12() and not before
+    assert detection.has_d3d12() and not before
 
 
 def test_a_directml_that_imports_needs_an_adapter_too(machine: Machine) -> None:
@@ -123,7 +123,7 @@ def test_a_gpu_that_this_torch_cannot_use_is_named_with_what_would_help(machine:
     machine.has()
     assert missing("cuda") == "no NVIDIA GPU is seen"
     machine.has(AMD)
-    assert missing("cuda") == finding.missing_rocm() and "make install TORCH=rocm" in missing("cuda")
+    assert missing("cuda") == detection.missing_rocm() and "make install TORCH=rocm" in missing("cuda")
     machine.build(cuda=None, hip="7.2")
     assert "rocminfo" in missing("cuda")
     machine.set(platform="win32")
@@ -134,13 +134,13 @@ def test_a_gpu_that_this_torch_cannot_use_is_named_with_what_would_help(machine:
 def test_a_rocm_torch_has_cuda_for_a_device_and_no_cuda(machine: Machine) -> None:
     machine.has(AMD)
     machine.build(cuda=None, hip="7.2", works=True)
-    assert missing("cuda") == finding.missing_rocm() == "" and finding.missing_cuda() != ""
+    assert missing("cuda") == detection.missing_rocm() == "" and detection.missing_cuda() != ""
 
 
 def test_rocm_is_advised_before_directml_unless_torch_has_a_gpu(machine: Machine) -> None:
     assert ROCM_ON_WINDOWS in directml_advice(), "on Windows, whatever the GPU"
     machine.set(platform="linux")
-    assert ROCM_ON_WINDOWS in directml_advice(), "for the machine that somebody asks for"
+    assert ROCM_ON_WINDOWS in directml_advice(), "where no GPU is listed, too"
     machine.has(AMD)
     assert "TORCH=rocm" in directml_advice()
     machine.set(d3d12=True)
@@ -203,14 +203,16 @@ def test_windows_adapters_are_read_from_its_registry(monkeypatch: pytest.MonkeyP
     registry.EnumKey = lambda key, number: list(keys)[number]  # type: ignore[attr-defined]
     registry.QueryValueEx = lambda key, name: (key.value, 1)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "winreg", registry)
-    monkeypatch.setattr(finding.sys, "platform", "win32")
+    monkeypatch.setattr(detection.sys, "platform", "win32")
     assert gpus() == {AMD}
 
 
-def test_the_survey_has_a_row_for_every_kind_and_says_what_auto_means(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inventory_has_a_row_for_every_kind_and_says_what_auto_means(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.imports(available=True)
-    monkeypatch.setattr(finding.sys, "platform", "linux")
-    found = survey.survey()
+    monkeypatch.setattr(detection.sys, "platform", "linux")
+    found = inventory.inventory()
     rows = {row["kind"]: row for row in found["kinds"]}  # type: ignore[attr-defined]
     assert list(rows) == ["cuda", "rocm", "xpu", "mps", "directml", "cpu"]
     assert rows["cuda"]["missing"] and not rows["cuda"]["name"]
@@ -220,17 +222,17 @@ def test_the_survey_has_a_row_for_every_kind_and_says_what_auto_means(machine: M
     assert found["auto"] == str(resolve("auto"))
 
 
-def test_directml_is_surveyed_without_an_import_beside_another_accelerator(
+def test_directml_is_listed_without_an_import_beside_another_accelerator(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "_try_directml", lambda: pytest.fail("imported"))
-    assert "not tried" in survey._missing("directml", torch.device("cuda", 0))
+    monkeypatch.setattr(detection, "_try_directml", lambda: pytest.fail("imported"))
+    assert "not tried" in inventory.missing("directml", torch.device("cuda", 0))
     machine.set(installed=False)
-    assert "not installed" in survey._missing("directml", torch.device("cuda", 0))
+    assert "not installed" in inventory.missing("directml", torch.device("cuda", 0))
 
 
 def test_a_device_with_nothing_says_so_in_words() -> None:
     from learner.devices.capabilities import Capabilities
 
     lacks = "pinned memory, copies beside computing, graphs, torch.compile, several processes"
-    assert survey.abilities(Capabilities("bare")) == f"plain optimiser; no {lacks}"
+    assert inventory.abilities(Capabilities("bare")) == f"plain optimiser; no {lacks}"

@@ -27,7 +27,7 @@ def test_a_gpu_that_auto_cannot_take_is_told_of_where_the_cpu_takes_its_place(
 def test_what_cannot_be_is_an_error_that_names_the_flag() -> None:
     error = str(probe("toaster", "auto", 1)["error"])
     assert error.startswith("--device: ") and "toaster" in error
-    refused = "--learner.precision: precision float16 is not to be had on cpu: use auto, or float32 or bfloat16"
+    refused = "--learner.precision: precision float16 is not available on cpu: use auto, or float32 or bfloat16"
     assert probe("cpu", "float16", 1) == {"error": refused}
 
 

@@ -214,9 +214,9 @@ def test_what_is_for_pinned_memory_is_kept_where_there_is_such(pins: bool, monke
         torch.ones(2).cuda(non_blocking=True)
         torch.ones(2).to("cuda", non_blocking=True)
         torch.zeros(2, device="cuda", pin_memory=True)
-    told = [kwargs for _, kwargs in asked]
-    assert [kwargs["non_blocking"] for kwargs in told if "non_blocking" in kwargs] == [pins, pins]
-    assert [kwargs["pin_memory"] for kwargs in told if "pin_memory" in kwargs] == [pins]
+    passed = [kwargs for _, kwargs in asked]
+    assert [kwargs["non_blocking"] for kwargs in passed if "non_blocking" in kwargs] == [pins, pins]
+    assert [kwargs["pin_memory"] for kwargs in passed if "pin_memory" in kwargs] == [pins]
 
 
 @pytest.mark.parametrize("location", ["cuda", "cuda:1", CUDA, {"cpu": "cuda:0"}, None], ids=str)

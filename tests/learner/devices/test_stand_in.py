@@ -18,7 +18,7 @@ from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import DeviceError
-from learner.feed import to_chunks
+from learner.feed.batches import to_chunks
 from learner.updates.adam import PlainAdam
 from learner.updates.optimiser import AdamOptimiser
 from learner.updates.runtime import LearnerRuntime
@@ -133,13 +133,13 @@ def test_a_run_learns_there_and_a_checkpoint_goes_there_and_back(request: pytest
     first.run()
     with like_directml():
         second = bench.learner(updates=6)
-        assert isinstance(second.runtime.first._adam, PlainAdam)
+        assert isinstance(second.runtime.first.adam, PlainAdam)
         assert (second.epoch, second.update.counters) == (3, {"updates": 6})
         for one, other in zip(first.runtime.first.parameters, second.runtime.first.parameters, strict=True):
             assert torch.equal(one, other)
         second.run()
     third = bench.learner(updates=4)
-    assert isinstance(third.runtime.first._adam, torch.optim.Adam)
+    assert isinstance(third.runtime.first.adam, torch.optim.Adam)
     assert (third.epoch, third.update.counters) == (6, {"updates": 12})
     for name, value in second.runtime.state().items():
         torch.testing.assert_close(third.runtime.state()[name].float(), value.float())
@@ -157,7 +157,7 @@ def test_compiling_is_left_out_and_said(
     with like_directml():
         learner = bench.learner(updates=2)
         learner.run()
-    assert "--learner.compile is left out: torch.compile does not know DirectML" in capsys.readouterr().out
+    assert "--learner.compile is ignored: torch.compile does not support DirectML" in capsys.readouterr().out
     assert learner.update.counters["updates"] == 2
 
 
@@ -179,7 +179,7 @@ def test_another_precision_than_float32_is_refused_in_one_line(
         with pytest.raises(DeviceError):
             optimiser_of(LearnerConfig(precision="float16"))
     out = capsys.readouterr().out
-    assert out == "learner: precision bfloat16 is not to be had on cpu: use auto, or float32\n"
+    assert out == "learner: precision bfloat16 is not available on cpu: use auto, or float32\n"
 
 
 def test_the_host_reads_the_norm_there_and_nothing_else_of_the_device(bare: Lacking) -> None:

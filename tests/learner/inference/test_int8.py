@@ -15,7 +15,7 @@ from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.devices.capabilities import DeviceError
 from learner.inference import int8 as quantised
-from learner.inference.int8 import QuantisedBody, check, knows
+from learner.inference.int8 import QuantisedBody, check, supports
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import image, make_observation, make_spec, vector
@@ -74,7 +74,7 @@ def frames(count: int) -> Columns:
 def test_what_goes_into_the_heads_is_nearly_the_networks(name: str, algorithm: str) -> None:
     spec = SPECS[name]
     network, seen = made(spec, KINDS[algorithm](hidden=64)), tensors(arrays(spec, 9))
-    assert knows(network.body)
+    assert supports(network.body)
     body = QuantisedBody(network.body)
     with torch.inference_mode():
         expected, found = network.body(seen), body(seen)
@@ -166,14 +166,14 @@ def test_ppo_tells_the_probability_with_which_it_acted_not_the_learners() -> Non
 @needs_int8
 def test_an_image_whose_edges_cannot_be_padded_is_refused() -> None:
     spec = ExperienceSpec((observed("image", (13, 13), "|u1", 0.01, 1.0),), Categorical(3), 16)
-    with pytest.raises(DeviceError, match="no byte for 0"):
+    with pytest.raises(DeviceError, match="no byte of this image means 0"):
         Acting(spec, DqnConfig(hidden=8), precision="int8")
 
 
-@pytest.mark.parametrize("reason", ["this torch has no such kernels", "no VNNI"])
+@pytest.mark.parametrize("reason", ["this torch has no int8 kernels", "no VNNI"])
 def test_where_there_is_no_int8_it_is_refused_in_one_line(reason: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(quantised, "_missing", lambda: reason)
-    with pytest.raises(DeviceError, match=f"precision int8 is not to be had on cpu: {reason}; use auto"):
+    monkeypatch.setattr(quantised, "missing", lambda: reason)
+    with pytest.raises(DeviceError, match=f"precision int8 is not available on cpu: {reason}; use auto"):
         Acting(make_spec(image()), DqnConfig(hidden=8), precision="int8")
     assert quantised.main() == 2
     assert capsys.readouterr().out.count("\n") == 1
@@ -181,11 +181,11 @@ def test_where_there_is_no_int8_it_is_refused_in_one_line(reason: str, monkeypat
 
 def test_a_torch_without_the_kernels_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantised, "_Convolution", lambda *arguments: torch.ops.onednn.no_such_kernel)
-    assert "no such kernels" in quantised._missing.__wrapped__()
+    assert "no int8 kernels" in quantised.missing.__wrapped__()
 
 
 def test_products_that_overflow_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     short = torch.full((1, 16, 4, 4), 32_767.0)
     monkeypatch.setattr(quantised._Convolution, "__init__", lambda self, *arguments: None)
     monkeypatch.setattr(quantised._Convolution, "_run", lambda self, *arguments: short)
-    assert "32 bits" in quantised._missing.__wrapped__()
+    assert "32 bits" in quantised.missing.__wrapped__()

@@ -78,7 +78,7 @@ def test_a_learner_whose_code_was_edited_is_refused(tmp_path: Path) -> None:
     kind = find_algorithm("dqn")
     spec = make_spec(vector())
     check_description(run, kind(kind.Config()).policy(spec))
-    with pytest.raises(ValueError, match=r"not the one that this run was started with \(body.torso.1.weight differs\)"):
+    with pytest.raises(ValueError, match=r"differs from the one that this run was started with \(body.torso.1.weight\)"):
         check_description(run, kind(kind.Config(hidden=9)).policy(spec))
     run.policy.unlink()
     check_description(run, kind(kind.Config(hidden=9)).policy(spec))

@@ -183,7 +183,7 @@ def test_an_unknown_part_is_acted_by_in_torch_and_known_ones_in_numpy(torso: str
     assert {name: values.tolist() for name, values in inference.weights.items()} == {
         name: values.tolist() for name, values in weights_of(module).items()
     }
-    with pytest.raises(DeviceError, match="precision float16 is not to be had for acting: use one of auto, float32"):
+    with pytest.raises(DeviceError, match="precision float16 is not available for acting: use one of auto, float32"):
         open_inference(algorithm, spec, describe(module), "float16")
 
 

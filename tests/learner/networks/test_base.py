@@ -61,11 +61,11 @@ def test_a_config_checks_and_converts_options() -> None:
         ("Torso", {"widht": 3}, "has no option widht; did you mean width?"),
         ("Torso", {"width": "wide"}, "cannot be built: TypeError: "),
         ("Checked", {"widht": 3}, "has no option widht; did you mean width?"),
-        ("Checked", {"width": "wide"}, "its options are not what its Config says: Expected `int`, got `str` - at `$.width`"),
+        ("Checked", {"width": "wide"}, "its options do not match its Config: Expected `int`, got `str` - at `$.width`"),
         ("raising", {}, "cannot be built: RuntimeError: no luck"),
-        ("nothing", {}, "gives an int, not a torch module"),
-        ("Flat", {}, "gives a tensor [1, 2, 6, 7, 1] for one row: it takes {name: [N, *shape]} and gives [N, features]"),
-        ("Tuple", {}, "gives a tuple where a tensor is wanted"),
+        ("nothing", {}, "returns an int, not a torch module"),
+        ("Flat", {}, "returns a tensor [1, 2, 6, 7, 1] for one row: it must map {name: [N, *shape]} to [N, features]"),
+        ("Tuple", {}, "returns a tuple, not a tensor"),
         ("Wrong", {}, "fails on image [1, 2, 6, 7], vector [1, 8]: KeyError: 'elsewhere'"),
     ],
 )
@@ -96,7 +96,7 @@ def test_unrolling_is_stepping_and_forgets_where_an_episode_begins(kind: type[Ls
     first = torch.zeros(5, 3, dtype=torch.bool)
     first[2, 1] = True
     begin = {name: torch.randn(3, *shape) for name, shape in body.state.items()}
-    begin["memory/h"][0] = torch.nan  # of a row that nobody acted on: the episode begins after it
+    begin["memory/h"][0] = torch.nan  # of a row without action: the episode begins after it
     first[0, 0] = True
     with torch.no_grad():
         found, after = body.unroll(seen, first, begin)

@@ -22,7 +22,7 @@ from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
-from learner.feed import to_chunks
+from learner.feed.batches import to_chunks
 from learner.parallel.group import ALONE, Group, GroupBroken, join
 from learner.updates.base import Chunks, Loss, Transitions
 from learner.updates.trees import part
@@ -112,7 +112,7 @@ def fixed_noise(like: Tensor) -> Tensor:
 
 
 def one_breaks(group: Group) -> dict[str, np.ndarray]:
-    """The gradient of rank 1 is not finite once: nobody may take that step."""
+    """The gradient of rank 1 is not finite once: no process may take that step."""
     torch.manual_seed(1)
     algorithm = make_update(DQN, DqnConfig(hidden=16, n_step=3), LEARNER, group)
     loss = algorithm.loss
@@ -162,7 +162,7 @@ def main(folder: Path) -> None:
         np.savez(folder / f"{case}-{group.rank}.npz", **learn(case, group))  # type: ignore[arg-type]
     np.savez(folder / f"broken-{group.rank}.npz", **one_breaks(group))  # type: ignore[arg-type]
     np.savez(folder / f"statistics-{group.rank}.npz", **running_statistics(group))  # type: ignore[arg-type]
-    told = {
+    answers = {
         "any": [group.any(False), group.any(group.rank == 1)],
         "least": group.least(10 + group.rank),
         "total": group.total(10 + group.rank),
@@ -171,8 +171,8 @@ def main(folder: Path) -> None:
     if group.rank == 1:  # has no batch before the other has beaten often
         while not (folder / "beaten").exists():
             pass
-    told["waited"] = group.any(False)
-    (folder / f"told-{group.rank}.json").write_text(json.dumps(told))
+    answers["waited"] = group.any(False)
+    (folder / f"answers-{group.rank}.json").write_text(json.dumps(answers))
     if group.rank == 1:
         os._exit(0)  # without a word
     try:
@@ -180,7 +180,7 @@ def main(folder: Path) -> None:
             group.total(1)
     except GroupBroken:
         (folder / "broken").touch()
-    os._exit(0)  # as a learner leaves: gloo's threads may abort a process that takes the interpreter down after a broken sum
+    os._exit(0)  # as a learner exits: gloo's threads may abort a process that finalises the interpreter after a broken collective
 
 
 if __name__ == "__main__":

@@ -77,14 +77,14 @@ def test_running_statistics_become_those_of_rank_0(together: Path) -> None:
 
 
 def test_ranks_hear_of_each_other_and_listen_to_nobody_else(together: Path) -> None:
-    one, other = (json.loads((together / f"told-{rank}.json").read_text()) for rank in range(2))
-    for told in (one, other):
-        assert told["any"] == [False, True] and told["least"] == 10 and told["total"] == 21
-        assert set(told["listening"]) <= {"127.0.0.1"}
+    one, other = (json.loads((together / f"answers-{rank}.json").read_text()) for rank in range(2))
+    for answers in (one, other):
+        assert answers["any"] == [False, True] and answers["least"] == 10 and answers["total"] == 21
+        assert set(answers["listening"]) <= {"127.0.0.1"}
 
 
 def test_who_waits_for_another_rank_beats_meanwhile(together: Path) -> None:
-    assert (together / "beaten").exists() and not json.loads((together / "told-0.json").read_text())["waited"]
+    assert (together / "beaten").exists() and not json.loads((together / "answers-0.json").read_text())["waited"]
 
 
 def test_who_has_lost_another_rank_is_told(together: Path) -> None:

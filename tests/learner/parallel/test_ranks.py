@@ -1,4 +1,4 @@
-"""Who gets which device, and what is told of an end."""
+"""The device of each process, and what is logged about its end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_each_process_has_a_card_of_its_own(name: str, two_gpus: None) -> None:
 
 @pytest.mark.parametrize(
     ("name", "processes", "reason"),
-    [("cuda", 3, "there are 2: use --learner.processes 2"), ("cuda:1", 2, "one device for 2 processes: say cuda")],
+    [("cuda", 3, "there are 2: use --learner.processes 2"), ("cuda:1", 2, "one device, but there are 2 processes: use cuda")],
 )
 def test_more_processes_than_cards_are_refused(name: str, processes: int, reason: str, two_gpus: None) -> None:
     with pytest.raises(DeviceError, match=reason):
@@ -62,14 +62,14 @@ def test_a_device_without_collectives_serves_one_process(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("ended", "status", "line"),
     [
-        ({0: BROKEN_STATUS, 1: -9}, 1, "learner-1 was ended by SIGKILL, and with it the others\n"),
+        ({0: BROKEN_STATUS, 1: -9}, 1, "learner-1 was killed by SIGKILL, so the other learner processes were ended too\n"),
         ({0: BROKEN_STATUS, 2: 2}, 2, ""),
         ({0: 1}, 1, ""),
-        ({0: BROKEN_STATUS, 1: BROKEN_STATUS}, BROKEN_STATUS, "learner: its processes have lost each other\n"),
+        ({0: BROKEN_STATUS, 1: BROKEN_STATUS}, BROKEN_STATUS, "learner: its processes have lost the connection to each other\n"),
     ],
 )
 def test_the_first_cause_is_told(ended: dict[int, int], status: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ranks._explain(ended) == status and capsys.readouterr().out == line
+    assert ranks.explain(ended) == status and capsys.readouterr().out == line
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

@@ -1,4 +1,4 @@
-"""Recorded updates, by a stand-in for CUDA's graphs: work is taken in without being done, and a launch fills the same memory."""
+"""Recorded updates, with a stand-in for CUDA graphs: recording changes nothing, and a launch writes the same memory."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ RECORDING = LearnerConfig(batch_size=8, device="cpu", graphs=True)
 
 
 class StandIn:
-    """Does as CUDA's graphs do, on tensors that are named to it: recording changes none of them."""
+    """Stands in for a CUDA graph of an optimiser's step: recording changes no tensor, and freezes numbers."""
 
-    def __init__(self, state: list[Tensor]) -> None:
-        self._state = state
+    def __init__(self, optimiser: Any) -> None:
+        self._state: list[Tensor] = optimiser.changed_tensors()
+        self._groups = optimiser.adam.param_groups
         self.launches = 0
 
     def spoil(self) -> None:
-        """What a launch does besides."""
+        """What a launch does beside the step."""
 
     def record(self, work: Callable[[], Outcome]) -> Outcome:
         before = [tensor.detach().clone() for tensor in self._state]
         with torch.random.fork_rng([]):  # nothing is drawn, either
             self._work, self._answer = work, work()
+        self._rates = [group["lr"] for group in self._groups]
         with torch.no_grad():
             for tensor, value in zip(self._state, before, strict=True):
                 tensor.copy_(value)
@@ -50,9 +52,16 @@ class StandIn:
 
     def launch(self) -> None:
         self.launches += 1
+        rates = [group["lr"] for group in self._groups]
+        self._set_rates(self._rates)  # numbers as they were recorded; tensors with what they hold now
         for mine, theirs in zip(leaves(self._answer), leaves(self._work()), strict=True):
             mine.copy_(theirs)
+        self._set_rates(rates)
         self.spoil()
+
+    def _set_rates(self, rates: list[Any]) -> None:
+        for group, rate in zip(self._groups, rates, strict=True):
+            group["lr"] = rate
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +100,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
     made: list[StandIn] = []
 
     def make_graph() -> StandIn:
-        made.append(StandIn(WATCHED[0].optimiser.changed_tensors()))
+        made.append(StandIn(WATCHED[0].optimiser))
         return made[-1]
 
     monkeypatch.setattr(recording, "CudaGraph", make_graph)
@@ -107,7 +116,7 @@ def test_recorded_updates_are_those_that_would_have_been_done(graphs: list[Stand
     usual, dqn = trained(), trained(RECORDING, 0)
     for seed in range(3):
         dqn.update(batch_of(seed))
-    assert len(graphs) == 1 and "launched as one from now on" in capsys.readouterr().out
+    assert len(graphs) == 1 and "launched as one recorded graph" in capsys.readouterr().out
     for seed in range(3, 8):
         metrics, priorities = dqn.update(batch_of(seed))
         expected, theirs = usual.update(batch_of(seed))
@@ -132,7 +141,7 @@ def test_a_record_serves_updates_of_its_own_size_and_others_run_as_they_are(
         _, priorities = dqn.update(batch)
         torch.testing.assert_close(priorities, usual.update(batch)[1])
     assert graphs[0].launches == 1 + 2
-    assert capsys.readouterr().out.count("are for updates of one size") == 1
+    assert capsys.readouterr().out.count("serve updates of one batch size") == 1
 
 
 def test_a_checkpoint_that_is_restored_is_followed_by_a_new_record(graphs: list[StandIn]) -> None:
@@ -144,12 +153,12 @@ def test_a_checkpoint_that_is_restored_is_followed_by_a_new_record(graphs: list[
     for seed in range(3, 8):
         dqn.update(batch_of(seed))
         usual.update(batch_of(seed))
-    assert [graph.launches for graph in graphs] == [1, 1 + 2], "the first knows tensors that were"
+    assert [graph.launches for graph in graphs] == [1, 1 + 2], "the first refers to the old tensors"
     for one, other in zip(dqn.policy.parameters(), usual.policy.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
 
-def test_a_learning_rate_that_changes_ends_recording(graphs: list[StandIn], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recorded_step_uses_the_learning_rate_of_now(graphs: list[StandIn]) -> None:
     usual, dqn = trained(updates=4), trained(RECORDING, 4)
     assert len(graphs) == 1
     for update in (usual, dqn):
@@ -157,7 +166,7 @@ def test_a_learning_rate_that_changes_ends_recording(graphs: list[StandIn], caps
         update.update(batch_of(4))
         update.optimiser.scale_learning_rate(0.5)
         update.update(batch_of(5))
-    assert graphs[0].launches == 1 + 2 and "the learning rate changes" in capsys.readouterr().out
+    assert [graph.launches for graph in graphs] == [1 + 3], "the record still serves"
     for one, other in zip(dqn.policy.parameters(), usual.policy.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -194,7 +203,7 @@ def test_a_record_that_does_something_else_is_not_used_and_changes_nothing(
             dqn.update(batch_of(seed))
     finally:
         StandIn.spoil = lambda self: None  # type: ignore[method-assign]
-    reason = {"parameter": "changes the weights otherwise", "priority": "other priorities", "metric": "finds another q"}[spoiled]
+    reason = {"parameter": "changes the weights by", "priority": "other priorities", "metric": "computes another q"}[spoiled]
     assert reason in capsys.readouterr().out
     assert same(dqn.optimiser.changed_tensors(), usual.optimiser.changed_tensors()), "the step was taken once, as it stands"
     dqn.update(batch_of(3))
@@ -210,10 +219,12 @@ def test_a_graph_that_cannot_be_made_costs_a_line_and_nothing_else(
             raise RuntimeError("operation not permitted when stream is capturing\n\nlots of advice")
 
     usual, dqn = trained(updates=4), trained(RECORDING, 2)
-    monkeypatch.setattr(recording, "CudaGraph", lambda: Refusing(dqn.optimiser.changed_tensors()))
+    monkeypatch.setattr(recording, "CudaGraph", lambda: Refusing(dqn.optimiser))
     for seed in (2, 3):
         dqn.update(batch_of(seed))
-    assert capsys.readouterr().out.count("not recorded (operation not permitted when stream is capturing); training goes on") == 1
+    assert (
+        capsys.readouterr().out.count("not recorded (operation not permitted when stream is capturing); training continues") == 1
+    )
     assert same(dqn.policy.parameters(), usual.policy.parameters())
     assert all(parameter.grad is None for parameter in dqn.policy.parameters())
 
@@ -221,9 +232,9 @@ def test_a_graph_that_cannot_be_made_costs_a_line_and_nothing_else(
 def test_a_record_that_fails_changes_nothing() -> None:
     dqn = trained()
     before = [tensor.detach().clone() for tensor in dqn.optimiser.changed_tensors()]
-    graph = StandIn(dqn.optimiser.changed_tensors())
+    graph = StandIn(dqn.optimiser)
     graph.spoil = lambda: next(dqn.policy.parameters()).data.add_(0.01)  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(RecordError, match="changes the weights otherwise"):
+    with pytest.raises(RecordError, match="changes the weights by"):
         recording.record(dqn.optimiser, dqn.loss, (Weighted(batch_of(3), torch.ones(8)),), lambda: graph)
     assert same(before, dqn.optimiser.changed_tensors())
 
@@ -231,5 +242,5 @@ def test_a_record_that_fails_changes_nothing() -> None:
 def test_without_graphs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "capabilities", capabilities)
     dqn = trained()
-    with pytest.raises(RecordError, match="kernels one by one"):
+    with pytest.raises(RecordError, match="has no graphs"):
         recording.record(dqn.optimiser, dqn.loss, (Weighted(batch_of(3), torch.ones(8)),))

@@ -53,7 +53,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
     for parts in (1, 4):
         dqn = make_dqn(LearnerConfig(batch_size=24, accumulation=parts, max_grad_norm=1e9))
         seen: list[torch.Tensor] = []
-        dqn.optimiser._adam.register_step_pre_hook(
+        dqn.optimiser.adam.register_step_pre_hook(
             lambda adam, *_, seen=seen: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
         )
         metrics, priorities = dqn.update(batch)
@@ -78,7 +78,7 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_before_is_reported() -> 
     batch = make_batch(SPEC, 8)._replace(reward=torch.full((8, 3), 100.0))
     dqn = make_dqn(LearnerConfig(batch_size=8, max_grad_norm=0.01))
     norms: list[float] = []
-    dqn.optimiser._adam.register_step_pre_hook(
+    dqn.optimiser.adam.register_step_pre_hook(
         lambda adam, *_: norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in adam.param_groups[0]["params"])))
     )
     metrics, _ = dqn.update(batch)
@@ -213,8 +213,8 @@ def test_what_is_skipped_in_a_row_is_counted_and_forgotten_at_the_next_step() ->
 def test_float16_may_skip_until_it_has_found_its_scale() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
     optimiser = make_optimiser(parameter)
-    optimiser._scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    optimiser._scaler.scale(torch.ones(()))  # as the first loss does
+    optimiser.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    optimiser.scaler.scale(torch.ones(()))  # as the first loss does
     for _ in range(5):  # at scales 4, 2, 1, 1/2, 1/4
         parameter.grad = torch.tensor([1.0, math.inf, 1.0])
         optimiser._step()

@@ -58,7 +58,7 @@ def test_best_is_exported_on_request(run: RunDir, tmp_path: Path) -> None:
 
 
 def test_a_plain_checkpoint_is_told_from_an_exported_one(run: RunDir) -> None:
-    with pytest.raises(CheckpointError, match="not an exported one"):
+    with pytest.raises(CheckpointError, match="not an exported policy"):
         load(run.latest)
 
 

@@ -50,8 +50,8 @@ def test_what_is_entered_is_found_and_what_does_not_fit_is_told(tmp_path: Path) 
     path = tmp_path / "a"
     for content, how in ((b"weights", ""), (b"weight", "6 bytes where"), (b"weightS", "its sha256")):
         path.write_bytes(content)
-        told = contradiction(path, ENTRY)
-        assert told.startswith(how) and bool(told) == bool(how)
+        reason = contradiction(path, ENTRY)
+        assert reason.startswith(how) and bool(reason) == bool(how)
 
 
 def test_two_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_two_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> No
 
 def test_a_lock_that_somebody_keeps_is_waited_for_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "LOCK_SECONDS", 0.05)
-    with manifest._alone(tmp_path):
+    with manifest.locked(tmp_path):
         with pytest.raises(OSError):
             change(tmp_path, {"a": ENTRY})
     change(tmp_path, {"a": ENTRY})

@@ -27,7 +27,7 @@ class Training:
     def __init__(self, learner: LearnerConfig = LEARNER, algorithm: DqnConfig = ALGORITHM) -> None:
         self.algorithm = make_update(SPEC, algorithm, learner)
         self.optimiser = self.algorithm.optimiser
-        self.runtime = self.optimiser._host
+        self.runtime = self.optimiser.host
 
     def update(self, times: int) -> list[torch.Tensor]:
         return [self.algorithm.update(make_batch(SPEC, 8))[1] for _ in range(times)]
@@ -75,7 +75,7 @@ def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:
     second = Training(LearnerConfig(batch_size=8, learning_rate=0.5))
     _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
     resume.restore(second.algorithm, second.runtime, weights, metadata)
-    assert [group["lr"] for group in second.optimiser._adam.param_groups] == [0.5]
+    assert [group["lr"] for group in second.optimiser.adam.param_groups] == [0.5]
 
 
 def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Pat
     at_work = tmp_path / f".best.safetensors.{os.getppid()}.partial"
     at_work.write_bytes(b"half")
     checkpoints = Checkpoints(tmp_path, keep=2)
-    assert os.listdir(tmp_path) == [at_work.name], "who lives may be writing"
+    assert os.listdir(tmp_path) == [at_work.name], "a living process may be writing"
     at_work.unlink()
     for epoch in (9, 10, 11):
         checkpoints.write(epoch, {"x": np.zeros(1, np.float32)}, {})
@@ -128,10 +128,10 @@ def test_the_loss_scale_of_float16_is_kept() -> None:
     config = LearnerConfig(batch_size=8)
     first, second = Training(config), Training(config)
     for training in (first, second):
-        training.optimiser._scaler = torch.amp.GradScaler("cpu")
-    assert first.optimiser._scaler is not None and second.optimiser._scaler is not None
-    first.optimiser._scaler.load_state_dict(first.optimiser._scaler.state_dict() | {"scale": 128.0, "_growth_tracker": 7})
+        training.optimiser.scaler = torch.amp.GradScaler("cpu")
+    assert first.optimiser.scaler is not None and second.optimiser.scaler is not None
+    first.optimiser.scaler.load_state_dict(first.optimiser.scaler.state_dict() | {"scale": 128.0, "_growth_tracker": 7})
     state = {name: torch.from_numpy(value.numpy().copy()) for name, value in first.optimiser.state().items()}
     second.optimiser.load_state(state)
-    after = second.optimiser._scaler.state_dict()
+    after = second.optimiser.scaler.state_dict()
     assert (after["scale"], after["_growth_tracker"]) == (128.0, 7)

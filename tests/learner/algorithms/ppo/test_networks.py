@@ -107,7 +107,7 @@ def test_images_share_convolutions_and_can_be_flattened_instead() -> None:
     assert not flat.body.inputs.images and linears(flat)[0].in_features == 4 * (84 * 84 + 4)
     seen = make_observation(spec.fields, (2, 4))
     assert policy(seen).shape == flat(seen).shape == (2, 3)
-    with pytest.raises(ValueError, match="network nature cannot be built: it needs an image, and no observation field is one"):
+    with pytest.raises(ValueError, match="network nature cannot be built: it needs an image, but no observation field is one"):
         actor_critic(make_spec(vector()), PpoConfig(network="nature"))
 
 

@@ -15,7 +15,7 @@ from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Items, stack_rows
 from learner.config import LearnerConfig
-from learner.feed import to_chunks
+from learner.feed.batches import to_chunks
 from learner.parallel.group import ALONE
 from learner.updates.base import Chunks
 from learner.updates.trees import part
@@ -287,7 +287,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_
         items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
         assert len(items.action) % 4
         gradients: list[torch.Tensor] = []
-        algorithm.optimiser._adam.register_step_pre_hook(
+        algorithm.optimiser.adam.register_step_pre_hook(
             lambda adam, *_, seen=gradients: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
         )
         metrics, priorities = algorithm.optimiser.step(algorithm.loss, items, rows, torch.tensor(0.01))

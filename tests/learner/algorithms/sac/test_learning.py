@@ -15,7 +15,7 @@ from actors.stack import Stack
 from learner.algorithms.base import Mode, Needs
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
-from learner.feed import to_device
+from learner.feed.batches import to_device
 from replay.client.sampler import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.layout import layout

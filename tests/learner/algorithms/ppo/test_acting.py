@@ -142,5 +142,5 @@ def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_ex
 
 
 def test_a_precision_that_there_is_not_is_refused() -> None:
-    with pytest.raises(devices.DeviceError, match="precision float16 is not to be had"):
+    with pytest.raises(devices.DeviceError, match="precision float16 is not available"):
         Acting(make_spec(vector()), PpoConfig(hidden=8), precision="float16")

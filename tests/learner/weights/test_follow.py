@@ -1,4 +1,4 @@
-"""Weights over real sockets: the newest reaches everyone, and nothing broken is ever adopted."""
+"""Weights over real sockets: all followers get the newest, and no damaged ones are ever adopted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Link:
 
 
 class Forger:
-    """Stands in for the publisher and serves what it is told to."""
+    """Stands in for the publisher and serves what the test sets."""
 
     def __init__(self, link: Link) -> None:
         self._announcer, self._server = Announcer(link.announce), Server(link.payload)
@@ -98,7 +98,7 @@ def follows(follower: WeightFollower, version: int) -> None:
     wait_until(reached, 30, f"version {version}")
 
 
-def test_whoever_comes_late_gets_the_newest(link: Link) -> None:
+def test_a_follower_that_starts_late_gets_the_newest(link: Link) -> None:
     publisher = link.publisher()
     for version in range(4):
         publisher.publish(make_module(float(version)), version)
@@ -110,7 +110,7 @@ def test_whoever_comes_late_gets_the_newest(link: Link) -> None:
     assert follower.lag == 0 and follower.rejected == 0
 
 
-def test_whoever_is_there_before_the_publisher_gets_the_first(link: Link) -> None:
+def test_a_follower_that_starts_before_the_publisher_gets_the_first(link: Link) -> None:
     module = make_module(-1.0)
     follower = link.follower(module)
     assert follower.poll() is False
@@ -205,7 +205,7 @@ def test_older_weights_of_the_same_learner_are_not_taken_back(link: Link) -> Non
     assert follower.version == 3 and values(module) == {9.0} and follower.rejected == 0
 
 
-def test_a_new_life_of_the_learner_is_followed_even_to_a_lower_version(link: Link) -> None:
+def test_a_new_incarnation_of_the_learner_is_followed_even_to_a_lower_version(link: Link) -> None:
     first = link.publisher(incarnation=7)
     first.publish(make_module(30.0), 30)
     module = make_module(-1.0)
@@ -220,7 +220,7 @@ def test_a_new_life_of_the_learner_is_followed_even_to_a_lower_version(link: Lin
     follows(follower, 3)
 
 
-def test_a_follower_that_never_reads_slows_nobody(link: Link) -> None:
+def test_a_follower_that_never_reads_slows_no_other(link: Link) -> None:
     publisher = link.publisher()
     heavy = nn.Linear(1000, 1000)  # 4 MB
     publisher.publish(heavy, 0)
@@ -257,7 +257,7 @@ def test_weights_that_are_not_finite_are_never_announced_and_the_last_good_ones_
     publisher.publish(make_module(float("inf")), 2)
     wait_until(lambda: publisher.refused == 1, 10, "version 2 is refused")
     late = WeightFollower(*publisher.addresses, Module(make_module(0.0)))
-    wait_until(lambda: late.poll() and late.version == 1, 10, "who comes late gets the last good ones")
+    wait_until(lambda: late.poll() and late.version == 1, 10, "a late follower gets the last finite weights")
     assert late.newest == 1 and values(module) == {1.0}
     assert "policy v2 is not published" in capsys.readouterr().out
     publisher.publish(make_module(3.0), 3)

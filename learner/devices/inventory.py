@@ -1,6 +1,6 @@
-"""Every kind of accelerator: what it can do where it is there, and why it is missing where it is not.
+"""Lists every kind of accelerator: what it supports, or why it is not available.
 
-`python -m learner.devices.survey` prints it in JSON.
+`python -m learner.devices.inventory` prints the list as JSON, for `headrace doctor`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from learner.devices.capabilities import KINDS, Capabilities, backend, capabilit
 ADAM = {"fused": "fused optimiser", "foreach": "multi-tensor optimiser", "single": "plain optimiser"}
 
 
-def survey() -> dict[str, object]:
-    """`auto`: the device that it means, the first of `order` that is there. `kinds`: a row for each `kind`, with why it is
-    `missing` or with its `name`, what it computes in (`precision`), what it `can` do and how much `memory` is free, in words.
-    `advice`: a line, or nothing."""
+def inventory() -> dict[str, object]:
+    """A JSON object.
+
+    `auto`: the device that auto means, the first of `order` that is available. `kinds`: a row for each `kind`, either with the
+    reason why it is `missing`, or with its `name`, `precision`, what it `can` do, and its free `memory`, as text. `advice`: a
+    line about DirectML, or empty.
+    """
     chosen = resolve("auto")
     rows = [_row(kind, chosen) for kind in ("cuda", "rocm", "xpu", "mps", "directml", "cpu")]
     return {"auto": str(chosen), "order": [*KINDS, "cpu"], "kinds": rows, "advice": detection.directml_advice()}
 
 
 def _row(kind: str, chosen: torch.device) -> dict[str, str]:
-    row = dict.fromkeys(("missing", "name", "precision", "can", "memory"), "") | {"kind": kind, "missing": _missing(kind, chosen)}
+    row = dict.fromkeys(("missing", "name", "precision", "can", "memory"), "") | {"kind": kind, "missing": missing(kind, chosen)}
     if row["missing"]:
         return row
     device = resolve("cuda" if kind == "rocm" else kind)
@@ -35,19 +38,19 @@ def _row(kind: str, chosen: torch.device) -> dict[str, str]:
     return row | {"name": name, "precision": precisions(device), "can": abilities(able), "memory": memory(device)}
 
 
-def _missing(kind: str, chosen: torch.device) -> str:
-    """Why it is not to be had; empty if it is."""
+def missing(kind: str, chosen: torch.device) -> str:
+    """Why a kind is not available; empty if it is."""
     if kind == "cpu":
         return ""
     if kind in ("cuda", "rocm"):
         return detection.missing_cuda() if kind == "cuda" else detection.missing_rocm()
-    if kind == "directml" and chosen.type in KINDS:  # another accelerator is there, so it is not worth an import
-        return detection.directml_obstacles() or f"not tried, since {chosen.type} is here; --device directml tries it"
+    if kind == "directml" and chosen.type in KINDS:  # another accelerator is available, so do not import torch_directml
+        return detection.directml_obstacles() or f"not tried, because {chosen.type} is available; --device directml tries it"
     return detection.missing(kind)
 
 
 def precisions(device: torch.device) -> str:
-    """What the device computes in by itself, and in what on demand."""
+    """What auto means on the device, and the other precisions that it supports."""
     usual, convolutions = precision("auto", device), precision("auto", device, convolutions=True)
     others = [name for name in capabilities(device).precisions if name not in (usual, convolutions)]
     large = f", {convolutions} for large convolutions" if convolutions != usual else ""
@@ -56,7 +59,7 @@ def precisions(device: torch.device) -> str:
 
 
 def abilities(able: Capabilities) -> str:
-    """What the learner makes use of, and what it does without."""
+    """The features that the learner uses on the device, and those that the device lacks."""
     several = f"several processes ({able.collectives})" if able.collectives else "several processes"
     rest = {
         "pinned memory": able.pinned_memory,
@@ -71,16 +74,16 @@ def abilities(able: Capabilities) -> str:
 
 
 def memory(device: torch.device) -> str:
-    """How much is free, where the device tells, and what that means for batches; else nothing."""
+    """How much memory is free, and what that means for batches; empty where the device does not report it."""
     if not capabilities(device).memory_figures:
         return ""
     free, total = backend(device).mem_get_info(device)
     return (
         f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free: a larger batch is accumulated in parts that fit; "
-        "--learner.memory-limit-bytes leaves some to others"
+        "--learner.memory-limit-bytes leaves some to other programs"
     )
 
 
 if __name__ == "__main__":
-    print(json.dumps(survey()))
+    print(json.dumps(inventory()))
     sys.exit(0)

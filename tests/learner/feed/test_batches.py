@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from learner.algorithms.base import Needs, join
-from learner.feed import to_device
+from learner.feed.batches import to_device
 from learner.updates.trees import part
 from replay.client.sampler import SampledBatch
 from replay.table.layout import layout

@@ -17,7 +17,7 @@ GAMMA, SCALE = 0.9, 0.25
 
 
 def walk(rows: Rows, start: int, n_step: int) -> float:
-    """|n-step TD error| of one row of a stream, UNKNOWN where nobody acted."""
+    """|n-step TD error| of one row of a stream, UNKNOWN for a row without action."""
     row: dict[str, Any] = rows[start]
     if not row["valid"]:
         return UNKNOWN
@@ -26,7 +26,7 @@ def walk(rows: Rows, start: int, n_step: int) -> float:
         total += GAMMA**k * SCALE * float(rows[start + k]["reward"])
         if rows[start + k]["terminated"]:
             return abs(total - float(row[TAKEN_VALUE]))
-        if not rows[start + k + 1]["valid"]:  # truncated, or the end of the stream: nobody acted there
+        if not rows[start + k + 1]["valid"]:  # truncated, or the end of the stream: a row without action
             return UNKNOWN
     return abs(total + GAMMA**n_step * float(rows[start + n_step][BEST_VALUE]) - float(row[TAKEN_VALUE]))
 
@@ -79,7 +79,7 @@ def test_chunks_that_left_short_or_late_have_the_same_priorities() -> None:
     check(streams)
 
 
-def test_only_what_bootstraps_from_an_observation_that_nobody_acted_on_is_unknown() -> None:
+def test_only_what_bootstraps_from_an_observation_without_action_is_unknown() -> None:
     streams = Streams(knowing(length=16, stack=1, n_step=3), 1)
     never, now = np.array([False]), np.array([True])
     for step in range(12):

@@ -1,4 +1,4 @@
-"""Batches copied beside the computing, by stand-ins for a device's streams and for replay: what must be waited for, and is."""
+"""Copies that overlap with computation, with stand-ins for a device's streams and for replay: what must be waited for, and is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from learner.config import LearnerConfig
-from learner.feed import AHEAD, StreamedFeed, device_views, make_feed, to_device
+from learner.feed.batches import device_views, to_device
+from learner.feed.open import make_feed
+from learner.feed.streamed import AHEAD, StreamedFeed
 from learner.updates.runtime import LearnerRuntime
 from replay.client.sampler import SampledBatch
 from replay.table.layout import layout
@@ -25,22 +27,22 @@ LAYOUT = layout(SPEC, ITEMS)
 
 
 class Replay:
-    """Stands for the sampler: slots filled with the number of the batch, as long as some are lent."""
+    """Stands for the sampler: slots filled with the number of the batch, as long as slots are vacant."""
 
     batch_size = ITEMS
 
     def __init__(self) -> None:
         self.memory = np.zeros(SLOTS * LAYOUT.slot_bytes, np.uint8)
-        self.lent = deque(range(SLOTS))
+        self.vacant = deque(range(SLOTS))
         self.released: list[int] = []
         self.answers: list[tuple[int, float]] = []
         self.drawn = 0
         self.dry = False
 
     def next(self, timeout_seconds: float) -> SampledBatch | None:
-        if self.dry or not self.lent:
+        if self.dry or not self.vacant:
             return None
-        slot = self.lent.popleft()
+        slot = self.vacant.popleft()
         self.drawn += 1
         arrays = LAYOUT.view(self.memory, slot)
         for array in arrays.values():
@@ -48,9 +50,9 @@ class Replay:
         return SampledBatch(slot, self.drawn, arrays)
 
     def release(self, batch: SampledBatch) -> None:
-        self.memory.reshape(SLOTS, -1)[batch.slot] = 255  # whoever reads it from now on reads nonsense
+        self.memory.reshape(SLOTS, -1)[batch.slot] = 255  # a later read gets nonsense
         self.released.append(batch.generation)
-        self.lent.append(batch.slot)
+        self.vacant.append(batch.slot)
 
     def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
         self.update_priorities(batch.arrays["key"], priorities)

@@ -1,0 +1,44 @@
+"""The protocol between the learner's loop and replay: batches come to the device, priorities go back.
+
+Which class serves it depends on the spec's unit and on the device: learner/feed/open.py chooses.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from learner.updates.base import Batch
+
+
+class DeviceBatch(NamedTuple):
+    """A batch on the device, valid until it is passed to done()."""
+
+    batch: Batch
+    mean_version: float  # mean policy_version of its items
+    place: int  # index of the memory that it lies in
+    key: np.ndarray | None = None  # [B] int64 item keys; None where no priorities are sent
+
+
+class Feed(Protocol):
+    """Where the learner's loop gets its batches, and where their priorities go."""
+
+    updates_per_epoch: int
+
+    def next(self, timeout_seconds: float) -> DeviceBatch | None:
+        """The next batch; None when none arrived within the timeout. Raises ReplayRefused."""
+
+    def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
+        """Call it when the update by this batch has been queued on the device. `priorities` [B] may still be being computed;
+        None: replay keeps the old ones."""
+
+    def end_epoch(self, version: int) -> None:
+        """Call it after each epoch; `version` is the newest published policy."""
+
+    def finish(self) -> None:
+        """Sends all priorities that have not been sent yet."""
+
+    def close(self) -> None:
+        """Disconnects from replay."""

@@ -1,0 +1,77 @@
+"""Turns the arrays that replay has gathered into batches on the device."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learner.updates.base import Chunks, Tensors, Transitions
+from replay.client.sampler import SampledBatch
+from transport.experience import Columns, ExperienceSpec
+from transport.slab import Layout
+
+
+def to_transitions(tensors: Tensors, spec: ExperienceSpec) -> Transitions:
+    """`tensors` are named as in replay.table.layout."""
+    action = tensors["action"]
+    return Transitions(
+        observation={field.name: tensors[f"observation/{field.name}"] for field in spec.fields},
+        observation_index=tensors["observation_index"],
+        next_index=tensors["next_index"],
+        action=action.long() if action.dtype == torch.int32 else action,
+        reward=tensors["reward"],
+        steps=tensors["steps"],
+        terminated=tensors["terminated"],
+        probability=tensors["probability"].float(),
+        extras={column.name: tensors[column.name] for column in spec.extras if column.name in tensors},
+    )
+
+
+def to_chunks(arrays: Columns, spec: ExperienceSpec, device: torch.device) -> Chunks:
+    """Moves the arrays of whole chunks to the device, named as replay names them.
+
+    On the CPU an array that keeps its type is not copied: keep its memory until the update by it is done.
+    """
+
+    def move(name: str, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.from_numpy(arrays[name]).to(device, dtype)
+
+    action = move("action")
+    return Chunks(
+        observation={field.name: move(f"observation/{field.name}") for field in spec.fields},
+        action=action if action.is_floating_point() else action.long(),
+        reward=move("reward"),
+        terminated=move("terminated", torch.bool),
+        truncated=move("truncated", torch.bool),
+        valid=move("valid", torch.bool),
+        episode_step=move("episode_step", torch.int64),
+        policy_version=move("policy_version"),
+        length=move("length", torch.int64),
+        extras={column.name: move(column.name) for column in spec.extras if column.name in arrays},
+    )
+
+
+def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device) -> Transitions:
+    """Moves a slot's arrays to the device, as stored. On the CPU nothing is copied: keep the slot until the update is done."""
+    return tensors_to_device(as_tensors(sampled), spec, device)
+
+
+def as_tensors(sampled: SampledBatch) -> Tensors:
+    return {name: torch.from_numpy(array) for name, array in sampled.arrays.items()}
+
+
+def tensors_to_device(tensors: Tensors, spec: ExperienceSpec, device: torch.device) -> Transitions:
+    supported = tensors | {"probability": tensors["probability"].float()}  # not every device has float64
+    return to_transitions({name: tensor.to(device) for name, tensor in supported.items()}, spec)
+
+
+def device_views(layout: Layout, memory: Tensor) -> Tensors:
+    """Views of the arrays of a slot in `memory`, a copy of that slot: [slot_bytes] uint8."""
+    views = {}
+    for (name, shape, dtype), offset in zip(layout.arrays, layout.offsets, strict=False):
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        views[name] = memory[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+    return views

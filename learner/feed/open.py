@@ -1,0 +1,34 @@
+"""Chooses the feed for the spec's unit and the device."""
+
+from __future__ import annotations
+
+from learner.config import LearnerSettings
+from learner.devices.capabilities import backend, capabilities, page_lock
+from learner.feed.base import Feed
+from learner.feed.plain import PlainFeed
+from learner.feed.rollouts import RolloutFeed
+from learner.feed.streamed import StreamedFeed
+from learner.updates.base import Runtime
+from replay.client.sampler import Sampler
+from transport.experience import ExperienceSpec
+from transport.lifetime import Lifetime
+from transport.metrics import Metrics
+
+
+def open_feed(address: str, settings: LearnerSettings, runtime: Runtime, life: Lifetime) -> Feed:
+    """Connects to replay and requests batches. Raises OSError."""
+    spec, config = settings.spec, settings.learner
+    size, slots = config.batch_items(spec), config.slots(spec)
+    sampler = Sampler(address, life.name, life.incarnation, spec, size, slots, keys=life.keys)
+    return make_feed(sampler, spec, runtime, life.metrics)
+
+
+def make_feed(sampler: Sampler, spec: ExperienceSpec, runtime: Runtime, metrics: Metrics) -> Feed:
+    device, updates = runtime.device, runtime.config.updates_per_epoch
+    if spec.unit == "rollouts":
+        return RolloutFeed(sampler, spec, device, metrics, runtime.max_policy_lag)
+    if not capabilities(device).streams:
+        return PlainFeed(sampler, spec, device, metrics, updates)
+    if not page_lock(sampler.memory, device):
+        runtime.group.warn("warning: the shared memory cannot be page-locked, so updates wait for copies (see `ulimit -l`)")
+    return StreamedFeed(sampler, spec, device, metrics, updates, backend(device))

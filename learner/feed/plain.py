@@ -1,0 +1,58 @@
+"""Batches of transitions where copies and computation do not overlap: on the CPU, and on devices without streams."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from learner.feed.base import DeviceBatch
+from learner.feed.batches import as_tensors, tensors_to_device
+from learner.updates.base import Tensors
+from replay.client.sampler import SampledBatch, Sampler
+from transport.experience import ExperienceSpec
+from transport.metrics import Metrics
+
+
+class PlainFeed:
+    """Copies each batch when it is needed; on the CPU the batch stays in replay's slot, which is released after the update."""
+
+    def __init__(
+        self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, updates_per_epoch: int
+    ) -> None:
+        self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
+        self.updates_per_epoch = updates_per_epoch
+        self._in_use: dict[int, SampledBatch] = {}
+        self._slots: dict[int, Tensors] = {}  # by slot; made once, since the memory of a slot never moves
+
+    def next(self, timeout_seconds: float) -> DeviceBatch | None:
+        with self._metrics.phase("data_wait"):
+            sampled = self._sampler.next(timeout_seconds)
+        if sampled is None:
+            return None
+        self._in_use[sampled.slot] = sampled
+        with self._metrics.phase("copy"):
+            if sampled.slot not in self._slots:
+                self._slots[sampled.slot] = as_tensors(sampled)
+            batch = tensors_to_device(self._slots[sampled.slot], self._spec, self._device)
+        mean_version = float(sampled.arrays["policy_version"].mean())
+        return DeviceBatch(batch, mean_version, sampled.slot, sampled.arrays["key"])
+
+    def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
+        """Waits for the device, the only time in an update."""
+        sampled = self._in_use.pop(drawn.place)
+        if priorities is None:
+            self._sampler.release(sampled)
+            return
+        with self._metrics.phase("update"):
+            new = priorities.cpu().numpy()
+        with self._metrics.phase("send"):
+            self._sampler.answer(sampled, new)
+
+    def end_epoch(self, version: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._sampler.close()

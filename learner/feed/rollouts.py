@@ -1,0 +1,52 @@
+"""Rollout batches: each is learned from once, and the next is requested when the new weights have been published."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from learner.feed.base import DeviceBatch
+from learner.feed.batches import to_chunks
+from replay.client.sampler import SampledBatch, Sampler
+from transport.experience import ExperienceSpec
+from transport.metrics import Metrics
+
+
+class RolloutFeed:
+    """One rollout batch per epoch. Its slot is released when the policy that was learned from it has been published."""
+
+    updates_per_epoch = 1
+
+    def __init__(
+        self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, max_policy_lag: int
+    ) -> None:
+        self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
+        self._max_policy_lag = max_policy_lag
+        self._in_use: SampledBatch | None = None
+
+    def next(self, timeout_seconds: float) -> DeviceBatch | None:
+        with self._metrics.phase("data_wait"):
+            sampled = self._sampler.next(timeout_seconds)
+        if sampled is None:
+            return None
+        self._in_use = sampled
+        with self._metrics.phase("copy"):
+            batch = to_chunks(sampled.arrays, self._spec, self._device)
+        acted = sampled.arrays["valid"] != 0
+        return DeviceBatch(batch, float(sampled.arrays["policy_version"][acted].mean()), sampled.slot)
+
+    def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
+        pass
+
+    def end_epoch(self, version: int) -> None:
+        """Releasing the slot requests the next rollout, of policies within `max_policy_lag` of `version`."""
+        self._sampler.oldest_version = version - self._max_policy_lag
+        if self._in_use is not None:
+            self._sampler.release(self._in_use)
+            self._in_use = None
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._sampler.close()
