@@ -35,7 +35,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[
     return {(result["case"], result["metric"]): result["value"] for result in found["results"]}
 
 
-@pytest.mark.skipif(bool(quantised._missing()), reason=quantised._missing())
+@pytest.mark.skipif(bool(quantised.missing()), reason=quantised.missing())
 def test_a_tiny_run_of_a_network_with_convolutions_tells_every_precision(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "--case", "mario, dqn")
     for precision in inference.PRECISIONS:

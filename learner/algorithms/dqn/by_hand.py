@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.returns import double_q_target, td_error
 from learner.algorithms.arithmetic.transitions import Transition
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.networks import combination, layers
 from learner.networks.base import PolicyModule
-from learner.networks.parts import Concat
+from learner.networks.parts import Concat, Dueling
 from learner.updates import dense
+
+HEADS = ([nn.Linear], [nn.Linear, Dueling])
 
 
 class LossByHand:
@@ -47,3 +48,27 @@ class LossByHand:
         by_layer = dense.gradients(errors, activations, slice(None))
         gradients = [part for weight, bias in by_layer for part in (weight[0], bias[0, 0])]
         return dense.known_gradients(loss, gradients, self._parameters, activations), q, td, finite
+
+
+def layers(policy: PolicyModule) -> list[dense.Layer]:
+    """The layers of a network of only linear layers and ReLUs; empty for other networks."""
+    if not isinstance(policy.head, nn.Sequential) or [type(part) for part in policy.head] not in HEADS:
+        return []
+    return dense.layers([policy.body.torso, _last(policy)])
+
+
+def combination(policy: PolicyModule) -> Tensor:
+    """The matrix C [n, outputs] with Q = outputs @ C.T, for the outputs of the head's linear layer. See Dueling."""
+    outputs = _last(policy).out_features
+    assert isinstance(policy.head, nn.Sequential)
+    if len(policy.head) == 1:
+        return torch.eye(outputs)
+    n = outputs - 1
+    return torch.cat([torch.ones(n, 1), torch.eye(n) - 1 / n], 1)
+
+
+def _last(policy: PolicyModule) -> nn.Linear:
+    assert isinstance(policy.head, nn.Sequential)
+    last = policy.head[0]
+    assert isinstance(last, nn.Linear)
+    return last

@@ -8,16 +8,12 @@ seed it first.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.base import TORSOS, Body, PolicyModule, make_body, resolve
 from learner.networks.parts import Dueling
-from learner.updates import dense
 from transport.experience import Categorical, ExperienceSpec
-
-HEADS = ([nn.Linear], [nn.Linear, Dueling])
 
 
 def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
@@ -49,27 +45,3 @@ def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return policy
-
-
-def layers(policy: PolicyModule) -> list[dense.Layer]:
-    """The layers of a network of only linear layers and ReLUs, for learner/updates/dense.py; empty for other networks."""
-    if not isinstance(policy.head, nn.Sequential) or [type(part) for part in policy.head] not in HEADS:
-        return []
-    return dense.layers([policy.body.torso, _last(policy)])
-
-
-def combination(policy: PolicyModule) -> Tensor:
-    """The matrix C [n, outputs] with Q = outputs @ C.T, for the outputs of the head's linear layer. See Dueling."""
-    outputs = _last(policy).out_features
-    assert isinstance(policy.head, nn.Sequential)
-    if len(policy.head) == 1:
-        return torch.eye(outputs)
-    n = outputs - 1
-    return torch.cat([torch.ones(n, 1), torch.eye(n) - 1 / n], 1)
-
-
-def _last(policy: PolicyModule) -> nn.Linear:
-    assert isinstance(policy.head, nn.Sequential)
-    last = policy.head[0]
-    assert isinstance(last, nn.Linear)
-    return last

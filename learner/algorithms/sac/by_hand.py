@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.gaussian import log_slope
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import take_rows
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import Losses, soft_target
-from learner.algorithms.sac.networks import Networks, layers
+from learner.algorithms.sac.networks import Critics, Networks
+from learner.networks.base import PolicyModule
 from learner.updates import dense
 from learner.updates.base import Transitions
 
@@ -32,7 +33,7 @@ class LossByHand:
     @classmethod
     def of(cls, networks: Networks, config: SacConfig, target_entropy: float) -> LossByHand | None:
         """None for networks that have other parts than linear layers and ReLUs."""
-        possible = layers(networks.policy) and networks.critics.layers()
+        possible = policy_layers(networks.policy) and critic_layers(networks.critics)
         return cls(networks, config, target_entropy) if possible else None
 
     def __init__(self, networks: Networks, config: SacConfig, target_entropy: float) -> None:
@@ -40,7 +41,7 @@ class LossByHand:
         self.config, self._inputs, self._log, self._target_entropy = config, policy.body.inputs, temperature.log, target_entropy
         self._parameters = [*policy.parameters(), *critics.parameters(), temperature.log]
         # Views of the parameters, whose memory never moves.
-        self._policy, self._critics, self._target = layers(policy), critics.layers(), target.layers()
+        self._policy, self._critics, self._target = policy_layers(policy), critic_layers(critics), critic_layers(target)
 
     @torch.no_grad()
     def __call__(self, batch: Transitions) -> Losses:
@@ -111,3 +112,16 @@ class LossByHand:
         now = [values[:, :items] for values in seen]
         by_layer = dense.gradients(dense.errors(self._policy, now, error), now, slice(None))
         return [part for weight, bias in by_layer for part in (weight[0], bias[0, 0])]
+
+
+def policy_layers(policy: PolicyModule) -> list[dense.Layer]:
+    """The layers of a policy of only linear layers and ReLUs; empty for other policies."""
+    assert isinstance(policy.head, nn.Sequential)
+    return dense.layers([policy.body.torso, *policy.head])
+
+
+def critic_layers(critics: Critics) -> list[dense.Layer]:
+    """The layers of both critics, as views of the parameters; empty where they have torsos."""
+    if len(critics.torsos):
+        return []
+    return [(weight.detach(), bias.detach()) for weight, bias in zip(critics.weights, critics.biases, strict=True)]

@@ -17,8 +17,6 @@ from learner.algorithms.sac.config import SacConfig
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors, is_image
 from learner.networks.parts import Concat
-from learner.updates import dense
-from learner.updates.dense import Layer
 from transport.experience import Categorical, ExperienceSpec
 
 PAIR = 2  # critics; the minimum of their values is used
@@ -48,12 +46,6 @@ class Critics(nn.Module):
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             values = torch.baddbmm(bias, values.relu() if number else values, weight.transpose(1, 2))
         return values[..., 0]
-
-    def layers(self) -> list[Layer]:
-        """The layers of both critics for learner/updates/dense.py, as views of the parameters; empty where there are torsos."""
-        if len(self.torsos):
-            return []
-        return [(weight.detach(), bias.detach()) for weight, bias in zip(self.weights, self.biases, strict=True)]
 
 
 class Temperature(nn.Module):
@@ -104,12 +96,6 @@ def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) 
     for torso in torsos if name in TORSOS else ():
         _initialise(torso)
     return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos)
-
-
-def layers(policy: PolicyModule) -> list[Layer]:
-    """The layers of a policy of only linear layers and ReLUs, for learner/updates/dense.py; empty for other policies."""
-    assert isinstance(policy.head, nn.Sequential)
-    return dense.layers([policy.body.torso, *policy.head])
 
 
 def _built_in(config: SacConfig) -> dict[str, dict[str, Any]]:

@@ -9,8 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from learner.devices import detection
-from learner.devices import inventory
+from learner.devices import detection, inventory
 from learner.devices.capabilities import DeviceError, resolve
 from learner.devices.detection import AMD, NVIDIA, ROCM_ON_WINDOWS, directml_advice, directml_obstacles, gpus, missing
 

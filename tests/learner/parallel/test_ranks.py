@@ -55,7 +55,7 @@ def test_more_processes_than_cards_are_refused(name: str, processes: int, reason
 def test_a_device_without_collectives_serves_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "resolve", lambda name: torch.device("mps"))
     assert resolve_each("mps", 1) == [torch.device("mps")]
-    with pytest.raises(DeviceError, match="one process only: leave out --learner.processes 2"):
+    with pytest.raises(DeviceError, match="only one learner process: leave out --learner.processes 2"):
         resolve_each("mps", 2)
 
 

@@ -228,18 +228,20 @@ def test_items_are_after_their_own_goal_or_one_of_k_others_each_as_likely() -> N
     items, k = 20_000, 3
     spec = make_spec(stack=2, hindsight=k)
     algorithm, batch = make_update(spec, SacConfig(hidden=8)), make_batch(spec, items)
-    relabelled = algorithm.relabelled(batch)
+    changed = algorithm.relabelled(batch)
     choices = torch.cat([batch.reward, batch.extras[HINDSIGHT_REWARD]], 1)  # [B, 1 + k]; all differ
-    drawn = (relabelled.reward == choices).long().argmax(1)
+    drawn = (changed.reward == choices).long().argmax(1)
     counts = torch.bincount(drawn, minlength=k + 1).double()
     assert ((counts - items / 4).square() / (items / 4)).sum() < 21.1  # chi-square, 3 degrees, p = 1e-4
     desired = batch.observation["desired_goal"]  # [B, W, 3]
     goals = torch.cat([desired[:, :1], batch.extras[HINDSIGHT_GOAL]], 1)[torch.arange(items), drawn]
     other = drawn > 0
-    assert torch.equal(relabelled.observation["desired_goal"][other], goals[other, None].expand(-1, 3, -1)), "in all rows of the window"
-    assert torch.equal(relabelled.observation["desired_goal"][~other], desired[~other])
-    assert relabelled.observation["achieved_goal"] is batch.observation["achieved_goal"]
-    assert torch.equal(relabelled.terminated, batch.terminated) and torch.equal(relabelled.action, batch.action)
+    assert torch.equal(changed.observation["desired_goal"][other], goals[other, None].expand(-1, 3, -1)), (
+        "in all rows of the window"
+    )
+    assert torch.equal(changed.observation["desired_goal"][~other], desired[~other])
+    assert changed.observation["achieved_goal"] is batch.observation["achieved_goal"]
+    assert torch.equal(changed.terminated, batch.terminated) and torch.equal(changed.action, batch.action)
 
 
 def test_the_loss_is_that_of_the_goals_that_were_drawn() -> None:
@@ -248,8 +250,8 @@ def test_the_loss_is_that_of_the_goals_that_were_drawn() -> None:
     torch.manual_seed(5)
     priority = algorithm.loss(batch).priority
     torch.manual_seed(5)
-    relabelled = algorithm.relabelled(batch)._replace(extras={})
-    assert torch.equal(priority, algorithm.loss(relabelled).priority)
+    changed = algorithm.relabelled(batch)._replace(extras={})
+    assert torch.equal(priority, algorithm.loss(changed).priority)
 
 
 def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path) -> None:
