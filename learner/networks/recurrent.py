@@ -1,6 +1,6 @@
-"""Memories: what a body keeps from step to step. Its parts are [N, size] float32, zero at the beginning of an episode.
+"""Recurrent memories. Their state is carried from step to step: tensors [N, size] float32, zero at the start of an episode.
 
-A memory of one's own is a module made with (features, width) that has `features`, `state` and such a forward().
+A custom memory is a module made with (features, width) that has `features`, `state` and a forward() like the ones here.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ Tensors = Mapping[str, Tensor]
 
 
 class Memory(Protocol):
-    """What a body asks of its memory."""
+    """The recurrent part of a body."""
 
     @property
     def features(self) -> int:
-        """Of what it gives."""
+        """The number of output features."""
 
     @property
     def state(self) -> Mapping[str, tuple[int, ...]]:
-        """Of one row, by name; the names are those of columns."""
+        """Shapes of the state of one row, by name; the names are column names."""
 
     def __call__(self, features: Tensor, state: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-        """One step: [N, features of the torso] and the state before -> [N, features], and the state after."""
+        """One step: the torso's features [N, …] and the state before -> [N, features], and the state after."""
 
 
 class Lstm(nn.Module):
