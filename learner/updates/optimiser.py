@@ -53,9 +53,7 @@ class AdamOptimiser:
         ]
         self.adam = make_adam(groups, learning_rate, config.adam_epsilon, able)
         self._rates, self._share = [group["lr"] for group in self.adam.param_groups], 1.0
-        if config.graphs and able.graphs:  # a graph freezes numbers, but reads tensors
-            for group in self.adam.param_groups:
-                group["lr"] = torch.tensor(group["lr"], device=self.device)
+        self._may_record = config.graphs and able.graphs
         self.scaler = torch.amp.GradScaler(self.device.type) if self.precision == "float16" else None
         self.skipped = torch.zeros((), device=self.device)
         self.skipped_in_a_row = torch.zeros((), device=self.device)  # since the last step that was not skipped
@@ -165,10 +163,15 @@ class AdamOptimiser:
         return float(self._share * self._rates[0])
 
     def scale_learning_rate(self, share: float) -> None:
+        if share == self._share:
+            return
         self._share = share
         for group, rate in zip(self.adam.param_groups, self._rates, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(share * rate)
+            elif self._may_record:  # a graph has the number in it, but reads a tensor: the next one follows the rate
+                group["lr"] = torch.tensor(share * rate, device=self.device)
+                self.acceleration.forget_graph()
             else:
                 group["lr"] = share * rate
 

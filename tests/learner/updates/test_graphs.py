@@ -158,15 +158,14 @@ def test_a_checkpoint_that_is_restored_is_followed_by_a_new_record(graphs: list[
         torch.testing.assert_close(one, other)
 
 
-def test_a_recorded_step_uses_the_learning_rate_of_now(graphs: list[StandIn]) -> None:
+def test_a_graph_recorded_after_a_change_of_the_learning_rate_follows_it(graphs: list[StandIn]) -> None:
     usual, dqn = trained(updates=4), trained(RECORDING, 4)
-    assert len(graphs) == 1
-    for update in (usual, dqn):
-        update.optimiser.scale_learning_rate(1.0)
-        update.update(batch_of(4))
-        update.optimiser.scale_learning_rate(0.5)
-        update.update(batch_of(5))
-    assert [graph.launches for graph in graphs] == [1 + 3], "the record still serves"
+    for seed, share in enumerate((1.0, 0.5, 0.5, 0.5, 0.25, 2.0), 4):
+        for update in (usual, dqn):
+            update.optimiser.scale_learning_rate(share)
+            update.update(batch_of(seed))
+    assert [graph.launches for graph in graphs] == [1 + 2, 1 + 2], "the second is launched with two other rates"
+    assert dqn.optimiser.learning_rate == usual.optimiser.learning_rate == 2.0 * CONFIG.learning_rate
     for one, other in zip(dqn.policy.parameters(), usual.policy.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
