@@ -123,7 +123,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line_that_says_what_to
     tmp_path: Path, metadata: dict[str, str], found: str
 ) -> None:
     path, weights = tmp_path / "latest.safetensors", {"x": np.zeros(3, np.float32)}
-    path.write_bytes(safetensors.numpy.save(weights, metadata | {checkpoint.DIGEST_KEY: checkpoint._digest(weights, metadata)}))
+    path.write_bytes(safetensors.numpy.save(weights, metadata | {checkpoint.DIGEST_KEY: checkpoint.digest_of(weights, metadata)}))
     with pytest.raises(CheckpointError, match="use the version that wrote it") as refusal:
         read(path)
     assert f"has format {found}" in str(refusal.value) and "\n" not in str(refusal.value)
