@@ -1,4 +1,4 @@
-"""How a child process of ours is started: with which command and environment, and by which interpreter."""
+"""The command, environment and interpreter of the processes that Headrace starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy.config.errors import ConfigError
@@ -17,7 +17,8 @@ POSIX = os.name == "posix"
 LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
 OLDEST_PYTHON = [3, 11]
 CHECK_SECONDS = 30.0
-ACTOR_IMPORTS = tuple("actors torch numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # read when a library is imported
+ACTOR_IMPORTS = tuple("actors numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
 CHECK = """
 import importlib.util, json, sys
 missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
@@ -26,7 +27,7 @@ print(json.dumps([sys.version_info[:2], missing]))
 
 
 def python_command(module: str, *arguments: str, python: str = "") -> list[str]:
-    """`python -m module`, in such a way that a folder of that name in the current directory cannot take its place.
+    """`python -m module`. A folder of that name in the current directory is not imported in its place.
 
     `python` is another interpreter than this one; then the process also needs `child_environment(python)`.
     """
@@ -36,7 +37,7 @@ def python_command(module: str, *arguments: str, python: str = "") -> list[str]:
 
 
 def child_environment(python: str = "", **extra: str) -> dict[str, str]:
-    """This process's environment with what every child needs: our modules first, the user's own after them.
+    """This process's environment with PYTHONPATH for a child: Headrace's modules first, then the user's.
 
     `python` is the child's interpreter where it is not this one.
     """
@@ -52,13 +53,14 @@ def child_environment(python: str = "", **extra: str) -> dict[str, str]:
     return result
 
 
-def check_actor_python(python: str) -> None:
-    """Raises ConfigError where deploy.actor_python names no interpreter that an actor could run in; nothing is fine."""
+def check_actor_python(python: str, modules: Sequence[str] = ACTOR_IMPORTS, reason: str = "") -> None:
+    """Raises ConfigError where deploy.actor_python names no interpreter with these modules. `reason` says why they are needed.
+    An empty `python` is this interpreter, which has them."""
     if not python:
         return
     try:
         done = subprocess.run(
-            [python, "-c", CHECK, *ACTOR_IMPORTS],
+            [python, "-c", CHECK, *modules],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -72,11 +74,14 @@ def check_actor_python(python: str) -> None:
     if version < OLDEST_PYTHON:
         raise ConfigError(f"deploy.actor_python: {python} is Python {version[0]}.{version[1]}; actors need 3.11 or newer")
     if missing:
-        raise ConfigError(f"deploy.actor_python: {python} lacks {', '.join(missing)}; install Headrace for that interpreter, too")
+        why = f" ({reason})" if reason else ""
+        raise ConfigError(
+            f"deploy.actor_python: {python} lacks {', '.join(missing)}{why}; install Headrace for that interpreter, too"
+        )
 
 
 def start_in_background(command: list[str], log: Path) -> Callable[[], int | None]:
-    """Starts a process that outlives this one, its output appended to `log`; returns its `poll`."""
+    """Starts a process that outlives this one and appends its output to `log`. Returns its `poll`."""
     detached = 0 if POSIX else subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
     with log.open("ab") as output:
         return subprocess.Popen(

@@ -1,8 +1,9 @@
 """Makes the environment that Headrace runs in: `python3 deploy/install.py`, or `make install`.
 
-Standard library only, and no syntax newer than Python 3.8, so that an old `python3` can still say what is missing. It
-picks a Python, picks the torch build for this machine, and installs Headrace in place at the versions of constraints.txt.
-A stamp in the environment says what it was made from: a second call does nothing, an interrupted one is redone.
+Standard library only, and no syntax newer than Python 3.8, so that an old `python3` can still report what is missing. It
+selects a Python and the torch build for this machine, and installs Headrace in place at the versions of constraints.txt: with uv
+where that is on the PATH, else with pip. A stamp in the environment records what it was made from: a second call does nothing, an
+interrupted one is repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,12 +29,13 @@ ROCM_INDEX = f"https://download.pytorch.org/whl/{ROCM}"
 OLDEST, REFERENCE, NEWEST = (3, 11), (3, 11), (3, 14)
 NEWEST_TORCH = "newest"
 UNFINISHED = "unfinished"
+PIP_ONLY = {"--retries", "--timeout"}  # options of pip, each with a value, that uv does not have
 PROBE = """
 import json, sys
 try:
     from ensurepip import version
     from venv import EnvBuilder as complete
-except ImportError:  # Debian keeps them in a package of their own
+except ImportError:  # Debian has them in a separate package
     complete = None
 print(json.dumps([sys.version_info[:2], sys.executable, bool(complete)]))
 """
@@ -48,11 +50,11 @@ With a C++ compiler, `pip install pybullet` builds it in some ten minutes."""
 
 
 class InstallError(Exception):
-    """What stands in the way, and how to mend it."""
+    """What prevents the installation, and the remedy."""
 
 
 class Environment:
-    """The virtual environment at `folder`, the stamp that says what it holds, and pip inside it."""
+    """The virtual environment at `folder`, and the stamp that records what it contains."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,11 +80,11 @@ class Environment:
         os.replace(fresh, self.stamp)
 
     def can_be_updated(self, wanted: str) -> bool:
-        """Whether a finished installation is here that was made in this place: scripts of a moved one point elsewhere."""
+        """Whether a finished installation is here that was made in this folder: the scripts of a moved one do not work."""
         return self.python.exists() and self.read_stamp().rpartition(" ")[0] == wanted.rpartition(" ")[0]
 
     def prepare(self, keep: bool) -> None:
-        """Makes room unless what is here shall be kept, and marks it unfinished."""
+        """Empties the folder unless its content is to be kept, and marks it unfinished."""
         if not self.read_stamp() and self.folder.exists() and any(self.folder.iterdir()):
             raise InstallError(
                 f"{self.folder} exists and was not made by this installer.\n"
@@ -95,19 +97,19 @@ class Environment:
         self.log.write_text("", encoding="utf-8")
 
     def run(self, label: str, command: list[str]) -> bool:
-        """Runs a command with its output in the log and its progress on the terminal. Returns whether it succeeded."""
+        """Runs a command. Its output goes to the log, its progress to the terminal. Returns whether it succeeded."""
         with open(self.log, "ab") as log:
             log.write(f"\n$ {' '.join(command)}\n".encode())
             log.flush()
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=pip_environ(), cwd=ROOT)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=install_environ(), cwd=ROOT)
             try:
                 return wait_showing(label, process)
             finally:
-                process.wait()  # after Ctrl-C, which pip has received as well
+                process.wait()  # after Ctrl-C, which the command has received as well
 
-    def pip(self, label: str, *arguments: str) -> bool:
-        """`pip install`. Returns whether it succeeded."""
-        return self.run(label, [str(self.python), "-I", "-m", "pip", "install", *arguments])
+    def install(self, uv: str, label: str, *arguments: str) -> bool:
+        """Installs packages, with pip where `uv` is empty. Returns whether it succeeded."""
+        return self.run(label, install_command(uv, self.python, arguments))
 
     def failure(self, what: str) -> InstallError:
         """An error that shows how the log ends."""
@@ -118,7 +120,7 @@ class Environment:
 
 
 def wait_showing(label: str, process: subprocess.Popen[bytes]) -> bool:
-    """Waits and shows the seconds: in one line of a terminal, in a few lines of a file. Returns whether it succeeded."""
+    """Waits and shows the seconds: on one line of a terminal, or on a few lines of a file. Returns whether it succeeded."""
     live = sys.stdout.isatty()
     before, end, pause_seconds = ("\r", "", 0.5) if live else ("", "\n", 20.0)
     started = time.monotonic()
@@ -133,15 +135,34 @@ def wait_showing(label: str, process: subprocess.Popen[bytes]) -> bool:
         return succeeded
 
 
-def pip_environ() -> dict[str, str]:
-    """The user's environment without what would make pip install elsewhere or import foreign modules."""
+def install_command(uv: str, python: Path, arguments: Sequence[str]) -> list[str]:
+    """`pip install` with these arguments, or the same command of uv, the program at `uv`.
+
+    uv repeats and limits its requests by itself. Among several indices it takes the first that has a package, unless it is told
+    to look for the best version in all of them, as pip does.
+    """
+    if not uv:
+        return [str(python), "-I", "-m", "pip", "install", *arguments]
+    words, kept = iter(arguments), []
+    for word in words:
+        if word in PIP_ONLY:
+            next(words)
+        else:
+            kept.append(word)
+    like_pip = ["--index-strategy", "unsafe-best-match", "--compile-bytecode"]
+    return [uv, "pip", "install", "--python", str(python), *like_pip, *kept]
+
+
+def install_environ() -> dict[str, str]:
+    """The user's environment without the variables that make pip or uv install elsewhere or import other modules."""
     dropped = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_CONSTRAINT"}
+    dropped |= {"UV_TARGET", "UV_PREFIX", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_SYSTEM_PYTHON", "UV_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off", "UV_NO_PROGRESS": "1"}
 
 
 def find_python() -> tuple[tuple[int, int], str, bool]:
-    """The best interpreter here: Python 3.11 where there is one, else this one, else another new enough."""
+    """The interpreter to use: Python 3.11 where there is one, else this one, else another that is new enough."""
     others = [f"python3.{minor}" for minor in range(OLDEST[1] + 1, NEWEST[1] + 1)]
     candidates = [*on_path("python{}.{}".format(*REFERENCE)), sys.executable]
     for name in [*others, "python3"]:
@@ -166,13 +187,13 @@ def find_python() -> tuple[tuple[int, int], str, bool]:
 
 
 def on_path(name: str) -> list[str]:
-    """Every program of that name on PATH: the first may be a version manager's stub for a Python that is not there."""
+    """Every program of that name on PATH: the first may be a version manager's stub without a Python behind it."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     return [found for found in (shutil.which(name, path=folder) for folder in folders if folder) if found]
 
 
 def probe(interpreter: str | Path) -> tuple[tuple[int, int], str, bool] | None:
-    """Asks an interpreter for (version, executable, can make environments). None where it does not run."""
+    """(version, executable, whether it can make environments) of an interpreter. None where it does not run."""
     try:
         answer = subprocess.run([interpreter, "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=True)
         (major, minor), executable, complete = json.loads(answer.stdout)
@@ -186,8 +207,8 @@ def lacks_compiler(extras: list[str], version: tuple[int, int]) -> bool:
     return "mario" in extras and version < (3, 13) and os.name == "posix" and not shutil.which("g++")
 
 
-def take_stock(environment: Environment, extras: list[str], wanted: str) -> tuple[str, tuple[int, int], bool]:
-    """The interpreter to use, its version, and whether the environment has it. Raises InstallError with all that is missing."""
+def choose_python(environment: Environment, extras: list[str], wanted: str) -> tuple[str, tuple[int, int], bool]:
+    """The interpreter to use, its version, and whether it is the environment's. Raises InstallError with all that is missing."""
     missing = []
     kept = probe(environment.python) if environment.can_be_updated(wanted) else None
     version, interpreter = REFERENCE, ""
@@ -203,7 +224,7 @@ def take_stock(environment: Environment, extras: list[str], wanted: str) -> tupl
 
 
 def detect_torch() -> str:
-    """Which torch build this machine wants: cuda, rocm or cpu."""
+    """The torch build for this machine: cuda, rocm or cpu."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
         if listed.returncode == 0 and listed.stdout.startswith("GPU"):
@@ -214,7 +235,7 @@ def detect_torch() -> str:
 
 
 def torch_sources(build: str, version: str) -> list[tuple[str, list[str]]]:
-    """What to try in turn for a torch build: (label, arguments of pip install). The version may be NEWEST_TORCH."""
+    """What to try in turn for a torch build: (label, arguments of `pip install`). The version may be NEWEST_TORCH."""
     label, exact = f"torch {version}", "torch" if version == NEWEST_TORCH else f"torch=={version}"
     if not sys.platform.startswith("linux"):
         return [(label, [exact])]
@@ -225,19 +246,19 @@ def torch_sources(build: str, version: str) -> list[tuple[str, list[str]]]:
     if build == "rocm":
         return [(f"{label} with ROCm, several GB, from {ROCM_INDEX}", [rocm, "--extra-index-url", ROCM_INDEX])]
     indexed = (f"{label} for CPU, from {CPU_INDEX}", [cpu, "--extra-index-url", CPU_INDEX, "--retries", "1"])
-    fallback = (f"{label} with CUDA (the CPU build is out of reach), several GB", [exact])
+    fallback = (f"{label} with CUDA (the CPU build cannot be downloaded), several GB", [exact])
     if version == NEWEST_TORCH:  # without its name an index may have another build
         return [indexed, fallback]
     return [(f"{label} for CPU", [cpu, "--retries", "1", "--timeout", "30"]), indexed, fallback]
 
 
 def pinned(name: str) -> str:
-    """The version that constraints.txt names."""
+    """The version of a package in constraints.txt."""
     return re.findall(rf"(?m)^{name}==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"))[0]
 
 
 def write_constraints(folder: Path, extras: list[str], torch: str) -> Path:
-    """The constraints to install under, with this version of torch. DirectML brings the one that it was built for."""
+    """Writes the constraints of the installation, with this version of torch. DirectML installs the torch that it needs."""
     text = CONSTRAINTS.read_text(encoding="utf-8")
     line = "" if "directml" in extras or torch == NEWEST_TORCH else f"torch=={torch}\n"
     path = folder / "constraints.txt"
@@ -246,31 +267,45 @@ def write_constraints(folder: Path, extras: list[str], torch: str) -> Path:
 
 
 def install(environment: Environment, extras: list[str], build: str, torch: str, wanted: str) -> None:
-    """Fills the environment. Raises InstallError with the reason and the way out."""
+    """Makes the environment. Raises InstallError with the reason and the remedy."""
     started = time.monotonic()
-    interpreter, version, keep = take_stock(environment, extras, wanted)
+    interpreter, version, keep = choose_python(environment, extras, wanted)
     environment.prepare(keep)
     build = detect_torch() if build == "auto" else build
     machine = "Python {}.{}, torch for {}".format(*version, build)
     print(f"Installing Headrace into {shown(environment.folder)} ({machine})", flush=True)
     if not keep and not environment.run("virtual environment", [interpreter, "-I", "-m", "venv", str(environment.folder)]):
         raise environment.failure("The virtual environment could not be made.")
+    uv = shutil.which("uv") or ""
+    try:
+        install_packages(environment, uv, extras, build, torch)
+    except InstallError:
+        if not uv:
+            raise
+        print("uv could not install all; trying pip", flush=True)
+        install_packages(environment, "", extras, build, torch)
+    environment.write_stamp(wanted)
+    print(f"Installed in {time.monotonic() - started:.0f} s: {shown(environment.python.with_name('headrace'))}", flush=True)
+
+
+def install_packages(environment: Environment, uv: str, extras: list[str], build: str, torch: str) -> None:
+    """Installs torch, Headrace and the extras, with pip where `uv` is empty. Raises InstallError."""
     limits = write_constraints(environment.folder, extras, torch)
     under = ["--constraint", str(limits)]
-    if not environment.pip("pip", f"pip=={pinned('pip')}"):
-        raise environment.failure("pip could not be brought up to date.")
+    tool = "uv" if uv else "pip"
+    if not uv and not environment.install(uv, "pip", f"pip=={pinned('pip')}"):
+        raise environment.failure("pip could not be updated.")
     if "directml" not in extras:
-        if not any(environment.pip(label, *arguments, *under) for label, arguments in torch_sources(build, torch)):
-            raise environment.failure("pip could not install torch.")
+        if not any(environment.install(uv, label, *arguments, *under) for label, arguments in torch_sources(build, torch)):
+            raise environment.failure(f"{tool} could not install torch.")
     needed = [extra for extra in extras if extra != "robot"]
     label = "Headrace, its libraries, and: " + ", ".join(needed) if needed else "Headrace and its libraries"
     project = f"{ROOT}[{','.join(needed)}]" if needed else str(ROOT)
-    if not environment.pip(label, "--editable", project, *under, "--build-constraint", str(limits)):
-        raise environment.failure("pip could not install Headrace.")
-    if "robot" in extras and not environment.pip("PyBullet, for the robot", "--only-binary", "pybullet", "pybullet", *under):
+    if not environment.install(uv, label, "--editable", project, *under, "--build-constraint", str(limits)):
+        raise environment.failure(f"{tool} could not install Headrace.")
+    bullet = ["--only-binary", "pybullet", "pybullet"]
+    if "robot" in extras and not environment.install(uv, "PyBullet, for the robot", *bullet, *under):
         print(NO_PYBULLET, flush=True)
-    environment.write_stamp(wanted)
-    print(f"Installed in {time.monotonic() - started:.0f} s: {shown(environment.python.with_name('headrace'))}", flush=True)
 
 
 def shown(path: Path) -> str:
@@ -280,7 +315,7 @@ def shown(path: Path) -> str:
 
 
 def fingerprint(folder: Path, extras: list[str], build: str, torch: str) -> str:
-    """What an installation is made from: the folder it lives in, and a digest of its sources and options."""
+    """What an installation is made from: its folder, and a digest of its sources and options."""
     digest = hashlib.sha256(json.dumps([extras, build, torch]).encode())
     for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
         digest.update(path.read_bytes())
@@ -288,7 +323,7 @@ def fingerprint(folder: Path, extras: list[str], build: str, torch: str) -> str:
 
 
 def known_extras() -> list[str]:
-    """The names under [project.optional-dependencies]; by hand, since tomllib is younger than some that run this."""
+    """The names under [project.optional-dependencies]; read by hand, since older Pythons have no tomllib."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     return re.findall(r"(?m)^([\w-]+) = \[", section)
@@ -296,23 +331,23 @@ def known_extras() -> list[str]:
 
 @contextlib.contextmanager
 def only_one() -> Iterator[None]:
-    """Lets one installation at a time work on this folder, where the system has file locks."""
+    """Allows one installation in this folder at a time, where the system has file locks."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    with open(ROOT / "pyproject.toml", "rb") as held:
+    with open(ROOT / "pyproject.toml", "rb") as file:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("Another installation is at work here; waiting for it", flush=True)
-            fcntl.flock(held, fcntl.LOCK_EX)
+            print("Another installation is running here; waiting for it", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def main() -> int:
-    """Installs unless that has been done. Returns the exit status: 1 where something is missing, 2 for bad usage."""
+    """Installs unless it is done already. Returns the exit status: 1 where something is missing, 2 for bad usage."""
     parser = argparse.ArgumentParser(description="Make the environment that Headrace runs in.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", metavar="FOLDER", help="where to make it (default: .venv)")
     usual = "mario,retro,atari,robot,video,picture,dev"
@@ -338,7 +373,7 @@ def main() -> int:
         print(f"\nNot installed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nInterrupted: the next call starts afresh.", file=sys.stderr)
+        print("\nInterrupted: the next call starts again from the beginning.", file=sys.stderr)
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""Runs by name: where they lie, which is up, and the lock that keeps it to one supervisor each."""
+"""Runs by name: their folders, their states, and the lock that allows one supervisor for each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from transport.run_dir import RunDir
 
 RUNS = Path("runs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05  # a probe by `status` holds the lock for a moment
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05  # `is_up` of another process takes the lock for a moment
 
 
 class AlreadyUp(RuntimeError):
-    """Another supervisor has the run; `pid` is its number, if it could be read."""
+    """Another supervisor has the run. `pid` is None where it could not be read."""
 
     def __init__(self, run_dir: RunDir, pid: int | None) -> None:
-        """Says what to do instead."""
         super().__init__(
             f"run {run_dir.name} is already up (supervisor pid {pid or 'unknown'}); "
             f"stop it with `headrace down {run_dir.name}` or start another with --run NAME"
@@ -36,12 +35,12 @@ class AlreadyUp(RuntimeError):
 
 
 def default_name(env_id: str, algorithm: str) -> str:
-    """The name of a run that was not given one: mario:1-2 and dqn make mario-1-2-dqn."""
+    """The name of a run without --run: mario:1-2 and dqn make mario-1-2-dqn."""
     return re.sub(r"[^a-z0-9]+", "-", f"{env_id}-{algorithm}".lower()).strip("-")[:100]
 
 
 def run_dir(name: str) -> RunDir:
-    """The folder of a run, which need not exist. Raises ConfigError for a name that is none."""
+    """The folder of a run, which need not exist. Raises ConfigError for a name with other characters."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"--run {name!r} is not a name: letters, digits, dots, dashes and underscores only")
     return RunDir(RUNS / name)
@@ -76,13 +75,13 @@ def find(name: str | None) -> RunDir:
 
 
 def chosen(parsed: argparse.Namespace) -> RunDir:
-    """The run that a command line means, by --run or by position. Raises ConfigError."""
+    """The run of a command line, named by --run or by position. Raises ConfigError."""
     return find(getattr(parsed, "run_flag", None) or getattr(parsed, "run", None))
 
 
 @contextmanager
 def locked(run: RunDir) -> Iterator[None]:
-    """Holds the run, for as long as this process lives at most. Raises AlreadyUp."""
+    """Locks the run until the end of the block, or of this process. Raises AlreadyUp."""
     run.path.mkdir(parents=True, exist_ok=True)
     with open(run.lock, "a+b") as file:
         for attempt in range(LOCK_TRIES):
@@ -102,7 +101,7 @@ def locked(run: RunDir) -> Iterator[None]:
 
 
 def is_up(run: RunDir) -> bool:
-    """Whether a supervisor holds the run: the kernel's word, not a file's."""
+    """Whether a supervisor has the run. The kernel's lock says so, not the content of a file."""
     try:
         with open(run.lock, "r+b") as file:
             if not try_lock(file):
@@ -114,7 +113,7 @@ def is_up(run: RunDir) -> bool:
 
 
 def supervisor_pid(run: RunDir) -> int | None:
-    """The number that the holder of the lock wrote."""
+    """The pid that the supervisor wrote into the lock file."""
     try:
         return int(run.lock.read_text())
     except (OSError, ValueError):
@@ -122,7 +121,7 @@ def supervisor_pid(run: RunDir) -> int | None:
 
 
 def read_status(run: RunDir) -> dict[str, Any] | None:
-    """The supervisor's last word, or None."""
+    """The newest status.json, or None."""
     try:
         status = json.loads(run.status.read_text())
     except (OSError, ValueError, RecursionError):
@@ -131,12 +130,12 @@ def read_status(run: RunDir) -> dict[str, Any] | None:
 
 
 def read_steps(run: RunDir) -> int:
-    """Environment steps that the run had done when it was last up."""
+    """Environment steps that the run has done, as of the newest status.json."""
     return int((read_status(run) or {}).get("steps") or 0)
 
 
 def set_aside(run: RunDir) -> Path | None:
-    """Moves a run's folder, but for its keys, to NAME.1, NAME.2, …, one more than there is; None when there is none to move."""
+    """Moves a run's folder, without its keys, to NAME.1, NAME.2, … and returns the new path; None where there is no folder."""
     if not run.path.exists():
         return None
     target = run.path.with_name(f"{run.name}.{max(_aside(run), default=0) + 1}")
@@ -148,7 +147,7 @@ def set_aside(run: RunDir) -> Path | None:
 
 
 def remove_aside(run: RunDir, kept: int) -> list[Path]:
-    """Removes the oldest folders that `set_aside` has made of a run, but for the newest `kept`; returns them. Raises OSError."""
+    """Removes the folders that `set_aside` has made of a run, all but the newest `kept`. Returns them. Raises OSError."""
     oldest = [path for _, path in sorted(_aside(run).items())][: -kept or None]
     removed = [path for path in oldest if not is_up(RunDir(path))]
     for path in removed:
@@ -157,6 +156,6 @@ def remove_aside(run: RunDir, kept: int) -> list[Path]:
 
 
 def _aside(run: RunDir) -> dict[int, Path]:
-    """The folders that were set aside of a run, by number."""
+    """The folders that `set_aside` has made of a run, by number."""
     found = ((path.name.removeprefix(f"{run.name}."), path) for path in run.path.parent.glob(f"{run.name}.*"))
     return {int(number): path for number, path in found if number.isdigit()}

@@ -1,6 +1,6 @@
-"""Writes what each process of a run is given: `settings/PROCESS.json`, resolved and typed, and `settings/transport.json` for all.
+"""Writes the settings files of a run: `settings/PROCESS.json` for one process, `settings/transport.json` for all.
 
-A process reads its own file and nobody else's; config.toml is for people and for `headrace`.
+They are resolved and typed. A process reads its own file only; config.toml is for people and for the command `headrace`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from transport.run_dir import RunDir, TransportSettings, write_atomically
 
 
 def write(run: RunDir, config: RunConfig) -> None:
-    """Writes the files of all processes that are configured. Raises OSError."""
+    """Writes the files of all processes. Raises OSError."""
     tree = as_tree(config)
     leased = config.learner.leased(read_spec(run.spec.read_bytes())) if run.spec.is_file() else 0
     learner = LearnerProcess(config.seed, config.env.id, tree["algorithm"], config.learner, config.replay.max_policy_lag)
     _write(run, "replay", ReplayProcess(config.seed, config.replay, leased))
     _write(run, "learner", learner)
-    _write(run, "export", tree)  # a file that is exported has the whole configuration inside
+    _write(run, "export", tree)  # an exported policy contains the whole configuration
     for name in ("evaluator", *(f"actor-{number}" for number in range(config.actors.count))):
         write_acting(run, config, name)
 
 
 def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
-    """Writes the files of one process that acts, with all that it is given. Raises OSError."""
+    """Writes the files of an actor or the evaluator. Raises OSError."""
     tree, deploy = as_tree(config), config.deploy
     _write(run, "transport", TransportSettings(deploy.bind, deploy.advertise, deploy.metrics_bytes, deploy.files_kept))
     _write(run, name, ActorProcess(config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator))
@@ -47,7 +47,7 @@ def _write(run: RunDir, name: str, settings: Struct | Tree) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity, which a limit in TOML may be: the largest number takes its place."""
+    """JSON has no infinity, TOML has: replaced by the largest float."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     return math.copysign(sys.float_info.max, value) if isinstance(value, float) and math.isinf(value) else value

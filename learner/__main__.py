@@ -1,4 +1,4 @@
-"""`python -m learner RUN_DIR`: the learner process of a run."""
+"""`python -m learner RUN_DIR`: the learner process of a run. `--wait` starts it before the run has a folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from learner.algorithms.base import make_algorithm
 from learner.config import LearnerSettings, read_settings
+from learner.devices.probe import serve
 from learner.loop import Learner
 from learner.parallel.group import GroupBroken, join, place, process_name
 from learner.parallel.ranks import BROKEN_STATUS, launch, resolve_each
@@ -20,7 +21,7 @@ from learner.throughput_line import describe
 from learner.updates.compile import still_compiling
 from learner.weights.rollback import Diverged
 from replay.client.common import ReplayRefused
-from transport.lifetime import HOPELESS_STATUS, Lifetime, say
+from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent, say
 from transport.run_dir import RunDir, write_atomically
 
 GRACE_SECONDS = 5.0  # within which a failure of another process stops this one
@@ -28,9 +29,10 @@ GRACE_SECONDS = 5.0  # within which a failure of another process stops this one
 
 def main() -> int:
     """Sets up, then runs the loop. Where several processes are configured, this one starts them, each with the same command."""
-    parser = argparse.ArgumentParser(prog="python -m learner", description="The learner process of a run.")
-    parser.add_argument("run_dir", type=Path)
-    run_dir = RunDir(parser.parse_args().run_dir)
+    folder = _folder()
+    if folder is None:
+        return 0
+    run_dir = RunDir(folder)
     rank, size = place()
     try:
         settings = read_settings(run_dir)
@@ -50,6 +52,26 @@ def main() -> int:
     if still_compiling() or rank > 0 or (status and size > 1):
         _exit_at_once(status)
     return status
+
+
+def _folder() -> Path | None:
+    """The run's folder; None where this process was to wait for it and there is to be no run."""
+    parser = argparse.ArgumentParser(prog="python -m learner", description="The learner process of a run.")
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument("run_dir", type=Path, nargs="?")
+    either.add_argument(
+        "--wait",
+        nargs=3,
+        metavar=("DEVICE", "PRECISION", "PROCESSES"),
+        help="answer the questions of learner/devices/probe.py, then read RUN_DIR from standard input",
+    )
+    options = parser.parse_args()
+    if options.wait is None:
+        return Path(options.run_dir)
+    die_with_parent()
+    device, precision, processes = options.wait
+    folder = serve(device, precision, int(processes))
+    return Path(folder) if folder else None
 
 
 def _exit_at_once(status: int) -> NoReturn:

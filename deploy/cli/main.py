@@ -115,7 +115,7 @@ def exit_status(error: Exception) -> int | None:
     from actors.envs.errors import EnvError
     from deploy.config.errors import ConfigError
     from deploy.launch.access import Refused
-    from deploy.launch.prepare import NoSpace
+    from deploy.launch.resources import NoSpace
     from deploy.runs import AlreadyUp
     from transport.experience import SpecError
 

@@ -1,1 +1,1 @@
-"""From what was typed to a run that a supervisor can be put in charge of."""
+"""Checks and prepares a run before its processes start."""

@@ -1,28 +1,27 @@
-"""Who may reach a run: what `headrace up` refuses, and keys that are missing."""
+"""Safety checks of `headrace up`: old libraries, an address that other machines reach, missing keys, root."""
 
 from __future__ import annotations
 
 import os
 
 from deploy.config.run import RunConfig
-from deploy.launch.minimum_versions import shortfalls
+from deploy.launch.minimum_versions import too_old
 from transport.run_dir import RunDir, is_loopback
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 
 ROOT_WARNING = (
-    "warning: this run belongs to root: whatever a simulator can be made to do, it does to the whole machine; "
-    "an ordinary user is safer"
+    "warning: this run belongs to root: a flaw in a simulator can change the whole machine; start it as an ordinary user"
 )
 
 
 class Refused(RuntimeError):
-    """A run that would not be safe to start; the text says why and what to do."""
+    """A run that is not safe to start. The text says why and what to do."""
 
 
 def check(run: RunDir, config: RunConfig) -> None:
-    """Before anything is launched. Prints a warning to root. Raises Refused, KeysError."""
-    if old := shortfalls():
+    """Warns root. Raises Refused, KeysError."""
+    if old := too_old():
         raise Refused("; ".join(old))
     host, root = config.deploy.bind, hasattr(os, "getuid") and os.getuid() == 0
     if host and not is_loopback(host):
@@ -36,8 +35,8 @@ def check(run: RunDir, config: RunConfig) -> None:
                 f"make them with `headrace keys {run.name} --actors {config.actors.count}`"
             )
     if host and run.key_folder.exists():
-        if lacking := make_missing(run, config.actors.count):
-            print(f"made keys for {listed(lacking)}")
+        if made := make_missing(run, config.actors.count):
+            print(f"made keys for {listed(made)}")
         for name in (*keys.ALWAYS, *keys.actor_names(config.actors.count)):
             keys.read_pair(run.key_folder, name)
     if root:
@@ -45,7 +44,7 @@ def check(run: RunDir, config: RunConfig) -> None:
 
 
 def make_missing(run: RunDir, actors: int) -> list[str]:
-    """Keys for whoever of the run has none yet; returns whose were made. Servers read the list again by themselves."""
+    """Makes the keys that processes of the run lack; returns their names. Servers read the list again by themselves."""
     return keys.make(run.key_folder, (*keys.ALWAYS, *keys.actor_names(actors)), new_pair)
 
 

@@ -1,4 +1,4 @@
-"""The oldest versions of what reads bytes from outside: below them lie known holes."""
+"""The oldest versions of libraries that read bytes from outside. Older ones have known vulnerabilities."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import re
 
 from transport.sockets.authenticator import library
 
-FLOORS = {  # package -> the oldest that will do, and why
-    "msgpack": ((1, 2, 1), "older ones can be made to crash by what they read (GHSA-6v7p-g79w-8964)"),
+MINIMUM = {  # package: the oldest version that is accepted, and why
+    "msgpack": ((1, 2, 1), "input from outside can crash older ones (GHSA-6v7p-g79w-8964)"),
     "torch": ((2, 4), "older ones are not supported"),
 }
-LIBZMQ = (4, 3, 5)
-LOADING = (2, 10)  # of torch: CVE-2025-32434 (2.6) and CVE-2026-24747 are fixed in its torch.load
+MINIMUM_LIBZMQ = (4, 3, 5)
+SAFE_TORCH_LOAD = (2, 10)  # the torch in which CVE-2025-32434 (2.6) and CVE-2026-24747 of torch.load are fixed
 
 
-def shortfalls() -> list[str]:
-    """What is installed and too old, a line each with the fix; what is missing is not told here."""
+def too_old() -> list[str]:
+    """A line with the remedy for each installed library that is too old. Missing packages are not reported here."""
     found = []
-    for package, (floor, why) in FLOORS.items():
+    for package, (minimum, why) in MINIMUM.items():
         version = installed(package)
-        if version and number(version) < floor:
-            found.append(f"{package} {version} is too old: {why}; pip install '{package}>={_text(floor)}'")
+        if version and number(version) < minimum:
+            found.append(f"{package} {version} is too old: {why}; pip install '{package}>={_text(minimum)}'")
     libzmq, encrypts = library()
-    if libzmq < LIBZMQ:
+    if libzmq < MINIMUM_LIBZMQ:
         found.append(
-            f"libzmq {_text(libzmq)} is too old: {_text(LIBZMQ)} is the oldest that is safe; pip install --upgrade pyzmq"
+            f"libzmq {_text(libzmq)} is too old: {_text(MINIMUM_LIBZMQ)} is the oldest that is safe; pip install --upgrade pyzmq"
         )
     if not encrypts:
-        found.append("libzmq was built without CURVE; pip install pyzmq, whose wheels bring one that has it")
+        found.append("libzmq was built without CURVE; pip install pyzmq, whose wheels include CURVE")
     return found
 
 
 def torch_load() -> str:
-    """What there is to say about the torch that is installed."""
+    """A line about torch.load of the installed torch."""
     version = installed("torch")
-    state = "fixed in this one" if version and number(version) >= LOADING else "this one has them"
-    return f"torch.load can be made to run code before {_text(LOADING)} ({state}); Headrace never calls it"
+    state = "fixed in this one" if version and number(version) >= SAFE_TORCH_LOAD else "this one has the flaw"
+    return f"torch.load before {_text(SAFE_TORCH_LOAD)} can run code from a file ({state}); Headrace never calls it"
 
 
 def installed(package: str) -> str | None:
-    """Its version, or None."""
+    """The version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""Where the processes of a run are."""
+"""Where the processes of a run are started."""

@@ -1,6 +1,6 @@
-"""The seam between the supervisor, which decides what runs, and the places where it runs.
+"""The protocols between the supervisor, which decides what runs, and the places where processes run.
 
-A place begins processes, looks after them, and ends what they leave behind. `deploy/places/local.py` is this machine.
+A place starts processes, watches them, and ends what they leave behind. `deploy/places/local.py` is this machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from deploy.supervision.topology import Plan
 from transport.messages import Assignment
 
-OUT_OF_MEMORY = "out of memory"  # how the reason begins when a process ended for want of memory
+OUT_OF_MEMORY = "out of memory"  # the beginning of the reason when a process ended for lack of memory
 
 
 class Exit(NamedTuple):
@@ -37,40 +37,40 @@ class Exit(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a process takes; None where it cannot be read."""
+    """Memory and processor time of a process; None where they cannot be read."""
 
     rss_bytes: int | None = None
     cpu_percent: float | None = None  # of one core, since the last reading
 
 
 class Process(Protocol):
-    """A process of the run, wherever it is."""
+    """A process of the run, on any machine."""
 
     pid: int
-    fault: str  # why it is to be replaced although it is at work; empty while there is no reason
+    fault: str  # why it must be replaced although it runs; empty while there is no reason
 
     def poll(self) -> Exit | None:
         """How it ended, or None while it runs."""
 
     def ask(self) -> None:
-        """Asks it to end, besides the message that the supervisor sends to it."""
+        """Asks it to end. The supervisor sends it a message as well."""
 
     def kill(self) -> None:
-        """Ends it at once, and what it has started."""
+        """Ends it and all that it has started, at once."""
 
     def usage(self) -> Usage:
         """Its memory and processor time."""
 
 
 class Place(Protocol):
-    """Where processes of a run can be. Used by one thread, that of the supervisor."""
+    """Where processes of a run can be started. Used by one thread, that of the supervisor."""
 
     def begin(self, plan: Plan, assignment: Assignment | None) -> Process | None:
-        """Starts a process; `assignment` is an actor's. None: there is no room yet, nothing has failed; the supervisor asks
-        again. Raises OSError where there is room and it cannot be started."""
+        """Starts a process; `assignment` is an actor's. Returns None where there is no room yet: nothing has failed, and the
+        supervisor calls again. Raises OSError where there is room but the process cannot be started."""
 
     def turn(self) -> None:
-        """Called some ten times a second."""
+        """Called about ten times a second."""
 
     def close(self) -> None:
-        """Ends whatever is left. No process of the run is alive then."""
+        """Ends what is left. Called when no process of the run is alive any more."""

@@ -1,7 +1,8 @@
-"""One child process on this machine: started, read line by line, asked to end, killed, and how it ended."""
+"""A child process on this machine: its start, its lines, its end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,12 +13,14 @@ from deploy.children import POSIX
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
 
-MAX_LINE_BYTES = 64 * 1024  # a longer line is cut, so that a child that never ends one cannot fill the memory
+READ_BYTES = 64 * 1024
 LAST_WORDS_SECONDS = 0.5
 
 
 class Child:
     """A process in a session of its own, so that Ctrl-C reaches only the supervisor. Start it from the main thread."""
+
+    longest_line_bytes = 64 * 1024  # a longer line is cut, so that a child that never ends one cannot fill the memory
 
     def __init__(
         self,
@@ -26,13 +29,14 @@ class Child:
         environment: dict[str, str],
         on_line: Callable[[str, str], None],
         processes: int = 1,
+        asked: bool = False,
     ) -> None:
         """Starts it. `on_line(name, line)` is called from a reader thread, with whole lines only. `processes` is how many it
-        starts to do its work. Raises OSError."""
+        starts to do its work; one that is `asked` reads what `tell` writes. Raises OSError."""
         flags = 0 if POSIX else subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
         self._popen = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if asked else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,  # one pipe: the order of the lines is kept
             env=environment,
@@ -51,13 +55,13 @@ class Child:
         self._reader.start()
 
     def poll(self) -> Exit | None:
-        """How it ended, or None while it runs. What it had started is ended with it."""
+        """How it ended, or None while it runs. Ends what it had started, too."""
         if self._popen.returncode is None and hasattr(os, "waitid"):
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             self._out_of_memory.look(at_once=ended is not None)
             if ended is None:
                 return None
-            self._signal(os.killpg, signal.SIGKILL)  # not reaped yet: its number cannot be another's
+            self._signal(os.killpg, signal.SIGKILL)  # it is not reaped yet, so the number is still its own
         code = self._popen.poll()
         if code is None:
             return None
@@ -66,17 +70,36 @@ class Child:
         return Exit(code, self._last_words, by_kernel)
 
     def ask(self) -> None:
-        """Asks it to end. Where there is no SIGTERM, the Stop message alone does that."""
+        """Sends SIGTERM. On Windows only the supervisor's Stop message asks it to end."""
         if POSIX:
             self._signal(os.kill, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and all that it has started, also when it is stopped or ignores signals."""
+        """Ends it and all that it has started, also when it is stopped or ignores other signals."""
         self._killed = True
         if POSIX:
             self._signal(os.killpg, signal.SIGKILL)
         else:
             self._popen.kill()
+
+    def end(self) -> None:
+        """Kills it and waits for its end."""
+        self.kill()
+        self._popen.wait()
+        self._reader.join(LAST_WORDS_SECONDS)
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
+
+    def tell(self, line: str, last: bool = False) -> None:
+        """Writes a line to its standard input, which ends with the `last` one."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended
+            self._popen.stdin.write(line.encode() + b"\n")
+            self._popen.stdin.flush()
+        if last:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
 
     def usage(self) -> Usage:
         return self._gauge.read()
@@ -85,16 +108,16 @@ class Child:
         if self._popen.returncode is None:
             try:
                 send(self.pid, number)
-            except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+            except (ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
                 pass
 
     def _read(self) -> None:
         assert self._popen.stdout is not None
         rest = b""
         with self._popen.stdout as stream:
-            while piece := os.read(stream.fileno(), MAX_LINE_BYTES):
+            while piece := os.read(stream.fileno(), READ_BYTES):
                 *lines, rest = (rest + piece).split(b"\n")
-                if len(rest) > MAX_LINE_BYTES:
+                if len(rest) > self.longest_line_bytes:
                     lines, rest = [*lines, rest], b""
                 self._deliver(lines)
             self._deliver([rest] if rest else [])

@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process for want of memory, and what processes hold."""
+"""Whether the kernel killed a process for lack of memory, and how much memory processes use."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import psutil
 from deploy.places.base import Usage
 
 LOOK_SECONDS = 1.0
-RECENT_SECONDS = 10.0  # between the kernel's choice and the end of a large process that is to be seen
+RECENT_SECONDS = 10.0  # between the kernel's kill and the end of a large process
 VMSTAT = Path("/proc/vmstat")
-COUNTERS = {2: "memory.events", 1: "memory.oom_control"}  # of a group, by the version
+COUNTERS = {2: "memory.events", 1: "memory.oom_control"}  # of a cgroup, by its version
 
 
 class OutOfMemoryWatch:
-    """Watches the kernel's count of processes that it killed for want of memory.
+    """Watches the kernel's count of processes that it killed for lack of memory.
 
-    The count is that of the process's memory cgroup, version 2 or 1; where there is none, that of the whole machine.
+    The count is that of the process's memory cgroup, version 2 or 1; without a cgroup, that of the whole machine.
     """
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class OutOfMemoryWatch:
         self.look()
 
     def look(self, at_once: bool = False) -> None:
-        """Reads the count, if it is time or `at_once`. Call it before the process is reaped, which takes it out of its cgroup."""
+        """Reads the count, if it is time or `at_once`. Call it before the process is reaped: then it has no cgroup any more."""
         now = self._clock()
         if now < self._next_look and not at_once:
             return
@@ -87,7 +87,7 @@ def _mounts() -> tuple[tuple[int, str, str], ...]:
 
 
 def oom_kills(counter: Path) -> int | None:
-    """The number in a file's line oom_kill; None where it has none."""
+    """The number in the line oom_kill of a file; None without such a line."""
     try:
         for line in counter.read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -99,7 +99,7 @@ def oom_kills(counter: Path) -> int | None:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory that processes hold; what they share counts for each. Those that have ended hold none."""
+    """Memory of processes; shared memory counts for each of them. Processes that have ended count 0."""
     total = 0
     for pid in pids:
         with suppress(psutil.Error):
@@ -111,9 +111,9 @@ class Gauge:
     """Memory and processor use of one process."""
 
     def __init__(self, pid: int, with_children: bool = False) -> None:
-        """`with_children`: those that it has started do its work and count as well."""
+        """`with_children`: processes that it has started count as well."""
         self._pid, self._with_children = pid, with_children
-        self._known: dict[int, psutil.Process] = {}  # psutil measures processor time from the reading before
+        self._known: dict[int, psutil.Process] = {}  # psutil measures processor time since the call before
 
     def read(self) -> Usage:
         """Resident bytes, and percent of one core since the last call."""

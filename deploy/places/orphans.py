@@ -1,8 +1,8 @@
-"""Finds and ends what processes of a run have started: nothing outlives the process that it belongs to.
+"""Finds and ends what processes of a run have started, so that nothing outlives the process that started it.
 
-Each process leads a group of its own, which is killed with it (deploy/places/child.py), and has a mark in its environment that
-its children inherit. The mark finds children that have left the group (Linux). The supervisor adopts orphans, so that a child
-without the mark is found at the end of the run at least. When the supervisor itself is killed, `deploy.places.reaper` does this.
+Each process leads a process group, which is killed with it (deploy/places/child.py), and has a mark in its environment, which
+its children inherit. By the mark children are found that have left the group (Linux). The supervisor adopts orphans: so a child
+without the mark is found at the end of the run. `deploy.places.reaper` does the same when the supervisor itself is killed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ LAST_SWEEP_SECONDS = 2.0
 
 
 class Orphans:
-    """Everything that one supervisor's processes have started, and the process that ends it when the supervisor cannot."""
+    """All that the processes of one supervisor have started, and the reaper that ends them when the supervisor is killed."""
 
-    def __init__(self) -> None:
-        self._mark = secrets.token_hex(8)
+    def __init__(self, run_mark: str = "") -> None:
+        """`run_mark`: the mark of a process of the run that was started before; without one a new mark is made."""
+        self._mark = run_mark or secrets.token_hex(8)
         self._incarnations = 0
         self._groups: dict[int, str] = {}  # by process group: the mark of its leader
-        self._others: set[int] | None = None  # children from before `adopt`; None: no orphan is adopted
+        self._others: set[int] | None = None  # children from before `adopt`; None: orphans are not adopted
         self._reaper: subprocess.Popen[str] | None = None
 
     def adopt(self) -> None:
@@ -39,14 +40,14 @@ class Orphans:
             self._others = children()
 
     def mark(self) -> str:
-        """What the next process is to have in its environment, as HEADRACE_MARK."""
+        """The value of HEADRACE_MARK in the environment of the next process."""
         self._incarnations += 1
         return f"{self._mark}:{self._incarnations}"
 
     def began(self, pid: int, mark: str) -> None:
-        """A process has been started, the leader of a group, with that mark."""
+        """A process was started with that mark. It leads a process group."""
         self._groups[pid] = mark
-        self._tell(f"+{pid}")
+        self._send(f"+{pid}")
 
     def members(self) -> dict[int, list[int]]:
         """The pids that belong to each process, by its own pid; on other systems than Linux that pid alone."""
@@ -54,13 +55,13 @@ class Orphans:
         return {pid: found.get(mark, [pid]) for pid, mark in self._groups.items()}
 
     def tend(self, alive: Iterable[int]) -> None:
-        """Called at each turn with the pids that are `alive`: ends what others have left, reaps, keeps a reaper running."""
+        """Called at each turn with the pids that are `alive`: ends what the others have left, reaps, keeps a reaper running."""
         if not POSIX:
             return
         gone = self._groups.keys() - set(alive)
         for pid in gone:
             del self._groups[pid]
-            self._tell(f"-{pid}")
+            self._send(f"-{pid}")
         if gone:
             reaper.kill_families(f"{self._mark}:", spared=self._groups.values())
         self._reap()
@@ -68,7 +69,7 @@ class Orphans:
             self._start_reaper()
 
     def close(self) -> None:
-        """Ends whatever is left, with or without a mark. To be called when no process of the run is alive."""
+        """Ends what is left, with or without a mark. Called when no process of the run is alive."""
         if not POSIX:
             return
         reaper.kill_families(f"{self._mark}:")
@@ -89,7 +90,7 @@ class Orphans:
         self._end_pipe()
         command = python_command("deploy.places.reaper", f"{self._mark}:")
         command.insert(1, "-S")  # it needs nothing that is installed
-        with contextlib.suppress(OSError):  # no more processes: the next turn tries again
+        with contextlib.suppress(OSError):  # no process can be started: the next turn tries again
             self._reaper = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -100,11 +101,11 @@ class Orphans:
                 text=True,
             )
             for pid in self._groups:
-                self._tell(f"+{pid}")
+                self._send(f"+{pid}")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._reaper is not None and self._reaper.stdin is not None:
-            with contextlib.suppress(OSError):  # it has died: the next one is given all groups
+            with contextlib.suppress(OSError):  # it has died: the next one gets all groups
                 self._reaper.stdin.write(line + "\n")
                 self._reaper.stdin.flush()
 
@@ -112,7 +113,7 @@ class Orphans:
         return {*self._groups, *([self._reaper.pid] if self._reaper is not None else [])}
 
     def _reap(self) -> None:
-        """Reaps adopted processes that have ended; those that we started are reaped where they were started."""
+        """Reaps adopted processes that have ended. Children of this process are reaped where they were started."""
         while self._others is not None:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -125,11 +126,11 @@ class Orphans:
 
 
 def children() -> set[int]:
-    """The children of this process, also those that have ended and are not reaped yet (Linux)."""
+    """The children of this process, with those that have ended and are not reaped yet (Linux)."""
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
-            parent = int(file.read().rpartition(")")[2].split()[1])  # after the command's name, which may hold anything
+            parent = int(file.read().rpartition(")")[2].split()[1])  # after the command's name, which may contain anything
             if parent == os.getpid():
                 found.add(int(name))
     return found

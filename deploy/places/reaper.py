@@ -1,9 +1,9 @@
-"""`python -m deploy.places.reaper MARK`: outlives a supervisor by a moment, and ends what its processes have left behind.
+"""`python -m deploy.places.reaper MARK`: ends what the processes of a supervisor have left behind when it is killed.
 
-A process of a run ends with its supervisor by itself; what a simulator has started does not. So the supervisor keeps this
-process and tells it over a pipe which process groups there are ("+PGID", "-PGID"). When the pipe ends, for whatever reason, it
-kills those groups and every process that has the run's mark in its environment, also in a session of its own. It imports
-nothing but the standard library, because it waits as long as the run lasts.
+A process of a run ends with its supervisor by itself; what a simulator has started does not. So the supervisor starts this
+process and sends it the process groups of the run over a pipe ("+PGID", "-PGID"). When the pipe ends, for whatever reason, it
+kills those groups and every process with the run's mark in its environment, also one in a session of its own. It imports only
+the standard library, because it runs as long as the run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterable
 
 MARK_VARIABLE = "HEADRACE_MARK"  # the run's mark, a colon, and the number of the process's incarnation
-ROUNDS = 20  # a process that is being killed may just be starting another
+ROUNDS = 20  # a process may start another one while it is being killed
 
 
 def families(mark: str) -> dict[str, list[int]]:
-    """The pids by mark, of all marks that begin with `mark`; children inherit it. Nothing on other systems than Linux."""
+    """The pids of the processes whose mark begins with `mark`, by their mark. Empty on other systems than Linux."""
     found: dict[str, list[int]] = {}
     sought = f"{MARK_VARIABLE}={mark}".encode()
     for name in os.listdir("/proc") if sys.platform.startswith("linux") else ():
@@ -35,7 +35,7 @@ def families(mark: str) -> dict[str, list[int]]:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Ends processes that may have gone already."""
+    """Kills processes; some may have ended already."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -44,7 +44,7 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def kill_families(mark: str, spared: Iterable[str] = ()) -> int:
-    """Ends every process whose mark begins with `mark`, but for the marks in `spared`. Returns how many there were."""
+    """Kills every process whose mark begins with `mark`, but for the marks in `spared`. Returns how many there were."""
     spared, ended = set(spared), set[int]()
     for _ in range(ROUNDS):
         found = {pid for whole, pids in families(mark).items() if whole not in spared for pid in pids}
@@ -56,7 +56,7 @@ def kill_families(mark: str, spared: Iterable[str] = ()) -> int:
 
 
 def main() -> int:
-    """Until the pipe ends."""
+    """Waits until the pipe ends, then kills."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")

@@ -1,4 +1,4 @@
-"""The seam of sinks: where the figures of a run go, besides its own files.
+"""The protocol of sinks, which receive the figures of a run besides its own files.
 
 `--sinks tensorboard,package.module:Name` names them; `[deploy.sink_options."package.module:Name"]` holds the options of one.
 """
@@ -13,11 +13,11 @@ from msgspec import Struct
 
 
 class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a sink that has no options."""
+    """The options of a sink that has none."""
 
 
 class Point(NamedTuple):
-    """What a run measured: its figures by tag, such as rollout/ep_rew_mean."""
+    """The figures of a run at one time, by tag, such as rollout/ep_rew_mean."""
 
     steps: int  # environment steps of the run
     time: float  # seconds since 1970
@@ -25,15 +25,15 @@ class Point(NamedTuple):
 
 
 class Sink(Protocol):
-    """Made and used in a thread of its own: what it waits for delays nobody, and what it raises ends it, not the run."""
+    """Made and used in a thread of its own. Waiting delays no other; an exception ends the sink, not the run."""
 
-    Config: ClassVar[type[Struct]]  # its options; may be left out where it has none
+    Config: ClassVar[type[Struct]]  # its options; a sink without options may leave it out
 
     def __init__(self, run: Path, config: Any) -> None:
         """`run` is the run's folder, `config` an instance of Config."""
 
     def write(self, record: Point) -> None:
-        """One point, some every ten seconds."""
+        """Takes a point. There is one about every ten seconds."""
 
     def close(self) -> None:
-        """The run is over; there are two seconds until the process ends."""
+        """Called when the run is over, two seconds before the process ends."""

@@ -1,4 +1,4 @@
-"""What limits a run, in one sentence: from the newest records of its processes, without looking at anything else."""
+"""What limits a run, in one sentence, from the newest records of its processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from learner.algorithms.base import Limit
 from transport.metrics import Record
 
-HELD = 0.15  # a side that waits for more than this share of its time is limited by something else
+# Shares of a process's time, but for the last.
+WAITS = 0.15  # a side that waits longer than this is limited by something else
 BUSY = 0.8
 SATURATED = 0.95
-ALL_CORES = 0.9
-STARVED = 0.25  # share of the time that a process may stand in line for a core before that is what limits
-COMPUTES = 0.5  # of an actor's time: one that mostly sleeps in its simulator needs no core to itself
-TIGHT = 2.0  # a band that ends below this lets most experience be used no more than once
+ALL_CORES = 0.9  # of all cores together
+STARVED = 0.25  # a process that waits longer than this for a core is limited by the processor
+COMPUTES = 0.5  # an actor that computes less sleeps in its simulator and needs no core of its own
+TIGHT = 2.0  # samples per insert: under a band that ends below this most experience is used at most once
 
 
 def bottleneck(
@@ -30,48 +31,49 @@ def bottleneck(
 ) -> str:
     """What limits the run and what to change, as `limit (evidence) · advice`.
 
-    Records are empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None when unknown.
-    `band`: the limiter keeps samples per insert within a band (rollouts are drawn once). `advice` is the algorithm's.
+    A record is empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None where unknown.
+    `band`: a limiter keeps samples per insert within a band (not for rollouts, which are drawn once). `advice` is the
+    algorithm's.
     """
     actors = [record for record in actors if record]
     if not replay or not learner or not actors:
-        return "starting · figures come a few seconds after every process is ready"
+        return "starting · the first figures come a few seconds after every process is ready"
     items = replay.get("items", 0.0)
     if items < min_size and not learner.get("updates"):
         return f"filling replay {items:,.0f}/{min_size:,} · learning starts when it is full enough"
     waiting = max(_mean(actors, "wait_credit_fraction"), replay.get("insert_hold_fraction", 0.0))
     data_wait, updating = learner.get("data_wait_fraction", 0.0), learner.get("update_fraction", 0.0)
-    starving = replay.get("sample_hold_fraction", data_wait)  # because the limiter says so; otherwise batches are just late
+    blocked = replay.get("sample_hold_fraction", data_wait)  # by the limiter; the rest of data_wait is late batches
     full = cores_busy is not None and cores_busy >= ALL_CORES
     busy = _busy(replay)
-    if busy >= BUSY and max(waiting, data_wait) > HELD:
+    if busy >= BUSY and max(waiting, data_wait) > WAITS:
         return f"replay (busy {_percent(busy)}) · try a lower --replay.samples-per-insert-high or smaller batches"
     starved = max(_mean(actors, "starved_fraction"), learner.get("starved_fraction", 0.0))
     if starved > STARVED:
         return _cores_limit(actors, learner, starved, cores)
     full &= _mean(actors, "processor_fraction", 1.0) > COMPUTES
-    if waiting > HELD and waiting >= starving:
+    if waiting > WAITS and waiting >= blocked:
         return _learner_limits(waiting, updating, replay, full, band, advice)
-    if starving > HELD and band and replay.get("band_high", TIGHT) < TIGHT:
+    if blocked > WAITS and band and replay.get("band_high", TIGHT) < TIGHT:
         return (
-            f"limiter (learner waits {_percent(starving)}, samples/insert {replay.get('samples_per_insert', 0):.1f} is at the "
+            f"limiter (learner waits {_percent(blocked)}, samples/insert {replay.get('samples_per_insert', 0):.1f} is at the "
             f"end of the band {_band(replay)}) · try a higher --replay.samples-per-insert-high"
         )
-    if starving > HELD:
-        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full, band, advice)
+    if blocked > WAITS:
+        return _actors_limit(actors, replay, blocked, envs_per_actor, cores, full, band, advice)
     if updating >= SATURATED:
         return (
-            f"learner (updates take {_percent(updating)} of its time, nobody waits) · "
+            f"learner (updates take {_percent(updating)} of its time, no process waits) · "
             "try a faster device or a smaller batch; more actors would only have to wait"
         )
     if full:
         evidence = f"all {cores} cores busy, learner {_percent(updating)} in updates, {_percent(data_wait)} waiting"
         return f"processor ({evidence}) · more actors will not help; more or faster cores, or a GPU for the learner, would"
-    if data_wait > HELD:
-        return f"batches (learner waits {_percent(data_wait)} though replay may serve) · try a higher --learner.prefetch"
+    if data_wait > WAITS:
+        return f"batches (learner waits {_percent(data_wait)}, not for the limiter) · try a higher --learner.prefetch"
     if updating < BUSY:
-        return _actors_limit(actors, replay, starving, envs_per_actor, cores, full, band, advice)
-    return f"none (learner {_percent(updating)} in updates, nobody waits) · try more actors and a faster device for the learner"
+        return _actors_limit(actors, replay, blocked, envs_per_actor, cores, full, band, advice)
+    return f"none (learner {_percent(updating)} in updates, no process waits) · try more actors and a faster learner device"
 
 
 def _learner_limits(waiting: float, updating: float, replay: Record, full: bool, band: bool, advice: Mapping[Limit, str]) -> str:
@@ -95,19 +97,19 @@ def _band(replay: Record) -> str:
 
 
 def _cores_limit(actors: Sequence[Record], learner: Record, starved: float, cores: int) -> str:
-    who = "learner" if learner.get("starved_fraction", 0.0) >= starved else "actors"
-    spare = "fewer actors, " if len(actors) > 1 else ""
-    number = "the only core" if cores == 1 else f"one of {cores} cores"
+    waiting = "learner waits" if learner.get("starved_fraction", 0.0) >= starved else "actors wait"
+    fewer = "fewer actors, " if len(actors) > 1 else ""
+    core = "the only core" if cores == 1 else f"one of {cores} cores"
     return (
-        f"processor ({who} wait{'s' if who == 'learner' else ''} {_percent(starved)} of the time for {number}) · "
-        f"more actors will not help; try {spare}nothing else beside the run, more cores or a GPU for the learner"
+        f"processor ({waiting} {_percent(starved)} of the time for {core}) · "
+        f"more actors will not help; try {fewer}nothing else beside the run, more cores or a GPU for the learner"
     )
 
 
 def _actors_limit(
     actors: Sequence[Record],
     replay: Record,
-    starving: float,
+    blocked: float,
     envs_per_actor: int,
     cores: int,
     full: bool,
@@ -119,8 +121,8 @@ def _actors_limit(
         limit, evidence = "inference", f"actors {_percent(acting)} in the policy"
     else:
         limit, evidence = "simulators", f"actors {_percent(stepping)} in env.step"
-    if starving > HELD:
-        evidence += f", learner waits {_percent(starving)}"
+    if blocked > WAITS:
+        evidence += f", learner waits {_percent(blocked)}"
     if full:
         high = replay.get("band_high")
         more = f" (now {high:g})" if high else ""
@@ -134,7 +136,7 @@ def _actors_limit(
 
 
 def _busy(replay: Record) -> float:
-    # Its one thread either works or waits, and every wait has a name.
+    # Its one thread works or waits, and every wait is measured.
     if "busy_fraction" in replay or "idle_fraction" not in replay:
         return replay.get("busy_fraction", 0.0)
     return 1.0 - sum(replay.get(f"{name}_fraction", 0.0) for name in ("idle", "insert_hold", "sample_hold"))

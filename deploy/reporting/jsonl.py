@@ -13,7 +13,7 @@ from transport.run_dir import set_aside
 
 
 class JsonLinesConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines of JSON."""
+    """Options of JsonLines."""
 
     bytes: Annotated[int, Meta(ge=10_000, description="the file is set aside at this size")] = 20_000_000
     kept: Annotated[int, Meta(ge=1, description="files set aside that are kept")] = 1
@@ -28,7 +28,7 @@ class JsonLines:
         self._path, self._config = run / "metrics" / "run.jsonl", config
 
     def write(self, record: Point) -> None:
-        """A full disk costs points."""
+        """Appends the point. On a full disk it is lost."""
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"steps": record.steps, "time": record.time, **record.values}) + "\n")

@@ -1,7 +1,8 @@
-"""Many processes, one log: whole lines to the terminal and to files, each with the name of who said it."""
+"""The log of a run: whole lines of all processes, each with the name of its process, on the terminal and in files."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -10,24 +11,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Literal, TextIO
 
-from transport.run_dir import RunDir, set_aside
+from transport.run_dir import RunDir
 
 MERGED = "run"  # logs/run.log: what the terminal shows, with the time
 NAME_WIDTH = 8
 PENDING_LINES = 10_000
 Verbosity = Literal["all", "events"]
-EVENTS = ("supervisor", "evaluator", "bottleneck")  # what a quiet terminal shows
-SHOWN = {"evaluator": "eval"}  # what the merged log calls a process whose name is wider than that
+EVENTS = ("supervisor", "evaluator", "bottleneck")  # shown with --deploy.verbosity events
+SHOWN = {"evaluator": "eval"}  # short names of processes whose name is too wide
 COLOURS = {"supervisor": 37, "replay": 35, "learner": 33, "eval": 34, "bottleneck": 31}
 ACTOR_COLOURS = (36, 32, 96, 92)
 LINE = re.compile(r"^(?P<time>\S+ \S+ )(?P<name>[a-z]+(?:-\d+)?)(?P<rest> +\| |: )")
 
 
 def colours_wanted(stream: TextIO) -> bool:
-    """Whether a person looks at this stream."""
+    """Whether this stream is a terminal that shows colours."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
@@ -39,10 +41,9 @@ def paint(name: str, text: str) -> str:
 
 
 class Terminal:
-    """Writes lines from a thread of its own: a paused or closed terminal must never stop a run. Oldest lines are dropped."""
+    """Writes lines in a thread of its own, so that a paused or closed terminal never stops a run. Drops the oldest lines."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Starts the thread."""
         self._stream = stream
         self.coloured = colours_wanted(stream)
         self._lines: deque[str] = deque(maxlen=PENDING_LINES)
@@ -63,7 +64,7 @@ class Terminal:
                 self._wake.clear()
                 while self._lines:
                     self._put(self._lines.popleft() + "\n")
-        except (OSError, ValueError):  # nobody reads any more: the files still tell all
+        except (OSError, ValueError):  # the terminal is closed: the files still have every line
             self._lines = deque(maxlen=0)
 
     def _put(self, text: str) -> None:
@@ -71,46 +72,32 @@ class Terminal:
             self._stream.write(text)
             self._stream.flush()
             return
-        # Past the stream's own lock, which a write that never returns would hold until the interpreter ends.
+        # Not through the stream: a write that never returns would hold its lock until the interpreter ends.
         data = text.encode(self._stream.encoding, "replace")
         while data:
             data = data[os.write(self._stream.fileno(), data) :]
 
     def close(self) -> None:
-        """Writes what is left, unless nobody takes it within a second."""
+        """Writes the remaining lines, for a second at most."""
         self._closing = True
         self._wake.set()
         self._thread.join(1.0)
 
 
-class LogFile:
-    """Appends lines; set aside as NAME.log.1 when it has grown to the limit. A full disk costs lines, not the run."""
+class LogFile(RotatingFileHandler):
+    """A log of whole lines, rotated to NAME.log.1, NAME.log.2, … On a full disk lines are lost, the run goes on."""
 
     def __init__(self, path: Path, limit_bytes: int, kept: int) -> None:
-        """Opens on the first line. At most `kept` files set aside stay."""
-        self._path = path
-        self._kept = kept
-        self._limit_bytes = limit_bytes
-        self._file: TextIO | None = None
+        """The file is opened by the first line, rotated before it would reach `limit_bytes`; at most `kept` old ones stay."""
+        super().__init__(path, maxBytes=limit_bytes, backupCount=kept, encoding="utf-8", delay=True)
 
     def line(self, text: str) -> None:
-        """Writes one line."""
-        try:
-            if self._file is None:
-                self._file = self._path.open("a", encoding="utf-8", buffering=1)
-            self._file.write(text + "\n")
-            if self._file.tell() >= self._limit_bytes:
-                self.close()
-                set_aside(self._path, self._kept)
-        except OSError:
-            self._file = None
+        self.handle(logging.makeLogRecord({"msg": text}))
 
-    def close(self) -> None:
-        """Closes the file."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-            self._file = None
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """The next line opens the file again."""
+        with suppress(OSError):
+            self.close()
 
 
 class Log:
@@ -119,7 +106,7 @@ class Log:
     def __init__(
         self, run_dir: RunDir, limit_bytes: int, kept: int, terminal: Terminal | None, verbosity: Verbosity = "all"
     ) -> None:
-        """Without a terminal only the files are written, and they are given everything."""
+        """Without a terminal only the files are written. They get every line, whatever the verbosity."""
         self._run_dir = run_dir
         self._limit_bytes, self._kept = limit_bytes, kept
         self._terminal = terminal
@@ -128,11 +115,11 @@ class Log:
         self._lock = threading.Lock()
 
     def line(self, name: str, text: str) -> None:
-        """One line that `name` said."""
+        """A line of the process `name`."""
         self._write(name, f"{SHOWN.get(name, name):<{NAME_WIDTH}} | ", text)
 
-    def verdict(self, text: str) -> None:
-        """What limits the run: a line of the whole, not of one process."""
+    def bottleneck(self, text: str) -> None:
+        """The line about what limits the run, which is no process's own."""
         self._write("bottleneck", "bottleneck: ", text)
 
     def _write(self, name: str, head: str, text: str) -> None:
@@ -150,7 +137,7 @@ class Log:
         return self._files[name]
 
     def close(self) -> None:
-        """Closes the files and lets the terminal finish."""
+        """Closes the files, and the terminal once it has written its lines."""
         with self._lock:
             for file in self._files.values():
                 file.close()
@@ -160,7 +147,7 @@ class Log:
 
 
 def show(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) -> None:
-    """Prints the end of a log, and with `follow` what is added, until `over()` or a broken pipe."""
+    """Prints the last lines of a log, and with `follow` new ones, until `over()` is true or the pipe is broken."""
     coloured = colours_wanted(sys.stdout)
     try:
         for line in _tail(path, last_lines, follow, over):
@@ -171,7 +158,7 @@ def show(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) ->
             print(line, flush=follow)
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter flushes it once more at its end
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter flushes it at its end
 
 
 def _tail(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) -> Iterator[str]:
@@ -180,9 +167,9 @@ def _tail(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) -
         position, number = file.tell(), os.fstat(file.fileno()).st_ino
     rest = ""
     while follow:
-        ended = over()  # asked first: what is written before the end is still shown
+        ended = over()  # called first, so that the last lines are still shown
         try:
-            if path.stat().st_ino != number:  # set aside; a new file has begun
+            if path.stat().st_ino != number:  # rotated: a new file has begun
                 position, number = 0, path.stat().st_ino
             with path.open(encoding="utf-8", errors="replace", newline="") as file:
                 file.seek(position)

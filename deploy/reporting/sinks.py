@@ -1,4 +1,4 @@
-"""Passes the figures of a run to its sinks, each in a thread of its own."""
+"""Passes the figures of a run to its sinks, each of which works in a thread of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def check(names: Sequence[str], options: Options) -> None:
-    """Raises ConfigError where a sink is not to be found or its options do not fit it."""
+    """Raises ConfigError where a sink cannot be found or its options do not fit."""
     for name in options:
         if name not in names:
             raise ConfigError(f"deploy.sink_options: {name!r} is not among deploy.sinks; {nearest(name, names)}")
@@ -30,7 +30,7 @@ def check(names: Sequence[str], options: Options) -> None:
 
 
 def _configured(name: str, options: Options) -> tuple[Callable[[Path, Any], Sink], Any]:
-    """What makes the sink, and its options. Raises ConfigError."""
+    """The class of the sink, and its options. Raises ConfigError."""
     try:
         found = find(name, SINKS, "sink")
         return found, msgspec.convert(dict(options.get(name, {})), getattr(found, "Config", NoOptions))
@@ -41,10 +41,10 @@ def _configured(name: str, options: Options) -> tuple[Callable[[Path, Any], Sink
 
 
 class Sinks:
-    """All sinks of a run. A point that a sink has no time for is left out for this sink."""
+    """All sinks of a run. A slow sink misses points; the others do not."""
 
     def __init__(self, names: Sequence[str], options: Options, run: Path, say: Callable[[str], None]) -> None:
-        """`say` is called from other threads."""
+        """`say` is called from other threads, with a line for the log."""
         self._feeds = [_Feed(name, options, run, say) for name in dict.fromkeys(names)]
 
     def write(self, record: Point) -> None:
@@ -52,7 +52,7 @@ class Sinks:
             feed.write(record)
 
     def close(self) -> None:
-        """Lets them write what is waiting, two seconds at most."""
+        """Lets the sinks write the points that wait, for two seconds at most."""
         for feed in self._feeds:
             feed.end()
         for feed in self._feeds:
@@ -90,6 +90,6 @@ class _Feed:
                     continue
                 sink.write(record)
             sink.close()
-        except BaseException as error:  # also a SystemExit of somebody's library: a sink ends, never the run
+        except BaseException as error:  # also SystemExit from a library: it ends the sink, not the run
             reason = " ".join(str(error).split()) or type(error).__name__
-            self._say(f"sink {self._name} is off from here on: {type(error).__name__}: {reason}")
+            self._say(f"sink {self._name} is off for the rest of this run: {type(error).__name__}: {reason}")

@@ -1,4 +1,4 @@
-"""What `headrace status` says: one document, made by the supervisor each second, shown as JSON or as a table."""
+"""The document of `headrace status`: the supervisor makes it each second; shown as JSON or as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rich.text import Text
 
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
-from deploy.supervision.supervisor import Slot, Supervisor
+from deploy.supervision.slot import Slot
+from deploy.supervision.supervisor import Supervisor
 from transport.metrics import Record
 from transport.run_dir import RunDir
 
@@ -28,9 +29,9 @@ REPLAY_KEYS = (
     *("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "quarantined"),
     "samples_per_insert",
 )
-TROUBLES = (  # what processes count that had better be zero: each gate that something bad was stopped at
+TROUBLES = (  # counts that should be zero: bad input that a check has stopped
     *("broken_episodes", "rejected_weights"),  # actors
-    *("rejected", "malformed", "quarantined", "impostors"),  # replay, of those who send
+    *("rejected", "malformed", "quarantined", "impostors"),  # replay, about its clients
     *("unfit_priorities", "unlogged_chunks", "damaged_chunks", "missing_chunks"),  # replay itself
     *("skipped_updates", "rollbacks", "refused_weights", "failed_checkpoints"),  # the learner
 )
@@ -38,7 +39,7 @@ WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_v
 
 
 def figures(record: Record, names: tuple[str, ...]) -> dict[str, float | int | None]:
-    """The named figures, None for those that are missing; counts as whole numbers."""
+    """The named figures, None where one is missing. Counts are whole numbers."""
     found = {name: record.get(name) for name in names}
     return {name: int(value) if value is not None and name in WHOLE else value for name, value in found.items()}
 
@@ -61,7 +62,7 @@ def document(
     steps: float,
     evaluation: Document,
 ) -> Document:
-    """Everything about the run now; a key without a figure holds None. `evaluation` is the newest there has been."""
+    """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation."""
     records = {slot.name: slot.record for slot in supervisor.slots}
     return {
         "run": run.name,
@@ -83,7 +84,7 @@ def document(
 
 
 def troubles(records: dict[str, Record]) -> dict[str, dict[str, int]]:
-    """What each process has counted that had better be zero; those that have counted nothing are left out."""
+    """The counts of TROUBLES that are not zero, by process."""
     found = {
         name: {key: int(count) for key in TROUBLES if (count := record.get(key, 0)) and math.isfinite(count)}
         for name, record in records.items()
@@ -114,14 +115,14 @@ def _process(slot: Slot, supervisor: Supervisor) -> Document:
 
 
 def as_dead(status: Document) -> Document:
-    """The last word of a supervisor that was killed, told as what it is."""
-    gone = {"pid": None, "state": "dead", "rss_bytes": None, "cpu_percent": None, "steps_per_second": None}
-    processes = [process | gone for process in status["processes"]]
+    """The last document of a supervisor that was killed, with its processes marked dead."""
+    nothing = {"pid": None, "state": "dead", "rss_bytes": None, "cpu_percent": None, "steps_per_second": None}
+    processes = [process | nothing for process in status["processes"]]
     return status | {"state": "dead", "reason": "the supervisor was killed", "processes": processes}
 
 
 def empty(run: str, env_id: str, algorithm: str) -> Document:
-    """The document of a run whose supervisor has not written one."""
+    """The document of a run whose supervisor has written none yet."""
     return {
         "run": run,
         "state": "stopped",
@@ -137,7 +138,7 @@ def empty(run: str, env_id: str, algorithm: str) -> Document:
 
 
 def show(status: Document, console: Console | None = None) -> None:
-    """Prints the document for a person."""
+    """Prints the document as text and a table."""
     console = console or Console(highlight=False, soft_wrap=True)
     uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
     reason = f" ({status['reason']})" if status.get("reason") else ""
@@ -151,7 +152,7 @@ def show(status: Document, console: Console | None = None) -> None:
         state = process["state"]
         table.add_row(
             process["name"],
-            f"no word for {process['silent_seconds']:.0f} s" if state == "silent" else state,
+            f"no report for {process['silent_seconds']:.0f} s" if state == "silent" else state,
             _cell(process["pid"], "{}"),
             _cell(process["steps_per_second"], "{:,.0f}"),
             _cell(process["rss_bytes"] and process["rss_bytes"] / 2**20, "{:,.0f} MB"),
@@ -182,16 +183,16 @@ def show(status: Document, console: Console | None = None) -> None:
             f"best v{_cell(found.get('best_version'), '{}')}"
         )
     for name, counted in status.get("troubles", {}).items():
-        told = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
-        console.print(f"trouble  {name}: {told}", markup=False)
+        counts = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
+        console.print(f"trouble  {name}: {counts}", markup=False)
 
 
 def watch(read: Callable[[], Document], over: Callable[[], bool]) -> None:
-    """Shows the newest document each second, in place, until `over()`."""
+    """Shows the newest document each second, in place, until `over()` is true."""
     console = Console(highlight=False, soft_wrap=True)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
-            ended = over()  # asked first: what is written before the end is still shown
+            ended = over()  # called first, so that the last document is still shown
             with console.capture() as shown:
                 show(read(), console)
             live.update(Text.from_ansi(shown.get()), refresh=True)

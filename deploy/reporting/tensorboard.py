@@ -1,4 +1,4 @@
-"""What the run measured, for TensorBoard: event files written by the supervisor alone, x = environment steps."""
+"""TensorBoard event files. Only the supervisor writes them; x = environment steps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import IO
 from deploy.reporting.base import Point
 from transport.metrics import Record
 
-# The learner's figures that are told elsewhere, or that are no figures of training.
+# Figures of the learner that have another tag, or that do not measure training.
 NOT_TRAINING = ("policy_version", "epoch", "lag_mean", "rejected_weights")
 DERIVED = ("_per_second", "_per_second_60", "_fraction", "_seconds")
 
 
 class TensorBoard:
-    """One event file of one incarnation of the supervisor, in the run's folder tensorboard/. A full disk costs points."""
+    """One event file per incarnation of the supervisor, in the run's folder tensorboard/. On a full disk points are lost."""
 
     def __init__(self, run: Path, config: object = None) -> None:
-        """Nothing is written, nor imported, before the first point."""
+        """Writes and imports nothing before the first point."""
         self._folder = run / "tensorboard"
         self._file: IO[bytes] | None = None
 
@@ -40,7 +40,7 @@ class TensorBoard:
         if self._file is not None:
             try:
                 self._file.close()
-            except OSError:  # what could not be flushed is lost
+            except OSError:  # points that could not be flushed are lost
                 pass
             self._file = None
 
@@ -58,7 +58,7 @@ class TensorBoard:
 
 
 def tags(actors: dict[int, Record], replay: Record, learner: Record, evaluation: Record, steps: float) -> Record:
-    """Everything there is to plot, from the newest records of the processes; what nobody has measured is left out."""
+    """The values to plot, from the newest records of the processes; those without a figure are left out."""
     records = [record for record in actors.values() if record]
     found: dict[str, float | None] = {
         "rollout/ep_rew_mean": _mean(records, "episode_return"),

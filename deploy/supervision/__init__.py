@@ -1,1 +1,1 @@
-"""Keeps the processes of a run alive."""
+"""Starts, watches, replaces and stops the processes of a run."""

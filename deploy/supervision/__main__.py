@@ -1,4 +1,4 @@
-"""`python -m deploy.supervision RUN_DIR`: the background supervisor of `headrace up --detach`."""
+"""`python -m deploy.supervision RUN_DIR`: the supervisor of `headrace up --detach`, in the background."""
 
 from __future__ import annotations
 

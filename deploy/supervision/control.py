@@ -1,4 +1,4 @@
-"""The supervisor's socket: processes report on it and are told what to do, commands such as `headrace down` ask on it."""
+"""The supervisor's socket. Processes report on it and receive orders; commands such as `headrace down` send requests."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from transport.sockets.keys import OPERATOR, role_of
 from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
-STALE = 0.1  # of an offence: a process that is being replaced may still report
+STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
 
 class Run(Protocol):
-    """What the socket needs of the run behind it."""
+    """What the socket calls in the run."""
 
     def knows(self, progress: Progress) -> bool:
         """Whether the report is of a process of this run, in its present incarnation."""
 
     def heard(self, progress: Progress) -> None:
-        """A process of this run reports."""
+        """Takes a report of a process of this run."""
 
     def scale(self, actors: int) -> Scaling | Stopping:
-        """Another number of actors is wanted."""
+        """Changes the number of actors."""
 
     def stop(self, reason: str) -> None:
-        """The end is wanted."""
+        """Begins the stop of the run."""
 
 
 class Control:
-    """Receives, checks who sends, and passes on."""
+    """Receives messages, checks their senders, and passes them on."""
 
     def __init__(self, run_dir: RunDir, run: Run) -> None:
         """Binds. Raises OSError, KeysError."""
@@ -51,16 +51,16 @@ class Control:
         return list(self._peers)
 
     def send(self, name: str, message: Message) -> bool:
-        """To a process of the run. Whether it has reported, so that the message could be sent."""
+        """Sends to a process of the run. False where it has not reported yet, so that its address is unknown."""
         peer = self._peers.get(name)
         return peer is not None and self._server.send(peer, message)
 
     def forget(self, name: str) -> None:
-        """The next process of that name has another connection."""
+        """Drops the address of a process: its next incarnation has another connection."""
         self._peers.pop(name, None)
 
     def listen(self, timeout_seconds: float) -> None:
-        """Handles what has arrived; waits for the first message."""
+        """Handles what has arrived. Waits at most `timeout_seconds` for the first message."""
         for _ in range(MESSAGES_PER_TURN):
             arrived = self._server.receive(timeout_seconds)
             if arrived is None:

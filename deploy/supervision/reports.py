@@ -1,4 +1,4 @@
-"""What the supervisor writes about a run while it is up: status.json, the points of the sinks, the line about the bottleneck."""
+"""What the supervisor writes while a run is up: status.json, points for the sinks, the line about the bottleneck."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOTTLENECK_SECONDS = 30.0
 
 
 class Reports:
-    """Writes each when it is due, from the newest records of the processes."""
+    """Writes each of them when it is due, from the newest records of the processes."""
 
     def __init__(self, run: RunDir, config: RunConfig, log: Log, supervisor: Supervisor, curriculum: Curriculum) -> None:
         self._run, self._log, self._supervisor, self._curriculum = run, log, supervisor, curriculum
@@ -38,12 +38,12 @@ class Reports:
         self._began = time.monotonic()
         self._next_status, self._next_point, self._next_bottleneck = 0.0, self._began + POINT_SECONDS, self._began
         self._next_bottleneck += BOTTLENECK_SECONDS
-        self._drawn_version: float | None = None  # of the newest evaluation that is among the points
+        self._plotted_version: float | None = None  # policy version of the newest evaluation among the points
         self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}
-        cores_busy()  # the first call only sets the mark
+        cores_busy()  # the first call only begins the measurement
 
     def turn(self, config: RunConfig, steps: float, next_seed: int) -> None:
-        """Called at each turn of the supervisor. `steps` are all of the run, `next_seed` is the first that is free."""
+        """Called at each turn of the supervisor. `steps` are those of the whole run, `next_seed` is the first unused seed."""
         now = time.monotonic()
         if now >= self._next_status:
             self._next_status = now + STATUS_SECONDS
@@ -53,7 +53,7 @@ class Reports:
             self.write_point(steps)
         if now >= self._next_bottleneck and not self._supervisor.stopping:
             self._next_bottleneck = now + BOTTLENECK_SECONDS
-            self._log.verdict(self._bottleneck(config))
+            self._log.bottleneck(self._bottleneck(config))
 
     def close(self) -> None:
         self._sinks.close()
@@ -75,15 +75,15 @@ class Reports:
             pass
 
     def write_point(self, steps: float) -> None:
-        """A point of each curve; of an evaluation's only when there is a new one."""
+        """Sends a point of each curve to the sinks; of the evaluation's curves only after a new evaluation."""
         records = {slot.name: slot.record for slot in self._supervisor.slots if slot.record}
         if not records:
             return
         evaluation = records.get("evaluator", {})
-        version = evaluation.get("policy_version", self._drawn_version)
-        if version == self._drawn_version:
+        version = evaluation.get("policy_version", self._plotted_version)
+        if version == self._plotted_version:
             evaluation = {}
-        self._drawn_version = version
+        self._plotted_version = version
         actors = {int(name.partition("-")[2]): record for name, record in records.items() if name.startswith("actor-")}
         values = tags(actors, records.get("replay", {}), records.get("learner", {}), evaluation, steps)
         if self._curriculum.levels:
@@ -107,21 +107,21 @@ class Reports:
 
 
 def own_cores() -> list[int]:
-    """The cores that this run may use."""
+    """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(psutil.cpu_count() or 1))
 
 
 def cores_busy() -> float:
-    """The share of them that has been in use, by any process, since the last call."""
+    """The share of these cores that any process has used since the last call."""
     shares = psutil.cpu_percent(percpu=True)
     own = [shares[core] for core in own_cores() if core < len(shares)] or shares
     return sum(own) / len(own) / 100
 
 
 def read_device(run: RunDir) -> dict[str, Any]:
-    """What the learner computes on, as its newest incarnation has written it."""
+    """device.json of the newest learner, or an empty document."""
     try:
         found = json.loads(run.device.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""One run from the first start to the last exit: the supervisor with a place, a socket, signals and files."""
+"""A run from its first process to its last: the supervisor with a place, a socket, signals and files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from deploy.launch import access
 from deploy.places.base import Place, Process
 from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
+from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.status import duration
 from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.reports import Reports
-from deploy.supervision.supervisor import Slot, Supervisor
+from deploy.supervision.slot import Slot
+from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
 from transport.messages import DRAIN_SECONDS, Progress, Scaling, Stop, Stopping, printable
 from transport.run_dir import RunDir, write_atomically
@@ -38,7 +40,7 @@ STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
 class Service:
-    """Made and used in the main thread, by the holder of the run's lock."""
+    """Made and used in the main thread, under the run's lock."""
 
     def __init__(
         self,
@@ -48,9 +50,10 @@ class Service:
         stop_after_seconds: float = 0.0,
         plan: Callable[[RunConfig, Path], Sequence[Plan]] = topology,
         place: Place | None = None,
+        learner: WaitingLearner | None = None,
     ) -> None:
-        """Removes what a killed supervisor left, binds the control socket; starts nothing. `place` is this machine where none is
-        given. Raises OSError, KeysError."""
+        """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. Without `place`
+        processes run on this machine, and `learner` becomes the first learner. Raises OSError, KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._began = time.monotonic()
         self._steps_before = runs.read_steps(run)
@@ -62,7 +65,7 @@ class Service:
         settings.write(run, config)
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
         self._control = Control(run, self)
-        self._place: Place = place or LocalPlace(self.log.line, config.actors.memory_bytes)
+        self._place: Place = place or LocalPlace(self.log.line, config.actors.memory_bytes, learner)
         self._signals: list[int] = []
         self._wanted_actors = config.actors.count
         self.supervisor = Supervisor(
@@ -71,25 +74,25 @@ class Service:
         self._reports = Reports(run, config, self.log, self.supervisor, self._curriculum)
 
     def say(self, text: str) -> None:
-        """A line of the supervisor's own."""
+        """A line of the supervisor in the log."""
         self.log.line("supervisor", text)
 
     @property
     def steps(self) -> float:
-        """Environment steps of the run, those before a stop and resume included."""
+        """Environment steps of the run, those before a resume included."""
         return self._steps_before + self.supervisor.steps
 
     def run(self) -> int:
-        """Runs until the end; returns the exit status. Leaves no process, no socket, no endpoint."""
+        """Runs until the end and returns the exit status. Leaves no process, socket or endpoint."""
         numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
         numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
         AUTHENTICATOR.say, print_line = self.say, AUTHENTICATOR.say
-        guard = ResourceLimits([self._control.address], resident_bytes([os.getpid()]), self.say)
+        limits = ResourceLimits([self._control.address], resident_bytes([os.getpid()]), self.say)
         try:
             while not self.supervisor.finished:
                 self._turn()
-                guard.turn()
+                limits.turn()
             self._reports.write_status(self._config, self.steps, self._assignments.next_seed)
             self._reports.write_point(self.steps)
             verb = "failed" if self.supervisor.exit_status else "stopped"
@@ -149,8 +152,8 @@ class Service:
         self.supervisor.stop(reason)
 
     def scale(self, actors: int) -> Scaling | Stopping:
-        """Goes to that many actors; those at work get other environments and new seeds. Abandoned ones are tried again, also
-        where the number stays."""
+        """Changes the number of actors, which all get other environments and new seeds. Starts abandoned ones again, also where
+        the number stays."""
         if self.supervisor.stopping:
             return Stopping()
         if actors == self._wanted_actors and self.supervisor.abandoned:
@@ -162,8 +165,8 @@ class Service:
         self.say(f"scaling from {before} to {actors} actors")
         if actors > before and takes_rollouts(self._config):
             self.say(
-                "rollout batches stay as they are until the run is started again: where there are more environments than "
-                "chunks in one, some chunks will be too old and dropped"
+                "the size of rollout batches changes only when the run is started again: with more environments than chunks in "
+                "a batch, some chunks become too old and are dropped"
             )
         self._config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
         try:
@@ -178,7 +181,7 @@ class Service:
         for name in self._control.names:
             self._send_assignment(name)
 
-    # ---- what the supervisor wants done
+    # ---- what the supervisor calls
 
     def _spawn(self, plan: Plan) -> Process | None:
         self._control.forget(plan.name)
@@ -205,12 +208,12 @@ class Service:
 
 
 def actor_index(name: str) -> int | None:
-    """3 of actor-3; None of any other process."""
+    """3 for actor-3; None for any other process."""
     role, _, index = name.partition("-")
     return int(index) if role == "actor" and index.isdigit() else None
 
 
 def start_detached(run: RunDir, stop_after_seconds: float) -> Callable[[], int | None]:
-    """Starts a supervisor in a session of its own, its output in logs/supervisor.log; returns its `poll`."""
+    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log. Returns its `poll`."""
     command = python_command("deploy.supervision", str(run.path), "--stop-after-seconds", str(stop_after_seconds))
     return start_in_background(command, run.log("supervisor"))

@@ -1,66 +1,32 @@
-"""The supervisor: a table of processes and what to do next. It has no clock, no process and no socket of its own."""
+"""The supervisor: a table of processes, and the rules that decide what to do next.
+
+It has no clock, process or socket of its own.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
 from deploy.config.deploy import DeployConfig
 from deploy.places.base import OUT_OF_MEMORY, Exit, Process
 from deploy.supervision.liveness import Patience
+from deploy.supervision.slot import Slot
 from deploy.supervision.topology import STOP_ORDER, Plan
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
-from transport.metrics import Record
 
-State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
 LONGEST_DELAY_SECONDS = 60.0
-LEAK_FACTOR = 10.0  # an exit for want of memory needs so many times as much work to be forgotten
-LAST_WAIT_SECONDS = 1.0  # what SIGKILL may take before we go on without
+LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
+LAST_WAIT_SECONDS = 1.0  # for the end of a process after SIGKILL; then the stop goes on without it
 USAGE_ERROR = 2
 
 
-@dataclass
-class Slot:
-    """One line of the table: a process that the run is to have, and the one that there is now."""
-
-    plan: Plan
-    state: State = "waiting"
-    process: Process | None = None
-    started: float = 0.0
-    start_at: float = 0.0  # not before
-    failures: float = 0.0  # exits that were not wanted, less those that later work has made up for
-    restarts: int = 0  # in all
-    last_exit: str | None = None
-    been_ready: bool = False  # in any incarnation
-    ready_at: float | None = None  # in this one
-    reports: int = 0  # of this incarnation
-    settled: bool = False  # has reported since it was ready
-    heard: float = 0.0  # when it last reported, or was started
-    record: Record = field(default_factory=dict)  # the newest; empty once it has ended
-    steps_before: float = 0.0  # environment steps of its earlier incarnations
-    killed: float | None = None
-    cause: str = ""  # why we killed it
-    no_room: bool = False  # it was to be started, and no place had room
-    leaving: float | None = None  # since when it is no longer part of the run
-
-    @property
-    def name(self) -> str:
-        return self.plan.name
-
-    @property
-    def steps(self) -> float:
-        """Environment steps of all its incarnations."""
-        return self.steps_before + self.record.get("steps", 0.0)
-
-
 class Supervisor:
-    """Starts processes in order of readiness, replaces those that end, and brings all to an end by one deadline.
+    """Starts processes once those that they need are ready, replaces those that end, and stops all within one deadline.
 
-    Call `turn` some ten times a second until `finished`. Clock, spawn, ask and say are given, so that tests can replay histories.
-    `spawn` gives None where there is no room yet; it is asked again at each turn, and nothing counts as failed.
+    Call `turn` about ten times a second until `finished`. Clock, spawn, ask and say are parameters, so that tests can replay
+    histories. `spawn` returns None where there is no room yet: it is called again at each turn, and nothing counts as failed.
     """
 
     def __init__(
@@ -85,29 +51,29 @@ class Supervisor:
         self._stop_began: float | None = None
         self._phase = 0
         self._at_once = False
-        self._steps_of_leavers = 0.0
+        self._steps_of_former = 0.0
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is being brought to an end."""
+        """Whether the run is being stopped."""
         return self._stop_began is not None
 
     @property
     def steps(self) -> float:
-        """Environment steps of all actors since this supervisor began."""
-        return self._steps_of_leavers + sum(slot.steps for slot in self.slots if slot.plan.role == "actor")
+        """Environment steps of all actors since this supervisor was started."""
+        return self._steps_of_former + sum(slot.steps for slot in self.slots if slot.plan.role == "actor")
 
     @property
     def all_ready(self) -> bool:
-        """Whether every process that is not abandoned has been ready; a later replacement changes nothing."""
+        """Whether every process has been ready once, abandoned ones left out. A later replacement changes nothing."""
         return all(slot.been_ready or slot.state == "failed" or slot.leaving is not None for slot in self.slots)
 
     def silent_seconds(self, slot: Slot) -> float | None:
-        """Time since the last report of a ready process's main loop."""
+        """Time since the last report of a process that is ready."""
         return self._clock() - slot.heard if slot.state == "ready" else None
 
     def turn(self) -> None:
-        """Looks at every process once and does what is due. Never waits."""
+        """Checks every process once and does what is due. Never waits."""
         now = self._clock()
         self._forgive(now)
         for slot in list(self.slots):
@@ -117,17 +83,17 @@ class Supervisor:
             self._replace_faulty()
             self._start(now)
             self._end_silent(now)
-            self._hurry_leavers(now)
+            self._kill_late_leavers(now)
         if self.stopping and not self.finished:
             self._proceed_with_stop(now)
 
     def knows(self, progress: Progress) -> bool:
-        """Whether a process of this run reports that, in its present incarnation."""
+        """Whether the report is of a process of this run, in its present incarnation."""
         slot = self._by_name.get(progress.name)
         return slot is not None and slot.process is not None and slot.process.pid == progress.pid
 
     def heard(self, progress: Progress) -> None:
-        """Takes a report; one of another process, or of an earlier incarnation, is ignored."""
+        """Takes a report. One of another process or of an earlier incarnation is ignored."""
         if not self.knows(progress):
             return
         slot, now = self._by_name[progress.name], self._clock()
@@ -144,7 +110,7 @@ class Supervisor:
             self._say(f"{slot.name} is ready")
 
     def stop(self, reason: str, exit_status: int = 0) -> None:
-        """Begins an orderly stop, once; a later reason changes nothing."""
+        """Begins an orderly stop. A later call changes nothing."""
         if self.stopping:
             return
         self._stop_began = self._clock()
@@ -157,40 +123,40 @@ class Supervisor:
                 self._ask(slot)
 
     def replan(self, plans: Sequence[Plan]) -> None:
-        """From now on the run consists of these. Those that are missing or abandoned are started; others hand over what they
-        hold, leave, and are not replaced."""
+        """Changes the run to these processes. Missing and abandoned ones are started. Processes that are not in `plans` hand over
+        what they hold, end, and are not replaced."""
         now, wanted = self._clock(), {plan.name: plan for plan in plans}
-        known, leavers = {}, []
+        known, leaving = {}, []
         for slot in self.slots:
             if slot.name in wanted:
                 known[slot.name] = slot
-                slot.leaving = None  # one that was about to go starts again when it has gone
+                slot.leaving = None  # one that was about to leave is started again when it has ended
                 if slot.state == "failed":
                     self._say(f"{slot.name} had been abandoned ({slot.last_exit}); trying it again")
                     slot.state, slot.failures = "waiting", 0
             elif slot.process is None:
-                self._steps_of_leavers += slot.steps
+                self._steps_of_former += slot.steps
             else:
-                leavers.append(slot)
+                leaving.append(slot)
                 if slot.leaving is None:
                     slot.state, slot.leaving = "stopping", now
                     self._ask(slot)
-        self.slots = [known.get(plan.name) or Slot(plan) for plan in plans] + leavers
+        self.slots = [known.get(plan.name) or Slot(plan) for plan in plans] + leaving
         self._by_name = {slot.name: slot for slot in self.slots}
 
     def end(self, slot: Slot, cause: str) -> None:
-        """Kills a process, to be replaced; `cause` is the reason that is shown for its end."""
+        """Kills a process that is to be replaced. `cause` is shown as the reason of its end."""
         if slot.process is not None and slot.killed is None and slot.leaving is None and not self.stopping:
             slot.cause = cause
             self._kill(slot, self._clock())
 
     @property
     def abandoned(self) -> list[Slot]:
-        """Those that are not started again."""
+        """Processes that are not started again."""
         return [slot for slot in self.slots if slot.state == "failed"]
 
     def kill_all(self) -> None:
-        """Ends everything now, without order."""
+        """Kills every process at once."""
         self._at_once = True
         for slot in self.slots:
             self._kill(slot, self._clock())
@@ -230,20 +196,20 @@ class Supervisor:
         if slot.leaving is not None:
             self.slots.remove(slot)
             del self._by_name[slot.name]
-            self._steps_of_leavers += slot.steps
+            self._steps_of_former += slot.steps
             self._say(f"{slot.name} has left" + (f" ({ended.reason})" if ended.code else ""))
             return
         if slot.state == "stopping":  # it was asked to leave, but is wanted again
             slot.state = "waiting"
             return
-        # Trying again cannot help against a process that says so, or, before it ever worked, that it was started wrongly.
+        # A restart cannot help where the process says so, or where it refused its command line before it was ever ready.
         hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
         self._on_failure(slot, reason, now, hopeless)
 
     def _on_failure(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
         worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
-        slow = LEAK_FACTOR if reason.startswith(OUT_OF_MEMORY) else 1.0  # work until the memory is full proves nothing
+        slow = LEAK_FACTOR if reason.startswith(OUT_OF_MEMORY) else 1.0  # a process that leaks works well until memory is full
         slot.failures = max(slot.failures - worked / self._config.healthy_seconds / slow, 0.0) + 1
         if hopeless or slot.failures > self._config.restarts:
             slot.state = "failed"
@@ -273,17 +239,17 @@ class Supervisor:
     # ---- silence
 
     def _forgive(self, now: float) -> None:
-        if held_up := self._patience.held_up_seconds(now):
+        if delay := self._patience.delay_seconds(now):
             for slot in self.slots:
-                slot.heard += held_up
+                slot.heard += delay
 
     def _end_silent(self, now: float) -> None:
         for slot in self.slots:
             silent = now - slot.heard
             if slot.state in ("starting", "ready") and silent >= self._patience.limit_seconds(slot.plan.role, slot.settled):
-                self.end(slot, f"hung: no word for {silent:.1f} s")
+                self.end(slot, f"hung: no report for {silent:.1f} s")
 
-    def _hurry_leavers(self, now: float) -> None:
+    def _kill_late_leavers(self, now: float) -> None:
         limit = self._config.leave_seconds + self._config.stop_seconds
         for slot in self.slots:
             if slot.leaving is not None and now >= slot.leaving + limit and slot.killed is None:

@@ -1,4 +1,4 @@
-"""Which processes a run consists of, what each is started with, and in what order they come and go."""
+"""The processes of a run: their commands, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from deploy.config.run import RunConfig
 
-# An orderly stop goes by role: no new experience, then the last weights, then the server that both were talking to. The number is
-# the share of the whole time after which whoever is left of these roles is killed.
-# An evaluator has nothing to hand over and little of the processor: it is asked at once and nobody waits for it before the end.
+# An orderly stop goes by role: first no new experience, then the last weights, then the server of both. The number is the share
+# of the whole time after which a process of these roles is killed.
+# An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end.
 STOP_ORDER = ((("actor",), 0.6), (("learner",), 0.85), (("replay", "evaluator"), 1.0))
 
 
@@ -17,9 +17,8 @@ STOP_ORDER = ((("actor",), 0.6), (("learner",), 0.85), (("replay", "evaluator"),
 class Plan:
     """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
 
-    `python` is an interpreter of its own, where that is not the supervisor's.
-
-    The run cannot go on without a `vital` one, nor without at least one of a role that is not `dispensable`.
+    `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
+    process of a role that is not `dispensable`.
     """
 
     name: str
@@ -30,19 +29,19 @@ class Plan:
     vital: bool = False
     dispensable: bool = False
     threads: int = 1
-    processes: int = 1  # that it starts to do its work, where that is more than one
+    processes: int = 1  # more than one: the process starts these to do its work
     python: str = ""
 
 
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start.
 
-    Servers and actors start side by side: each imports what it needs and then waits itself for the servers that it talks to.
-    The evaluator comes later: nobody waits for it, and imports take processor time from the others.
+    Servers and actors start side by side: each imports its modules and then waits for the servers that it needs. The evaluator
+    starts when the learner is ready: nothing waits for it, and its imports would take processor time from the others.
     """
     folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
     learner = config.learner
-    computing = learner.threads or 1  # 0 has been settled by whoever launches
+    computing = learner.threads or 1  # 0 was replaced by the launch
     servers = (
         Plan("replay", "replay", "replay", (folder,), vital=True),
         Plan("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),

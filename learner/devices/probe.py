@@ -1,7 +1,8 @@
-"""`python -m learner.devices.probe NAME PRECISION PROCESSES`: the child of `headrace up` that imports torch.
+"""What `headrace up` asks of a process that has torch, before it starts the others.
 
-It imports torch while another child tests the environment, and prints the device as a line of JSON. Then it reads a Question, a
-line of JSON on standard input, builds the policy, and prints an Answer: the policy's description, or an error.
+The process prints a line of JSON about the device. Then it reads a question, a line of JSON with an algorithm and an experience
+spec, and prints the description of the policy, or an error. Then it reads the folder of a run: it is the learner of that run.
+`python -m learner.devices.probe NAME PRECISION PROCESSES` only answers.
 """
 
 from __future__ import annotations
@@ -63,11 +64,19 @@ def answer(question: Question) -> Answer:
         return Answer(error=f"--algo {name} fails: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def main() -> None:
-    print(json.dumps(probe(sys.argv[1], sys.argv[2], int(sys.argv[3]))), flush=True)
-    if line := sys.stdin.readline():
-        print(msgspec.json.encode(answer(msgspec.json.decode(line, type=Question))).decode(), flush=True)
+def serve(name: str, wanted: str, processes: int) -> str:
+    """Answers on standard output. Returns the folder of the run, or nothing where standard input ends before it."""
+    _print(json.dumps(probe(name, wanted, processes)))
+    if not (line := sys.stdin.readline()):
+        return ""
+    _print(msgspec.json.encode(answer(msgspec.json.decode(line, type=Question))).decode())
+    return sys.stdin.readline().removesuffix("\n")
+
+
+def _print(line: str) -> None:
+    """A line of its own, also where a user's module has printed something without an end."""
+    print(f"\n{line}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -77,7 +77,7 @@ def test_hanging_actors_are_replaced(row: Row, tmp_path: Path) -> None:
             run.tell(actor_1={"hang": ("busy", "deadlock")[number % 2]})
             os.kill(pids[0], signal.SIGSTOP)
             began = time.monotonic()
-            run.until(lambda number=number: len(run.lines("hung: no word")) == 2 * number + 2, "both are noticed")
+            run.until(lambda number=number: len(run.lines("hung: no report")) == 2 * number + 2, "both are noticed")
             detected.append(time.monotonic() - began)
             run.tell()
             run.until(
@@ -95,7 +95,7 @@ def test_hanging_actors_are_replaced(row: Row, tmp_path: Path) -> None:
         verdict.text, hangs=2 * rounds, detected_seconds=max(detected), replaced_seconds=max(replaced), **verdict.figures
     )
     assert max(detected) <= HANG_SECONDS and max(replaced) <= REPLACE_SECONDS and verdict.sound
-    assert all(str(cause).startswith("hung: no word for") for cause in causes)
+    assert all(str(cause).startswith("hung: no report for") for cause in causes)
 
 
 @pytest.mark.row("R2", "slow simulators", R2)
@@ -256,7 +256,7 @@ def test_hanging_actors_of_a_whole_run_are_replaced(row: Row, world: World) -> N
     began = time.monotonic()
 
     def died(name: str) -> bool:
-        return f"{name} died (hung: no word" in world.text
+        return f"{name} died (hung: no report" in world.text
 
     world.until(lambda: died("actor-0") and died("actor-1"), "both are noticed")
     detected = time.monotonic() - began

@@ -21,8 +21,7 @@ from deploy.children import child_environment, python_command
 from deploy.cli import main as cli
 from deploy.config.deploy import DeployConfig
 from deploy.config.run import RunConfig
-from deploy.launch import access
-from deploy.launch import minimum_versions as floors
+from deploy.launch import access, minimum_versions
 from tests.chaos.rows import Row
 from tests.harness.run import World
 from tests.harness.waiting import ROOT, wait_until
@@ -178,12 +177,12 @@ def test_no_secret_is_told_and_an_open_file_is_refused(row: Row, hosts: Any, tmp
 
 
 @pytest.mark.row(
-    "S19", "old libraries with known holes", "floors for msgpack, torch, libzmq (with CURVE) are checked and enforced"
+    "S19", "old libraries with known holes", "minimum versions of msgpack, torch and libzmq (with CURVE) are checked and enforced"
 )
 def test_old_libraries_are_refused(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert floors.shortfalls() == []
+    assert minimum_versions.too_old() == []
     monkeypatch.chdir(tmp_path)
     real, refused = importlib.metadata.version, []
     old = {"msgpack": "1.2.0", "torch": "2.3.1+cpu"}
@@ -193,7 +192,7 @@ def test_old_libraries_are_refused(
         assert f"{package} {version} is too old" in capsys.readouterr().err
     monkeypatch.setattr(importlib.metadata, "version", real)
     for found in (((4, 3, 4), True), ((4, 3, 5), False)):
-        monkeypatch.setattr(floors, "library", lambda found=found: found)
+        monkeypatch.setattr(minimum_versions, "library", lambda found=found: found)
         refused.append(cli.main(["up", "--env", "CartPole-v1"]))
         assert "pyzmq" in capsys.readouterr().err
     row.measured(msgpack=real("msgpack"), torch=real("torch"), libzmq=".".join(map(str, library()[0])), statuses=refused)

@@ -41,8 +41,8 @@ def test_a_sink_that_raises_is_off_with_one_line_and_the_others_go_on(tmp_path: 
     made.write(point(200))
     made.close()
     assert sorted(said) == [
-        "sink tests.extension.sinks:Raising is off from here on: SystemExit: the server is gone",
-        "sink tests.extension.sinks:Unmakeable is off from here on: ValueError: no account",
+        "sink tests.extension.sinks:Raising is off for the rest of this run: SystemExit: the server is gone",
+        "sink tests.extension.sinks:Unmakeable is off for the rest of this run: ValueError: no account",
     ]
     assert (tmp_path / "figures.csv").read_text() == "100,10.0\n200,20.0\nclosed\n"
 

@@ -82,6 +82,12 @@ def test_status_has_the_keys_that_others_rely_on(world: World) -> None:
     assert found["learner"]["updates"] > 0 and found["learner"]["device"] == "cpu"
 
 
+def test_the_process_that_answered_the_pre_flight_is_the_first_learner(world: World) -> None:
+    world.up()
+    learner = psutil.Process(world.pid("learner"))
+    assert "--wait" in learner.cmdline() and learner.ppid() == world.status["pid"]
+
+
 def test_a_second_up_of_the_run_is_refused_in_one_line(world: World) -> None:
     world.up()
     before = world.pids()

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from deploy.children import child_environment, python_command
-from deploy.launch.minimum_versions import shortfalls, torch_load
+from deploy.launch.minimum_versions import too_old, torch_load
 from transport.sockets.authenticator import library
 
 Finding = tuple[str, str, str]  # what, "ok" or "lacks" or "note", and in words
@@ -55,7 +55,7 @@ def findings() -> Iterator[Finding]:
         "lacks" if missing else "ok",
         f"missing: {', '.join(missing)}" if missing else f"all {len(CORE)} core packages",
     )
-    old = shortfalls()
+    old = too_old()
     libzmq = ".".join(map(str, library()[0]))
     yield (
         "safe versions",

@@ -10,7 +10,7 @@ from actors.envs.base import FACTORY, REGISTERED, builtin_families
 from deploy.cli.common import DONE
 from deploy.config import options
 from deploy.config.errors import ConfigError
-from deploy.launch.prepare import check_env
+from deploy.launch.preflight import check_env
 from transport.names import find
 
 

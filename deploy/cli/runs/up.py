@@ -15,7 +15,7 @@ from deploy.cli.common import DONE, FAILED, REFUSED, complain, current_status
 from deploy.cli.runs import down
 from deploy.config import environment, options
 from deploy.config.errors import ConfigError
-from deploy.launch.prepare import Request, prepare
+from deploy.launch.prepare import Launch, Request, prepare
 from deploy.reporting import logs
 from deploy.supervision import service
 from transport.run_dir import RunDir
@@ -70,21 +70,16 @@ def run(parsed: argparse.Namespace) -> int:
 def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks, writes the run's folder, and supervises in the foreground or starts a supervisor in the background."""
     request = Request(options.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset)
-    ready = prepare(request)
-    folder = ready.run
-    if ready.fresh and (aside := runs.set_aside(folder)):
-        print(f"the old run is now {aside}")
-        for removed in runs.remove_aside(folder, ready.config.deploy.fresh_kept):
-            print(f"removed {removed}, the oldest of more than {ready.config.deploy.fresh_kept} (deploy.fresh_kept)")
-    if ready.resumed:
-        print(ready.resume_notice())
-    with runs.locked(folder):
-        ready.write()
-        if not parsed.detach:
-            print(f"run {folder.name} in {runs.RUNS / folder.name} · Ctrl-C stops it", flush=True)
-            supervised = service.Service(folder, ready.config, logs.Terminal(sys.stdout), parsed.stop_after)
-            exit_status = supervised.run()
-            return folder, complain(f"run {folder.name} failed: {supervised.supervisor.reason}", FAILED) if exit_status else DONE
+    with prepare(request) as ready:
+        folder = ready.run
+        if ready.fresh:
+            _make_room(ready)
+        if ready.resumed:
+            print(ready.resume_notice())
+        with runs.locked(folder):
+            ready.write()
+            if not parsed.detach:
+                return folder, _supervise(ready, parsed.stop_after)
     poll = service.start_detached(folder, parsed.stop_after)
     try:
         return folder, _wait_until_ready(folder, poll)
@@ -93,12 +88,30 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         raise
 
 
+def _supervise(ready: Launch, stop_after_seconds: float) -> int:
+    """Runs until the end. The exit status."""
+    name = ready.run.name
+    print(f"run {name} in {runs.RUNS / name} · Ctrl-C stops it", flush=True)
+    terminal = logs.Terminal(sys.stdout)
+    supervised = service.Service(ready.run, ready.config, terminal, stop_after_seconds, learner=ready.learner)
+    return complain(f"run {name} failed: {supervised.supervisor.reason}", FAILED) if supervised.run() else DONE
+
+
 def _stop_again(run: RunDir, poll: Callable[[], int | None]) -> None:
     """Stops a supervisor that has just been started, as soon as it can be reached."""
     while poll() is None and not runs.is_up(run):
         time.sleep(0.05)
     if poll() is None:
         down.stop(run)
+
+
+def _make_room(ready: Launch) -> None:
+    """Moves the old folder of the run aside, and removes the oldest of those."""
+    if aside := runs.set_aside(ready.run):
+        print(f"the old run is now {aside}")
+        kept = ready.config.deploy.fresh_kept
+        for removed in runs.remove_aside(ready.run, kept):
+            print(f"removed {removed}, the oldest of more than {kept} (deploy.fresh_kept)")
 
 
 def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:

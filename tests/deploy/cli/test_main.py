@@ -3,24 +3,22 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, options_table, settle
+from actors.envs.make import EnvError, options_table
+from actors.envs.make import settle as settle_env
 from actors.envs.preflight import Facts
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.config import values
-from deploy.config.errors import ConfigError
-from deploy.config.files import Tree
-from deploy.config.layers import layers, load_run_config, resolve
+from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
-from deploy.launch import prepare as launch
+from deploy.launch import preflight, prepare, resources, settle
 from deploy.reporting import status
 from deploy.supervision import service
 from deploy.supervision.topology import topology
@@ -39,7 +37,7 @@ class Service:
     made: list[Any] = []
     exit_status = 0
 
-    def __init__(self, run: RunDir, config: RunConfig, terminal: Any, stop_after: float) -> None:
+    def __init__(self, run: RunDir, config: RunConfig, terminal: Any, stop_after: float, learner: Any) -> None:
         Service.made.append((run, config, stop_after))
         self.supervisor = type("Supervisor", (), {"reason": "learner failed (exit 1: boom)"})()
         terminal.close()
@@ -48,14 +46,21 @@ class Service:
         return Service.exit_status
 
 
-class StandInProbe(AbstractContextManager["StandInProbe"]):
-    """Knows a CPU and a network of no tensors."""
+class StandInLearner:
+    """A process that is never started."""
 
     def __init__(self, learner: LearnerConfig) -> None:
-        self.learner = learner
+        pass
 
-    def __exit__(self, *raised: object) -> None:
-        return None
+    def close(self) -> None:
+        pass
+
+
+class StandInProbe:
+    """Knows a CPU and a network of no tensors."""
+
+    def __init__(self, learner: StandInLearner) -> None:
+        pass
 
     def device(self) -> dict[str, str]:
         return {"device": "cpu", "name": "CPU"}
@@ -70,8 +75,11 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    monkeypatch.setattr(launch, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle(config).options)))
-    monkeypatch.setattr(launch, "Probe", StandInProbe)
+    monkeypatch.setattr(
+        preflight, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle_env(config).options))
+    )
+    monkeypatch.setattr(prepare, "WaitingLearner", StandInLearner)
+    monkeypatch.setattr(prepare, "Probe", StandInProbe)
     monkeypatch.setattr(service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])
     monkeypatch.setattr(Service, "exit_status", 0)
@@ -156,7 +164,7 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_writte
     def fail(config: EnvConfig, *more: object) -> ExperienceSpec:
         raise EnvError("no such thing")
 
-    monkeypatch.setattr(launch, "preflight", fail)
+    monkeypatch.setattr(preflight, "preflight", fail)
     status, error = refused(capsys, "up", "--env", "Nothing-v0")
     assert status == 2 and "no such thing" in error and not Path("runs").exists()
 
@@ -169,7 +177,7 @@ def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixtu
         tried.append(command)
         return subprocess.CompletedProcess(command, 2, f"{said}\n", "a warning\n")
 
-    monkeypatch.setattr(launch.subprocess, "run", run)
+    monkeypatch.setattr(preflight.subprocess, "run", run)
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--actors.precision", "int8")
     assert status == 2 and error == f"headrace: --actors.precision: {said}\n" and not Service.made
     assert cli.main(["up", "--env", "CartPole-v1", "--actors.precision", "bfloat16"]) == 0
@@ -178,74 +186,15 @@ def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixtu
 
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda *arguments, **options: Facts(continuous))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments, **options: Facts(continuous))
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
     assert status == 2 and not Service.made
     assert "has 1 continuous action, and --algo dqn has no continuous actions: --algo ppo or sac" in error
 
 
-@pytest.mark.parametrize(("wanted", "actors", "size"), [(2048, 2, 2048), (2048, 3, 3072), (2000, 2, 2048), (512, 4, 2048)])
-def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
-    wanted: int, actors: int, size: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = {
-        "algorithm": {"name": "ppo"},
-        "actors": {"count": actors, "envs_per_actor": 16},
-        "learner": {"batch_size": wanted},
-    }
-    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
-    assert launch.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
-    assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
-
-
-@pytest.mark.parametrize(("processes", "actors", "size"), [(2, 2, 2048), (2, 3, 2304), (4, 1, 2048), (3, 2, 2048), (64, 1, 2048)])
-def test_the_rollout_batches_of_all_learner_processes_are_a_multiple_of_it(processes: int, actors: int, size: int) -> None:
-    flags = {
-        "algorithm": {"name": "ppo"},
-        "actors": {"count": actors, "envs_per_actor": 16},
-        "learner": {"batch_size": 2048, "processes": processes},
-    }
-    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
-    config = launch.fit_rollouts(resolve(layers(flags)), spec)
-    assert config.learner.batch_size == size
-    assert processes * size % (actors * 16 * 32) == 0 == size % 32
-    assert launch._lent(config, spec) == processes * size // 32
-
-
-def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch() -> None:
-    flags = {
-        "algorithm": {"name": "ppo"},
-        "actors": {"count": 3, "envs_per_actor": 16},
-        "learner": {"batch_size": 2560, "accumulation": 5},
-    }
-    spec = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
-    with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
-        launch.fit_rollouts(resolve(layers(flags)), spec)
-
-
-@pytest.mark.parametrize(
-    ("cores", "flags", "image", "on_gpu", "expected"),
-    [
-        (16, {"actors": {"count": 4, "threads": 2}}, True, False, 7),
-        (16, {"actors": {"count": 4}}, True, True, 1),
-        (16, {"actors": {"count": 4}}, False, False, 1),
-        (2, {"actors": {"count": 8}}, True, False, 1),
-        (64, {"actors": {"count": 2}}, True, False, launch.MOST_THREADS),
-        (64, {"actors": {"count": 4}, "learner": {"threads": 30}}, False, True, 30),
-    ],
-)
-def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
-    monkeypatch: pytest.MonkeyPatch, cores: int, flags: Tree, image: bool, on_gpu: bool, expected: int
-) -> None:
-    monkeypatch.setattr(launch, "own_cores", lambda: list(range(cores)))
-    flags = {"env": {"id": "Acrobot-v1"}} | flags
-    spec = IMAGES if image else SPEC
-    assert launch.settle_threads(resolve(layers(flags)), spec, on_gpu).learner.threads == expected
-
-
 def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "own_cores", lambda: list(range(9)))
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: Facts(IMAGES))
+    monkeypatch.setattr(settle, "own_cores", lambda: list(range(9)))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: Facts(IMAGES))
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]
     assert load_run_config(run.config).learner.threads == config.learner.threads == 5
@@ -269,7 +218,7 @@ def test_a_log_that_may_fill_the_disk_is_told_and_the_run_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = type("Usage", (), {"free": 201_000_000})
-    monkeypatch.setattr(launch.shutil, "disk_usage", lambda path: disk)
+    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: disk)
     assert cli.main(["up"]) == 0 and "note: replay's log may grow by 8 MB" in capsys.readouterr().out and Service.made
     assert cli.main(["up", "--fresh", "--replay.durable", "false"]) == 0 and "note:" not in capsys.readouterr().out
 
@@ -334,7 +283,7 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--algorithm.hidden", "7")
     assert status == 2 and "algorithm.hidden (128, now 7)" in error and "--fresh" in error
     other = ExperienceSpec(SPEC.fields, Categorical(3), 64, 1, 3)
-    monkeypatch.setattr(launch, "preflight", lambda *arguments: Facts(other))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: Facts(other))
     status, error = refused(capsys, "up", "--env", "CartPole-v1")
     assert status == 2 and "recorded other experience" in error and "--fresh" in error
 

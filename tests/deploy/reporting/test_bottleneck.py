@@ -47,7 +47,7 @@ def test_before_the_first_batch_it_says_how_full_replay_is() -> None:
     assert verdict(replay={"items": 1200}, learner={"updates": 0}).startswith("filling replay 1,200/5,000 ·")
 
 
-def test_a_learner_held_by_the_limiter_asks_for_more_actors() -> None:
+def test_a_learner_that_the_limiter_blocks_asks_for_more_actors() -> None:
     text = verdict(replay={"sample_hold_fraction": 0.6}, learner={"update_fraction": 0.3, "data_wait_fraction": 0.65})
     assert text == "simulators (actors 95% in env.step, learner waits 60%) · try more actors"
 
@@ -71,8 +71,8 @@ def test_where_each_step_is_drawn_once_there_is_no_advice_about_a_band(advice: M
     slow = verdict([ACTOR | {"wait_credit_fraction": 0.6}], replay, {"update_fraction": busy}, band=False, advice=advice)
     assert slow.startswith(f"learner (updates take {busy:.0%} of its time, actors wait 60% of theirs) · try ")
     assert slow.endswith("fewer minutes or a faster device" if advice else "a faster device or a smaller batch")
-    held, few = replay | {"sample_hold_fraction": 0.6}, {"update_fraction": 0.3}
-    fast = verdict(replay=held, learner=few, cores_busy=0.99, band=False, advice=advice)
+    blocked, few = replay | {"sample_hold_fraction": 0.6}, {"update_fraction": 0.3}
+    fast = verdict(replay=blocked, learner=few, cores_busy=0.99, band=False, advice=advice)
     assert fast.startswith("simulators (") and "samples-per-insert" not in slow + fast
     assert fast.endswith("more actors will not help; try turning it" if advice else "try more or faster cores")
 
@@ -96,7 +96,7 @@ def test_actors_that_wait_for_an_idle_learner_name_the_band() -> None:
     )
 
 
-def test_a_busy_replay_is_named_when_somebody_waits_for_it() -> None:
+def test_a_busy_replay_is_named_when_a_process_waits_for_it() -> None:
     text = verdict(replay={"busy_fraction": 0.93}, learner={"data_wait_fraction": 0.5, "update_fraction": 0.5})
     assert text.startswith("replay (busy 93%)")
 
@@ -109,7 +109,7 @@ def test_replays_busy_share_is_what_its_waits_leave() -> None:
     assert text.startswith("replay (busy 90%)")
 
 
-def test_late_batches_on_busy_cores_are_the_processors_fault() -> None:
+def test_late_batches_on_busy_cores_name_the_processor() -> None:
     text = verdict(learner={"data_wait_fraction": 0.4, "update_fraction": 0.58}, cores_busy=0.98)
     assert text.startswith("processor (all 8 cores busy, learner 58% in updates, 40% waiting)")
 
@@ -119,13 +119,13 @@ def test_late_batches_on_idle_cores_ask_for_prefetch() -> None:
     assert text.startswith("batches (") and "--learner.prefetch" in text
 
 
-def test_when_nobody_waits_both_sides_may_grow() -> None:
-    assert verdict().startswith("none (learner 90% in updates, nobody waits)")
+def test_when_no_process_waits_both_sides_may_grow() -> None:
+    assert verdict().startswith("none (learner 90% in updates, no process waits)")
 
 
-def test_a_learner_that_does_nothing_but_update_is_the_limit_even_if_nobody_waits_yet() -> None:
+def test_a_learner_that_does_nothing_but_update_is_the_limit_even_if_no_process_waits_yet() -> None:
     text = verdict(learner={"update_fraction": 0.99, "data_wait_fraction": 0.0}, cores_busy=0.99)
-    assert text.startswith("learner (updates take 99% of its time, nobody waits)") and "faster device" in text
+    assert text.startswith("learner (updates take 99% of its time, no process waits)") and "faster device" in text
 
 
 def test_a_simulator_that_sleeps_leaves_its_core_to_more_actors() -> None:
@@ -141,7 +141,7 @@ def test_a_band_that_ends_below_its_use_is_named_before_the_actors() -> None:
     assert text.endswith("try a higher --replay.samples-per-insert-high")
 
 
-def test_processes_that_stand_in_line_for_a_core_name_the_processor() -> None:
+def test_processes_that_wait_for_a_core_name_the_processor() -> None:
     starved = ACTOR | {"starved_fraction": 0.7}
     text = verdict(actors=[starved, starved], replay={"sample_hold_fraction": 0.6})
     assert text.startswith("processor (actors wait 70% of the time for one of 8 cores)") and "fewer actors" in text

@@ -23,7 +23,7 @@ def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: Run
     log = Log(run, 1_000_000, 1, Terminal(stream))
     log.line("actor-3", "412 steps/s")
     log.line("supervisor", "starting")
-    log.verdict("simulators · try more actors")
+    log.bottleneck("simulators · try more actors")
     log.close()
     assert stream.getvalue() == "actor-3  | 412 steps/s\nsupervisor | starting\nbottleneck: simulators · try more actors\n"
     assert [line[20:] for line in run.log("run").read_text().splitlines()] == stream.getvalue().splitlines()

@@ -9,7 +9,8 @@ from deploy.config.deploy import DeployConfig
 from deploy.config.run import RunConfig
 from deploy.places.base import Exit, Usage
 from deploy.supervision.liveness import settled_hang_seconds
-from deploy.supervision.supervisor import Slot, Supervisor
+from deploy.supervision.slot import Slot
+from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import STOP_ORDER, Plan, topology
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
@@ -416,8 +417,8 @@ def test_an_actor_that_hangs_is_killed_and_replaced_within_four_seconds_and_the_
     world.run(5)
     assert 3.4 <= hush(world, "actor-1") <= 4.0
     world.run(0.5)
-    assert world.slot("actor-1").last_exit == "hung: no word for 3.5 s" and len(world.starts("actor-1")) == 2
-    assert "actor-1 died (hung: no word for 3.5 s); starting again" in world.lines and len(world.starts("actor-0")) == 1
+    assert world.slot("actor-1").last_exit == "hung: no report for 3.5 s" and len(world.starts("actor-1")) == 2
+    assert "actor-1 died (hung: no report for 3.5 s); starting again" in world.lines and len(world.starts("actor-0")) == 1
 
 
 @pytest.mark.parametrize("name", ["replay", "learner"])
@@ -441,7 +442,7 @@ def test_a_start_that_hangs_comes_to_an_end() -> None:
     world = World()
     world.run(0.2)
     world.run(world.config.stall_seconds + 1)
-    assert len(world.starts("replay")) == 2 and "hung: no word" in str(world.slot("replay").last_exit)
+    assert len(world.starts("replay")) == 2 and "hung: no report" in str(world.slot("replay").last_exit)
 
 
 @pytest.mark.parametrize("step_seconds", [2.0, 3.0])

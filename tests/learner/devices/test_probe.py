@@ -61,6 +61,6 @@ def test_the_module_answers_a_question_after_it_has_said_what_there_is() -> None
     command = [sys.executable, "-m", "learner.devices.probe", "cpu", "auto", "1"]
     line = msgspec.json.encode(question(name="ppo", hidden=8))
     child = subprocess.run(command, input=line, capture_output=True, timeout=120)
-    first, second = child.stdout.splitlines()
+    first, second = filter(None, child.stdout.splitlines())
     assert json.loads(first)["device"] == "cpu"
     assert msgspec.convert(json.loads(second)["policy"], PolicyDescription) == answer(question(name="ppo", hidden=8)).policy

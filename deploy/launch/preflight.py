@@ -1,0 +1,90 @@
+"""What is tried before a run starts: the environment, and whether actors can compute as they are asked to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from actors.envs.errors import EnvError
+from actors.envs.make import env_section
+from actors.envs.preflight import Facts, preflight
+from deploy.children import child_environment, python_command
+from deploy.config.errors import ConfigError
+from deploy.config.layers import layers, resolve
+from deploy.config.run import RunConfig
+from transport.experience import Categorical, ExperienceSpec
+from transport.names import nearest
+
+DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
+
+
+def check_device_name(name: str) -> None:
+    """Raises ConfigError."""
+    if name.partition(":")[0] not in DEVICES:
+        raise ConfigError(f"--device: no device is called {name!r}; {nearest(name, DEVICES)}")
+
+
+def check_precision(config: RunConfig) -> None:
+    """Raises ConfigError where actors cannot act in int8: only a trial shows whether this processor and this torch can."""
+    if config.actors.precision != "int8":
+        return
+    python = config.deploy.actor_python
+    command, environment = python_command("learner.inference.int8", python=python), child_environment(python)
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stdout or done.stderr).strip().splitlines() or [f"exit {done.returncode}"]
+        raise ConfigError(f"--actors.precision: {said[-1]}")
+
+
+def try_environment(config: RunConfig) -> Facts:
+    """Makes the environment in a child, steps it, and prints what an agent sees and does. Raises EnvError."""
+    print(f"checking {config.env.id} … ", end="", flush=True)
+    began, python = time.monotonic(), config.deploy.actor_python
+    try:
+        command, environment = python_command("actors.envs.preflight", python=python), child_environment(python)
+        facts = preflight(config.env, config.replay.codec, command, environment)
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"ok: {describe_spec(facts.spec)}, {time.monotonic() - began:.1f} s", flush=True)
+    return facts
+
+
+def describe_spec(spec: ExperienceSpec) -> str:
+    """What an agent sees and does, in a few words: `Box(4) -> 2 actions`."""
+    parts = []
+    for field in spec.fields:
+        size = "x".join(map(str, field.shape)) or "1"
+        parts.append(f"Box({size})" if len(spec.fields) == 1 else f"{field.name}({size})")
+    stack = f" x {spec.stack}" if spec.stack > 1 else ""
+    return f"{' + '.join(parts)}{stack} -> {describe_actions(spec)}"
+
+
+def describe_actions(spec: ExperienceSpec) -> str:
+    """`2 actions`, or `1 continuous action`."""
+    number, kind = (spec.action.n, "") if isinstance(spec.action, Categorical) else (len(spec.action.low), "continuous ")
+    return f"{number} {kind}action{'' if number == 1 else 's'}"
+
+
+def check_env(env_id: str, picture: Path | None) -> None:
+    """`headrace envs --check`: the pre-flight alone, the workload's own figures, and a picture. Raises ConfigError, EnvError."""
+    config = resolve(layers({"env": {"id": env_id}}))
+    os.environ.update(child_environment())
+    try_environment(config)
+    # In a child: this needs the simulator and an image library.
+    code = (
+        "import pathlib, sys, msgspec\n"
+        "from actors.envs.make import EnvError, read_env; from actors.evaluation.picture import show\n"
+        "try: show(read_env(msgspec.json.decode(sys.argv[1])), *map(pathlib.Path, sys.argv[2:]))\n"
+        "except (EnvError, OSError) as error: sys.exit(str(error))"
+    )
+    section = msgspec.json.encode(env_section(config.env)).decode()
+    command = [sys.executable, "-P", "-c", code, section, *([str(picture)] if picture else [])]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])

@@ -1,0 +1,78 @@
+"""Whether this machine has the memory and the disk that a run needs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import psutil
+
+from deploy.config.run import RunConfig
+from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
+from transport.experience import ExperienceSpec
+from transport.run_dir import RunDir
+
+LEAST_DISK_BYTES = 200_000_000
+COMPRESSION = 4  # of image columns on disk, a low estimate: emulators and simple scenes reach 10 and more
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class NoSpace(RuntimeError):
+    """This machine has too little of something. The text says of what, and which setting to change."""
+
+
+def check(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> None:
+    """Prints a note where the disk may become full. Raises NoSpace."""
+    if shortages := find_shortages(config, spec, run):
+        raise NoSpace("; ".join(shortages))
+    if note := disk_note(config, spec, run):
+        print(note, flush=True)
+
+
+def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
+    """What this machine has too little of for the run to start; each with the setting that helps."""
+    leased = config.learner.leased(spec)
+    ring = capacity_chunks(spec, config.replay, leased) * slot_bytes(spec)
+    wanted = ring + overhead_bytes(spec, config.replay, leased)
+    memory = psutil.virtual_memory().available
+    folder, disk = _disk(run)
+    batch = layout(spec, leased).slot_bytes
+    shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
+    checks = [
+        (wanted <= memory,
+         f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
+         "lower --replay.capacity or --replay.budget-bytes"),
+        (disk >= LEAST_DISK_BYTES,
+         f"{folder} has {_gigabytes(disk)} free; a run needs {_gigabytes(LEAST_DISK_BYTES)} at least"),
+        (shared is None or batch <= shared,
+         f"batches want {_gigabytes(batch)} of shared memory but {SHARED_MEMORY} has {_gigabytes(shared or 0)} free; "
+         "lower --learner.batch-size, --learner.prefetch or --learner.processes, or give the container more (--shm-size)"),
+    ]  # fmt: skip
+    return [complaint for enough, complaint in checks if not enough]
+
+
+def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
+    """A line where the segment log may fill the disk, else nothing. A full disk costs a restart its experience, not the run."""
+    if not config.replay.durable or spec.unit == "rollouts":
+        return ""
+    rows = capacity_chunks(spec, config.replay, config.learner.leased(spec)) * spec.rows(spec.chunk_length)
+    row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
+    folder, disk = _disk(run)
+    on_disk = sum(path.stat().st_size for path in run.segments.glob("*.segment"))
+    growth = rows * row_bytes - on_disk
+    if growth + LEAST_DISK_BYTES <= disk:
+        return ""
+    return (
+        f"note: replay's log may grow by {_gigabytes(growth)} and {folder} has {_gigabytes(disk)} free; when it is full the run "
+        "goes on without; lower --replay.capacity, or --replay.durable false"
+    )
+
+
+def _disk(run: RunDir) -> tuple[Path, int]:
+    """The folder that the run is in, or will be, and the bytes free there."""
+    folder = next(path for path in (run.path, *run.path.parents) if path.exists())
+    return folder, shutil.disk_usage(folder).free
+
+
+def _gigabytes(number: float) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"

@@ -1,0 +1,87 @@
+"""Whether a stopped run can go on with what was asked for now, and what it goes on with."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from deploy import runs
+from deploy.config.checks import changes_refused_on_resume
+from deploy.config.errors import ConfigError
+from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
+from learner.inference.base import PolicyDescription, read_description
+from learner.weights.errors import CheckpointError
+from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.run_dir import RunDir
+
+LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
+ANEW = "use --fresh to start anew or --run for another run"
+
+
+def check_config(run: RunDir, config: RunConfig) -> None:
+    """Raises ConfigError where a setting that must stay was changed, or the run has done all its steps."""
+    changed = changes_refused_on_resume(load_run_config(run.config), config)
+    if changed:
+        raise ConfigError(f"run {run.name} was made with another {', '.join(changed)}; {ANEW}")
+    done = runs.read_steps(run)
+    if config.total_steps and done >= config.total_steps:
+        raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
+
+
+def check_spec(run: RunDir, env_id: str, spec: ExperienceSpec) -> None:
+    """Raises ConfigError where the run recorded another experience."""
+    if not run.spec.exists():
+        return
+    try:
+        recorded = read_spec(run.spec.read_bytes())
+    except SpecError as error:
+        raise ConfigError(f"run {run.name}: {error}") from error
+    if recorded.digest != spec.digest:
+        raise ConfigError(
+            f"run {run.name} recorded other experience than {env_id} gives now "
+            f"(observation, action, stack, n_step or chunk); {ANEW}"
+        )
+
+
+def check_policy(run: RunDir, policy: PolicyDescription) -> None:
+    """Raises ConfigError where the run's weights are those of another network."""
+    if not run.policy.is_file():
+        return
+    try:
+        before = read_description(run.policy.read_bytes())
+    except CheckpointError as error:
+        raise ConfigError(f"{run.policy}: {error}; {ANEW}") from error
+    if before.tensors != policy.tensors:
+        raise ConfigError(f"run {run.name} was made with another network than its code builds now; {ANEW}")
+
+
+def notice(run: RunDir, config: RunConfig, spec: ExperienceSpec) -> str:
+    """What a resumed run goes on with, and what it does not."""
+    steps = runs.read_steps(run)
+    newest = max(run.checkpoints.glob("epoch-*.safetensors"), default=None)
+    learner = (
+        f"the learner continues from checkpoints/{newest.name}"
+        if newest
+        else "no checkpoint was written, so the learner begins anew"
+    )
+    items = _items(run)
+    if spec.unit == "rollouts":
+        replay = "rollouts are collected anew"
+    elif not (config.replay.durable and any(run.segments.glob("*.segment"))):
+        replay = "the replay buffer starts empty"
+    elif items > config.replay.capacity:
+        replay = f"the newest {config.replay.capacity:,} of {items:,} items are restored with their priorities"
+    else:
+        replay = f"{items:,} items and all priorities are restored" if items else "what replay holds on disk is restored"
+    return f"resuming run {run.name} after {steps:,} steps: {learner}; {replay}"
+
+
+def _items(run: RunDir) -> int:
+    """The items in replay when it last measured; 0 where there is no figure."""
+    try:
+        with open(run.metrics("replay"), "rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LAST_RECORD_BYTES, 0))
+            return int(json.loads(file.read().splitlines()[-1])["items"])
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0

@@ -1,0 +1,100 @@
+"""Settings that follow from what the pre-flight found: the experience, the hang time, compute threads, the rollout batch."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import structs
+
+from actors.envs.preflight import Facts
+from deploy.config.algorithm import builtin_algorithms, needs
+from deploy.config.checks import validate
+from deploy.config.errors import ConfigError
+from deploy.config.run import RunConfig
+from deploy.launch.preflight import describe_actions
+from deploy.supervision.liveness import settled_hang_seconds
+from deploy.supervision.reports import own_cores
+from learner.algorithms.base import ActionKind, join, make_algorithm
+from replay.table.layout import capacity_chunks
+from transport.experience import Categorical, ExperienceSpec
+
+MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
+
+
+def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:
+    """The environment's experience, and what the algorithm needs besides. Raises ConfigError."""
+    wanted = needs(config, facts.spec)
+    if wanted.goals and not facts.goals:
+        wanted = structs.replace(wanted, goals=0)
+    if wanted.goals and facts.goal_complaint:
+        raise ConfigError(f"{config.env.id}: {facts.goal_complaint}")
+    return join(facts.spec, wanted)
+
+
+def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, slowest_seconds: float) -> RunConfig:
+    """Replaces every setting that is 0 for "to be found out". Raises ConfigError where algorithm, replay and spec do not fit."""
+    config = fit_rollouts(settle_threads(settle_hang_seconds(config, slowest_seconds), spec, on_gpu), spec)
+    check_fit(config, spec)
+    return config
+
+
+def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
+    """Raises ConfigError where the algorithm has no such actions, or replay cannot hold enough to begin."""
+    kind: ActionKind = "categorical" if isinstance(spec.action, Categorical) else "continuous"
+    if kind not in make_algorithm(config.algorithm).actions:
+        able = [name for name, found in builtin_algorithms().items() if kind in found.actions]
+        raise ConfigError(
+            f"{config.env.id} has {describe_actions(spec)}, and --algo {config.algorithm.name} has no {kind} actions: "
+            f"--algo {' or '.join(able)}"
+        )
+    try:
+        capacity_chunks(spec, config.replay, config.learner.leased(spec))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def settle_hang_seconds(config: RunConfig, slowest_seconds: float) -> RunConfig:
+    """deploy.hang_seconds, from the slowest reset or step that the pre-flight saw."""
+    deploy = config.deploy
+    if deploy.hang_seconds:
+        return config
+    seconds = settled_hang_seconds(slowest_seconds)
+    return structs.replace(config, deploy=structs.replace(deploy, hang_seconds=seconds))
+
+
+def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> RunConfig:
+    """learner.threads: for images on a CPU, one for each core that the actors' threads and replay leave; else one.
+
+    Measured: an update of a small network takes longer with a second thread, one of the Nature network 0.6 of the time.
+    """
+    if config.learner.threads:
+        return config
+    left = len(own_cores()) - config.actors.count * config.actors.threads - 1
+    images = any(field.dtype == "|u1" and len(field.shape) > 1 for field in spec.fields)
+    threads = min(max(left, 1), MOST_THREADS) if images and not on_gpu else 1
+    return structs.replace(config, learner=structs.replace(config.learner, threads=threads))
+
+
+def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
+    """learner.batch_size, where whole rollouts are learned from: a multiple of one chunk of each environment.
+
+    With another size some environments would wait for the next batch, and their rollouts would be too old by then. Raises
+    ConfigError where another setting does not fit the new size.
+    """
+    if spec.unit != "rollouts":
+        return config
+    environments, processes = config.actors.count * config.actors.envs_per_actor, config.learner.processes
+    wave, wanted = environments * spec.chunk_length, config.learner.batch_size
+    step = math.lcm(wave, processes * spec.chunk_length) // processes  # the batches of all processes are one to the actors
+    size = -(-wanted // step) * step
+    if size == wanted:
+        return config
+    together = f", {processes} processes together" if processes > 1 else ""
+    print(
+        f"rollout batches have {size:,} steps instead of {wanted:,}: whole chunks of {spec.chunk_length}, as many of each of the "
+        f"{environments} environments{together}"
+    )
+    fitted = structs.replace(config, learner=structs.replace(config.learner, batch_size=size))
+    if complaints := validate(fitted):
+        raise ConfigError("; ".join(complaints))
+    return fitted

@@ -1,0 +1,95 @@
+"""Nothing of the processes that the pre-flight starts is left where no run comes of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.envs.errors import EnvError
+from deploy.config.errors import ConfigError
+from deploy.launch import preflight, prepare
+from deploy.launch.prepare import Request
+from deploy.launch.resources import NoSpace
+from deploy.places import waiting
+from deploy.places.waiting import WaitingLearner
+from learner.config import LearnerConfig
+from tests.deploy.launch.test_settle import VECTORS
+from tests.harness.waiting import gone
+
+FACTS = preflight.Facts(VECTORS)
+DESCRIPTION = '{"policy": {"tensors": {}, "program": [], "state": {}}, "error": ""}'
+ANSWERS = f"""
+print('{{"device": "cpu", "name": "CPU", "note": "", "processes": 1}}')
+input(); print('{DESCRIPTION}'); input()
+"""
+
+
+@pytest.fixture
+def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of the learners that were started: processes that answer, and then wait."""
+    started: list[int] = []
+
+    class Learner(WaitingLearner):
+        def __init__(self, learner: LearnerConfig) -> None:
+            super().__init__(learner)
+            assert self._child is not None
+            started.append(self._child.pid)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(prepare, "WaitingLearner", Learner)
+    monkeypatch.setattr(waiting, "python_command", lambda *arguments: [sys.executable, "-u", "-c", ANSWERS])
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: FACTS)
+    return started
+
+
+REQUEST = Request({"env": {"id": "Acrobot-v1"}})
+
+
+@pytest.mark.parametrize("error", [EnvError("no such thing"), KeyboardInterrupt()], ids=["failed", "interrupted"])
+def test_a_pre_flight_that_ends_early_ends_the_waiting_learner(
+    error: BaseException, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        assert not gone(pids[0])
+        raise error
+
+    monkeypatch.setattr(preflight, "preflight", fail)
+    with pytest.raises(type(error)):
+        prepare.prepare(REQUEST)
+    assert len(pids) == 1 and gone(pids[0])
+
+
+def test_a_machine_without_the_memory_ends_it_too(pids: list[int]) -> None:
+    with pytest.raises(NoSpace):
+        prepare.prepare(Request(REQUEST.flags | {"replay": {"capacity": 10**15, "budget_bytes": 10**18}}))
+    assert len(pids) == 1 and gone(pids[0])
+
+
+def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
+    with prepare.prepare(REQUEST) as ready:
+        ready.write()
+        assert not gone(pids[0])
+    assert len(pids) == 1 and gone(pids[0])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script")
+@pytest.mark.parametrize(("program", "refused"), [("[]", False), ("null", True)], ids=["numpy knows it", "numpy does not"])
+def test_an_actor_python_needs_torch_only_for_a_policy_that_numpy_does_not_know(
+    program: str, refused: bool, pids: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh\ncase " $* " in *" torch "*) echo '[[3, 13], ["torch"]]';; *) echo '[[3, 13], []]';; esac\n""")
+    python.chmod(0o700)
+    answers = ANSWERS.replace('"program": []', f'"program": {program}, "unknown": "Torso"')
+    monkeypatch.setattr(waiting, "python_command", lambda *arguments: [sys.executable, "-u", "-c", answers])
+    request = Request(REQUEST.flags | {"deploy": {"actor_python": str(python)}})
+    if refused:
+        with pytest.raises(ConfigError, match=r"python lacks torch \(numpy does not know Torso of the policy\); install"):
+            prepare.prepare(request)
+    else:
+        prepare.prepare(request).learner.close()
+    assert len(pids) == 1 and gone(pids[0])

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from deploy.config.errors import ConfigError
+from deploy.config.files import Tree
+from deploy.config.layers import layers, resolve
+from deploy.launch import settle
+from transport.experience import Categorical, Continuous, ExperienceSpec, observed
+
+VECTORS = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
+IMAGES = ExperienceSpec((observed("observation", (8, 8), "|u1", 1 / 255),), Categorical(2), 64, 1, 3)
+
+
+@pytest.mark.parametrize(("wanted", "actors", "size"), [(2048, 2, 2048), (2048, 3, 3072), (2000, 2, 2048), (512, 4, 2048)])
+def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
+    wanted: int, actors: int, size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {
+        "algorithm": {"name": "ppo"},
+        "actors": {"count": actors, "envs_per_actor": 16},
+        "learner": {"batch_size": wanted},
+    }
+    spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
+    assert settle.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
+    assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
+
+
+@pytest.mark.parametrize(("processes", "actors", "size"), [(2, 2, 2048), (2, 3, 2304), (4, 1, 2048), (3, 2, 2048), (64, 1, 2048)])
+def test_the_rollout_batches_of_all_learner_processes_are_a_multiple_of_it(processes: int, actors: int, size: int) -> None:
+    flags = {
+        "algorithm": {"name": "ppo"},
+        "actors": {"count": actors, "envs_per_actor": 16},
+        "learner": {"batch_size": 2048, "processes": processes},
+    }
+    spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
+    config = settle.fit_rollouts(resolve(layers(flags)), spec)
+    assert config.learner.batch_size == size
+    assert processes * size % (actors * 16 * 32) == 0 == size % 32
+    assert config.learner.leased(spec) == processes * size // 32
+
+
+def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch() -> None:
+    flags = {
+        "algorithm": {"name": "ppo"},
+        "actors": {"count": 3, "envs_per_actor": 16},
+        "learner": {"batch_size": 2560, "accumulation": 5},
+    }
+    spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
+    with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
+        settle.fit_rollouts(resolve(layers(flags)), spec)
+
+
+@pytest.mark.parametrize(
+    ("cores", "flags", "image", "on_gpu", "expected"),
+    [
+        (16, {"actors": {"count": 4, "threads": 2}}, True, False, 7),
+        (16, {"actors": {"count": 4}}, True, True, 1),
+        (16, {"actors": {"count": 4}}, False, False, 1),
+        (2, {"actors": {"count": 8}}, True, False, 1),
+        (64, {"actors": {"count": 2}}, True, False, settle.MOST_THREADS),
+        (64, {"actors": {"count": 4}, "learner": {"threads": 30}}, False, True, 30),
+    ],
+)
+def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
+    monkeypatch: pytest.MonkeyPatch, cores: int, flags: Tree, image: bool, on_gpu: bool, expected: int
+) -> None:
+    monkeypatch.setattr(settle, "own_cores", lambda: list(range(cores)))
+    flags = {"env": {"id": "Acrobot-v1"}} | flags
+    spec = IMAGES if image else VECTORS
+    assert settle.settle_threads(resolve(layers(flags)), spec, on_gpu).learner.threads == expected

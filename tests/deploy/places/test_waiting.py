@@ -1,0 +1,159 @@
+"""A learner that is started before its run: what it answers, how its run begins, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from deploy.children import ROOT, child_environment
+from deploy.config.errors import ConfigError
+from deploy.launch.probe import Probe
+from deploy.places import local, waiting
+from deploy.places.base import Exit
+from deploy.places.child import Child
+from deploy.places.local import LocalPlace
+from deploy.places.waiting import WaitingLearner
+from deploy.supervision.topology import Plan
+from learner.config import LearnerConfig
+from tests.harness.waiting import gone, wait_until
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+Start = Callable[[str], WaitingLearner]
+PLAN = Plan("learner", "learner", "learner", ("runs/mine",), vital=True)
+DEVICE = {"device": "cpu", "name": "CPU", "note": "", "processes": 1}
+ECHO = f"import json\nprint('a warning')\nprint(json.dumps({DEVICE}))\nprint('its run is', input())\nimport time; time.sleep(600)"
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    made: list[WaitingLearner] = []
+
+    def make(code: str) -> WaitingLearner:
+        monkeypatch.setattr(waiting, "python_command", lambda *arguments: [sys.executable, "-u", "-c", code])
+        made.append(WaitingLearner(LearnerConfig()))
+        return made[-1]
+
+    yield make
+    for learner in made:
+        learner.close()
+
+
+def pid_of(learner: WaitingLearner) -> int:
+    assert learner._child is not None
+    return learner._child.pid
+
+
+def end(child: Child) -> Exit:
+    child.kill()
+    wait_until(lambda: child.poll() is not None)
+    ended = child.poll()
+    assert ended is not None
+    return ended
+
+
+def test_it_answers_and_then_is_the_process_of_its_run(start: Start) -> None:
+    learner, lines = start(ECHO), list[tuple[str, str]]()
+    pid = pid_of(learner)
+    assert Probe(learner).device() == DEVICE
+    child = learner.begin(PLAN, lambda name, line: lines.append((name, line)))
+    assert child is not None and child.pid == pid
+    wait_until(lambda: lines == [("learner", "its run is runs/mine")], what="a line for the log, and none of before")
+    learner.close()
+    assert child.poll() is None, "it is the run's to end now"
+    assert end(child).code == -signal.SIGKILL
+
+
+def test_what_it_printed_before_its_run_began_and_nobody_read_goes_to_the_log(start: Start) -> None:
+    learner, lines = start("print('one')\nprint('two')\nprint(input())\nimport time; time.sleep(600)"), list[str]()
+    wait_until(lambda: learner._lines.qsize() == 2)
+    child = learner.begin(PLAN, lambda name, line: lines.append(line))
+    assert child is not None
+    wait_until(lambda: lines == ["one", "two", "runs/mine"])
+    end(child)
+
+
+def test_an_answer_may_be_longer_than_any_line_of_a_log(start: Start) -> None:
+    learner = start("import json\nprint(json.dumps({'error': 'x' * 300_000}))\ninput()")
+    with pytest.raises(ConfigError, match=r"^x{300000}$"):
+        Probe(learner).device()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("print('a warning')\nraise ImportError('no torch here')", "ImportError: no torch here"),
+        ("import sys\nsys.exit(7)", "exit 7"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "exit -11"),
+    ],
+)
+def test_one_that_dies_instead_of_answering_is_a_mistake_in_one_line(start: Start, code: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Probe(start(code)).device()
+    assert str(refused.value) == f"looking for the device failed: {reason}"
+
+
+def test_one_that_does_not_answer_in_time_is_a_mistake_that_names_a_remedy(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.launch.probe.SECONDS", 0.2)
+    with pytest.raises(ConfigError, match="took more than 0 s; name one with --device cpu"):
+        Probe(start("input()")).device()
+
+
+def test_one_that_no_run_needs_is_ended_at_once_with_all_it_has_started(start: Start) -> None:
+    server = "import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid)\n"
+    learner = start(server + "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ninput()")
+    pid, server_pid = pid_of(learner), int(next(learner.lines(20)))
+    learner.close()
+    assert gone(pid)
+    wait_until(lambda: gone(server_pid))
+
+
+def test_a_learner_of_several_processes_is_started_anew(start: Start) -> None:
+    learner = start("input()")
+    pid = pid_of(learner)
+    assert learner.begin(Plan("learner", "learner", "learner", ("x",), processes=2), lambda name, line: None) is None
+    assert gone(pid)
+
+
+def test_a_place_begins_the_first_learner_with_it_and_later_ones_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "python_command", lambda *arguments, python: ["sleep", "600"])
+    learner = start(ECHO)
+    pid, lines = pid_of(learner), list[str]()
+    place = LocalPlace(lambda name, line: lines.append(line), learner=learner)
+    try:
+        actor = place.begin(Plan("actor-0", "actor", "actors", ()), None)
+        first = place.begin(PLAN, None)
+        assert actor.pid != pid == first.pid
+        place.turn()
+        assert set(place._orphans.members()) == {actor.pid, pid}
+        end(first)
+        place.turn()
+        second = place.begin(PLAN, None)
+        assert second.pid not in (pid, actor.pid) and second.poll() is None
+        for child in (actor, second):
+            end(child)
+    finally:
+        place.close()
+
+
+@pytest.mark.parametrize("moment", ["importing", "waiting"])
+def test_it_ends_when_the_command_that_started_it_is_killed(moment: str) -> None:
+    code = (
+        "import sys\nfrom deploy.places.waiting import WaitingLearner\nfrom learner.config import LearnerConfig\n"
+        "made = WaitingLearner(LearnerConfig(device='cpu'))\nprint(made._child.pid, flush=True)\n"
+        "print(next(line for line in made.lines(60) if line), flush=True)\nsys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code]
+    environment = child_environment(PYTHONPATH=str(ROOT))
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        if moment == "waiting":
+            assert '"device": "cpu"' in parent.stdout.readline()
+        parent.kill()
+    wait_until(lambda: gone(pid), what="its end")

@@ -1,0 +1,78 @@
+"""The installer with a stub in place of uv, which writes down how it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy import install
+from deploy.install import Environment, InstallError
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """An environment that is kept as it is, whose Python writes down its arguments as pip."""
+    made = Environment(tmp_path / "venv")
+    made.python.parent.mkdir(parents=True)
+    made.write_stamp("before")
+    script(made.python, "pip", tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setattr(install, "choose_python", lambda *arguments: (sys.executable, (3, 11), True))
+    return made
+
+
+def script(path: Path, name: str, folder: Path, status: int = 0) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/sh\necho "{name} $*" >> {folder}/calls\nexit {status}\n')
+    path.chmod(0o700)
+
+
+def calls(folder: Path) -> list[list[str]]:
+    return [line.split() for line in (folder / "calls").read_text().splitlines()]
+
+
+def run(environment: Environment) -> None:
+    install.install(environment, ["video"], "cpu", install.pinned("torch"), "wanted")
+
+
+def test_uv_installs_where_it_is_on_the_path_under_the_same_constraints(environment: Environment, tmp_path: Path) -> None:
+    script(tmp_path / "path" / "uv", "uv", tmp_path)
+    run(environment)
+    made = calls(tmp_path)
+    assert [call[:5] for call in made] == [["uv", "pip", "install", "--python", str(environment.python)]] * 2
+    torch, headrace = made
+    limits = str(environment.folder / "constraints.txt")
+    assert torch[5:] == [
+        *("--index-strategy", "unsafe-best-match", "--compile-bytecode"),
+        *(f"torch=={install.pinned('torch')}+cpu", "--constraint", limits),
+    ], "without the options that only pip has"
+    assert headrace[-6:] == ["--editable", f"{install.ROOT}[video]", "--constraint", limits, "--build-constraint", limits]
+    assert environment.holds("wanted")
+
+
+def test_pip_installs_where_there_is_no_uv(environment: Environment, tmp_path: Path) -> None:
+    run(environment)
+    made = calls(tmp_path)
+    assert [call[:5] for call in made] == [["pip", "-I", "-m", "pip", "install"]] * 3
+    assert made[0][5:] == [f"pip=={install.pinned('pip')}"] and "--retries" in made[1]
+
+
+def test_pip_installs_what_uv_cannot(environment: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script(tmp_path / "path" / "uv", "uv", tmp_path, status=2)
+    run(environment)
+    made = [call[0] for call in calls(tmp_path)]
+    assert made == ["uv"] * 3 + ["pip"] * 3, "each source of torch is tried by uv first"
+    assert "uv could not install all; trying pip" in capsys.readouterr().out and environment.holds("wanted")
+
+
+def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: Environment, tmp_path: Path) -> None:
+    script(tmp_path / "path" / "uv", "uv", tmp_path, status=2)
+    script(environment.python, "pip", tmp_path, status=1)
+    with pytest.raises(InstallError, match=r"pip could not be updated. The log ends:"):
+        run(environment)
+    assert environment.read_stamp() == install.UNFINISHED
