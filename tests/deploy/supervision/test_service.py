@@ -132,6 +132,7 @@ def test_a_killed_supervisor_leaves_no_process_and_down_sweeps_the_rest(
     host = start()
     processes = up(run)
     host.kill()
+    host.wait()  # its lock ends with the last of its threads, which may be after its children
     wait_until(lambda: all(map(gone, processes)), 3)
     assert cli.main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "dead"
