@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.recording import Recording
+from benchmarks.common.recording import Recording
 
 STACK = 4
 MILLION = 1e6
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """What `benchmarks.peers.run` asks for, the same for every peer and for Headrace. `mix`: samples per insert."""
 
     seconds: float
@@ -32,9 +32,9 @@ class Asked(NamedTuple):
         return STACK + self.n_step
 
 
-def asked() -> Asked:
+def read_request() -> Request:
     """Reads it from the command line."""
-    return Asked(**json.loads(sys.argv[1]))
+    return Request(**json.loads(sys.argv[1]))
 
 
 def rows_for_ever(recording: Recording, begin: int = 0) -> Iterator[int]:
@@ -72,7 +72,7 @@ def rates(
     return found
 
 
-def in_process(wish: Asked, insert: Callable[[int], int], sample: Callable[[], int]) -> list[dict[str, Any]]:
+def in_process(wish: Request, insert: Callable[[int], int], sample: Callable[[], int]) -> list[dict[str, Any]]:
     """All cases of a buffer in this process, in turn: it has no other process to share the work with.
 
     `insert(count)` inserts at least so many steps and returns how many; `sample()` draws a batch, sends its priorities back and
@@ -92,6 +92,6 @@ def in_process(wish: Asked, insert: Callable[[int], int], sample: Callable[[], i
     return found + case(f"together at {wish.mix:g} : 1", lambda: (insert(round(wish.batch / wish.mix)), sample()))
 
 
-def tell(version: str, settings: dict[str, Any], checked: int, results: list[dict[str, Any]]) -> None:
+def print_answer(version: str, settings: dict[str, Any], checked: int, results: list[dict[str, Any]]) -> None:
     """Prints everything, on the last line."""
     print(json.dumps({"version": version, "settings": settings, "checked": checked, "results": results}), flush=True)

@@ -10,8 +10,8 @@ from importlib.metadata import version
 import cpprb
 import numpy as np
 
-from benchmarks.peers.common import STACK, asked, check_windows, in_process, tell
-from benchmarks.recording import load_frames
+from benchmarks.peers.common import STACK, read_request, check_windows, in_process, print_answer
+from benchmarks.common.recording import load_frames
 
 SETTINGS = {"buffer": "PrioritizedReplayBuffer", "stack_compress": True, "check_for_update": True, "alpha": 0.6}
 LONGEST = 256  # steps of one add
@@ -19,7 +19,7 @@ LONGEST = 256  # steps of one add
 
 def main() -> None:
     """Every case once."""
-    wish, recording, generator = asked(), load_frames(), np.random.default_rng(0)
+    wish, recording, generator = read_request(), load_frames(), np.random.default_rng(0)
     rows = len(recording)
     circle = np.arange(-(STACK - 1), rows + LONGEST + wish.n_step) % rows
     # [R + LONGEST, 84, 84, W]: the window of every row, without copying
@@ -63,7 +63,7 @@ def main() -> None:
     row = batch["reward"][:, 0].astype(np.int64)
     check_windows(recording, row - (STACK - 1), np.moveaxis(batch["observation"], -1, 1))
     assert (batch["action"][:, 0] == recording.action[row]).all(), "an action is not what was written"
-    tell(version("cpprb"), SETTINGS, wish.batch, results)
+    print_answer(version("cpprb"), SETTINGS, wish.batch, results)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ import reverb  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from reverb import structured_writer  # noqa: E402
 
-from benchmarks.peers.common import Asked, asked, check_windows, rates, rows_for_ever, tell  # noqa: E402
-from benchmarks.recording import load_frames  # noqa: E402
+from benchmarks.peers.common import Request, read_request, check_windows, rates, rows_for_ever, tell  # noqa: E402
+from benchmarks.common.recording import load_frames  # noqa: E402
 
 TABLE = "replay"
 PRIORITY_EXPONENT = 0.6
@@ -46,7 +46,7 @@ LEAD_SECONDS = 0.5
 LIMITED_MS = 1000  # a sampler that has waited so long for the limiter ends
 
 
-def signature(wish: Asked) -> dict[str, tf.TensorSpec]:
+def signature(wish: Request) -> dict[str, tf.TensorSpec]:
     """An item: its frames, and of the step acted on, action, reward and discount."""
     return {
         "observation": tf.TensorSpec([wish.window, 84, 84], tf.uint8),
@@ -56,7 +56,7 @@ def signature(wish: Asked) -> dict[str, tf.TensorSpec]:
     }
 
 
-def item(wish: Asked, step: Any) -> dict[str, Any]:
+def item(wish: Request, step: Any) -> dict[str, Any]:
     """Which of the last steps make up an item: the newest one only gives the last observation."""
     n = wish.n_step
     return {
@@ -67,7 +67,7 @@ def item(wish: Asked, step: Any) -> dict[str, Any]:
     }
 
 
-def serve(wish: Asked, port: int, mixed: bool) -> None:
+def serve(wish: Request, port: int, mixed: bool) -> None:
     """The server process: until its input is closed."""
     limiter = (
         reverb.rate_limiters.SampleToInsertRatio(wish.mix, wish.capacity, ERROR_BUFFER_BATCHES * wish.batch)
@@ -82,7 +82,7 @@ def serve(wish: Asked, port: int, mixed: bool) -> None:
     server.stop()
 
 
-def gate() -> float:
+def wait_for_start() -> float:
     """Says that this process is ready; returns the moment at which to begin, and waits for it."""
     print(READY, end="", flush=True)
     moment = float(sys.stdin.readline())
@@ -96,7 +96,7 @@ def leave(result: dict[str, float]) -> None:
     os._exit(0)
 
 
-def write(wish: Asked, port: int, fill: int) -> None:
+def write(wish: Request, port: int, fill: int) -> None:
     """The writer process: `fill` steps, or as many as fit into the time."""
     recording = load_frames()
     columns = recording.columns()
@@ -104,7 +104,7 @@ def write(wish: Asked, port: int, fill: int) -> None:
     for row, step in enumerate(steps):
         step["discount"] = np.float32(1 - columns["terminated"][row])
     writer, append = make_writer(wish, reverb.Client(f"localhost:{port}"), steps[0])
-    begun = 0.0 if fill else gate()
+    begun = 0.0 if fill else wait_for_start()
     cpu, count = time.process_time(), 0
     for row in rows_for_ever(recording):
         if (fill and count >= fill) or (not fill and count % 10 == 0 and time.monotonic() >= begun + wish.seconds):
@@ -116,11 +116,11 @@ def write(wish: Asked, port: int, fill: int) -> None:
     ended, cpu = time.monotonic(), time.process_time() - cpu
     if fill:
         writer.flush()
-    # Left from within: a writer that the limiter holds cannot be closed.
+    # Left from within: a writer that the limiter blocks cannot be closed.
     leave({"count": count, "seconds": ended - begun, "cpu_seconds": cpu})
 
 
-def make_writer(wish: Asked, client: reverb.Client, step: Any) -> tuple[Any, Callable[[Any], None]]:
+def make_writer(wish: Request, client: reverb.Client, step: Any) -> tuple[Any, Callable[[Any], None]]:
     """A writer, and what appends a step to it and makes the item that the step completes."""
     if wish.peer == "reverb":
         pattern = structured_writer.pattern_from_transform(step, lambda step: item(wish, step))
@@ -152,8 +152,8 @@ def flush(writer: Any, items: int, deadline: float) -> bool:
     return True
 
 
-def batches(wish: Asked, port: int) -> Any:
-    """An iterator over batches; ends when the limiter has held it for long."""
+def batches(wish: Request, port: int) -> Any:
+    """An iterator over batches; ends when the limiter has blocked it for long."""
     dataset = reverb.TrajectoryDataset.from_table_signature(
         f"localhost:{port}",
         TABLE,
@@ -164,12 +164,12 @@ def batches(wish: Asked, port: int) -> Any:
     return iter(dataset.batch(wish.batch, drop_remainder=True))
 
 
-def sample(wish: Asked, port: int) -> None:
+def sample(wish: Request, port: int) -> None:
     """The sampler process: batches as numpy arrays, a new priority for every item."""
     client, drawn = reverb.Client(f"localhost:{port}"), batches(wish, port)
     next(drawn)
     generator = np.random.default_rng(0)
-    ended = begun = gate()
+    ended = begun = wait_for_start()
     cpu, count = time.process_time(), 0
     while ended < begun + wish.seconds and (batch := next(drawn, None)) is not None:
         for column in batch.data.values():
@@ -180,7 +180,7 @@ def sample(wish: Asked, port: int) -> None:
     leave({"count": count, "seconds": ended - begun, "cpu_seconds": time.process_time() - cpu})
 
 
-def check(wish: Asked, port: int) -> None:
+def check(wish: Request, port: int) -> None:
     """The checker process: compares items with the recording."""
     recording, drawn = load_frames(), batches(wish, port)
     for _ in range(CHECKED_BATCHES):
@@ -196,7 +196,7 @@ def check(wish: Asked, port: int) -> None:
 class Service:
     """A server process and the roles around it."""
 
-    def __init__(self, wish: Asked, mixed: bool) -> None:
+    def __init__(self, wish: Request, mixed: bool) -> None:
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             self.port = int(probe.getsockname()[1])
@@ -258,7 +258,7 @@ def finish(process: subprocess.Popen[str]) -> dict[str, float]:
 
 def main() -> None:
     """Every case once."""
-    wish = asked()
+    wish = read_request()
     found: list[dict[str, Any]] = []
     service = Service(wish, mixed=False)
     try:
@@ -277,12 +277,12 @@ def main() -> None:
         service.close()
     writer = ("StructuredWriter", "auto") if wish.peer == "reverb" else ("TrajectoryWriter", wish.window)
     settings = dict(zip(("writer", "chunk_length"), writer, strict=True)) | SETTINGS
-    tell(f"{version('dm-reverb')} (tensorflow {tf.__version__})", settings, checked, found)
+    print_answer(f"{version('dm-reverb')} (tensorflow {tf.__version__})", settings, checked, found)
 
 
 def part(role: str, port: int, more: int) -> None:
     """One process's part."""
-    wish = asked()
+    wish = read_request()
     if role == "server":
         serve(wish, port, bool(more))
     elif role == "writer":

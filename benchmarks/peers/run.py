@@ -41,7 +41,7 @@ class Peer:
         return self._read(done.returncode, done.stdout, done.stderr)
 
     def begin(self, more: dict[str, Any], errors: Path) -> subprocess.Popen[str]:
-        """Its script, asked for `more` besides, for whoever wants to end it before `finish`; complaints go to a file."""
+        """Its script, with `more` in its request; it may be ended before `finish`, and its errors go to a file."""
         with errors.open("w") as file:
             return subprocess.Popen(
                 [self._python, *self._script(more)], stdout=subprocess.PIPE, stderr=file, text=True, env=self._environment()
@@ -64,10 +64,10 @@ class Peer:
         if exit_status:
             print(errors, file=sys.stderr)
             raise PeerFailed(f"{self.name} ended with {exit_status}: see above")
-        told = json.loads(text.splitlines()[-1])
-        self.version, self.settings = told["version"], told["settings"]
-        self.checked += told["checked"]
-        return list(told["results"])
+        answer = json.loads(text.splitlines()[-1])
+        self.version, self.settings = answer["version"], answer["settings"]
+        self.checked += answer["checked"]
+        return list(answer["results"])
 
     def _start(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -30,8 +30,8 @@ class Saved(NamedTuple):
         return np.clip(value, -1.0, 1.0)
 
     def write(self, path: Path) -> None:
-        """Whole or not at all: somebody may be waiting for it."""
-        named: dict[str, Any] = {"told": np.array([self.steps, self.success])}
+        """Whole or not at all: another process may be waiting for it."""
+        named: dict[str, Any] = {"figures": np.array([self.steps, self.success])}
         for k, (weight, bias) in enumerate(self.layers):
             named |= {f"w{k}": weight, f"b{k}": bias}
         temporary = path.with_suffix(".part")
@@ -44,5 +44,5 @@ def load(path: Path) -> Saved:
     """What write() wrote."""
     with np.load(path, allow_pickle=False) as file:
         layers = [(file[f"w{k}"], file[f"b{k}"]) for k in range(sum(name.startswith("w") for name in file.files))]
-        steps, success = file["told"]
+        steps, success = file["figures"]
         return Saved(file["mean"], file["variance"], layers, int(steps), float(success))

@@ -22,7 +22,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-from benchmarks.peers.common import tell
+from benchmarks.peers.common import print_answer
 from benchmarks.peers.saved_mlp import CLIP, EPSILON, Saved
 
 ENV = "actors.envs.robot.registration:headrace/FanucReachFlat-v0"
@@ -120,7 +120,7 @@ def main() -> None:
     model.learn(sys.maxsize, callback=Writer(Path(wish["folder"]), wish["every"], deadline))
     checked = check(model)
     model.get_env().close()
-    tell(f"{version('stable_baselines3')} (torch {torch.__version__})", SETTINGS, checked, [])
+    print_answer(f"{version('stable_baselines3')} (torch {torch.__version__})", SETTINGS, checked, [])
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
-from benchmarks.peers.common import STACK, figure, tell
-from benchmarks.recording import VECTOR, load_frames, vectors
+from benchmarks.peers.common import STACK, figure, print_answer
+from benchmarks.common.recording import VECTOR, load_frames, vectors
 
 MEMORY = 10_000
 SETTINGS = {
@@ -119,7 +119,7 @@ def main() -> None:
     """One figure."""
     wish = json.loads(sys.argv[1])
     found = [figure(wish["case"], "updates", "updates/s", measure(wish))]
-    tell(f"{version('stable_baselines3')} (torch {torch.__version__})", SETTINGS, 0, found)
+    print_answer(f"{version('stable_baselines3')} (torch {torch.__version__})", SETTINGS, 0, found)
 
 
 if __name__ == "__main__":

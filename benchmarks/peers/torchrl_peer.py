@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, PrioritizedSliceSampler, TensorDictReplayBuffer
 
-from benchmarks.peers.common import STACK, asked, check_windows, in_process, tell
-from benchmarks.recording import load_frames
+from benchmarks.peers.common import STACK, read_request, check_windows, in_process, print_answer
+from benchmarks.common.recording import load_frames
 
 SETTINGS = {"buffer": "TensorDictReplayBuffer", "sampler": "PrioritizedSliceSampler", "cache_values": True, "alpha": 0.6}
 LONGEST = 256  # steps of one extend
@@ -21,7 +21,7 @@ LONGEST = 256  # steps of one extend
 
 def main() -> None:
     """Every case once."""
-    wish, recording = asked(), load_frames()
+    wish, recording = read_request(), load_frames()
     rows = len(recording)
     circle = torch.arange(rows + LONGEST) % rows
     columns = TensorDict(
@@ -61,7 +61,7 @@ def main() -> None:
     check_windows(recording, row - (STACK - 1), batch["observation"].numpy().reshape(wish.batch, wish.window, 84, 84))
     action = batch["action"].numpy().reshape(wish.batch, wish.window)[:, STACK - 1]
     assert (action == recording.action[row]).all(), "an action is not what was written"
-    tell(f"{version('torchrl')} (torch {torch.__version__})", SETTINGS, wish.batch, results)
+    print_answer(f"{version('torchrl')} (torch {torch.__version__})", SETTINGS, wish.batch, results)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import actor_start
+from benchmarks.actors import actor_start
 
 
 @pytest.mark.slow

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import device, operations, resident
-from benchmarks.operations import Operation, Outcome, Recorder, compare, difference, fallbacks
-from benchmarks.report import Report
+from benchmarks.device import __main__ as device
+from benchmarks.device import operations
+from benchmarks.device import resident
+from benchmarks.device.operations import Operation, Outcome, Recorder, compare, difference, fallbacks
+from benchmarks.common.report import Report
 from learner.devices.capabilities import capabilities
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import inference
-from benchmarks.processes import ONE_THREAD
+from benchmarks.actors import inference
+from benchmarks.common.processes import ONE_THREAD
 from deploy.config.layers import layers, resolve
 from learner.algorithms.base import make_algorithm
 from learner.devices.capabilities import DeviceError

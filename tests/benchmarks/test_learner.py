@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu, learner, learner_actors, learner_report, roofline
-from benchmarks.bare_dqn import DqnLoop
-from benchmarks.bare_ppo import PpoLoop
-from benchmarks.kernels import busy, union
-from benchmarks.learner_plan import BATCHES, About, batches, compared, variants
-from benchmarks.learner_runs import figures
-from benchmarks.resident import made_up
-from benchmarks.workloads import WORKLOADS, Setting
+from benchmarks.device import gpu
+from benchmarks.learner import __main__ as learner
+from benchmarks.learner import growth as learner_actors
+from benchmarks.learner import report as learner_report
+from benchmarks.learner import roofline
+from benchmarks.by_hand.dqn import DqnLoop
+from benchmarks.by_hand.ppo import PpoLoop
+from benchmarks.learner.kernels import busy, union
+from benchmarks.learner.plan import BATCHES, About, batches, compared, variants
+from benchmarks.learner.runs import figures
+from benchmarks.device.resident import made_up
+from benchmarks.learner.workloads import WORKLOADS, Setting
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.feed.batches import to_chunks, to_device
@@ -58,7 +62,7 @@ def test_a_tiny_run_ends_with_sound_json(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_the_learner_with_a_profiler_tells_its_rate_and_ends() -> None:
-    from benchmarks.learner_runs import serving
+    from benchmarks.learner.runs import serving
 
     with serving(WORKLOADS["mlp"]) as source:
         told = source.watched(Setting("mlp", 32, device="cpu", graphs=True), 0.5)

@@ -11,9 +11,9 @@ from actors.config import EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from benchmarks import pipeline
-from benchmarks.null_env import EPISODE_STEPS, FRAMES, pictures
-from benchmarks.pipeline import ENV, Measured, cases
+from benchmarks.pipeline import __main__ as pipeline
+from benchmarks.pipeline.null_env import EPISODE_STEPS, FRAMES, pictures
+from benchmarks.pipeline.__main__ import ENV, Measured, cases
 
 TINY = ["--update-ms", "1", "--batch-size", "32", "--envs-per-actor", "4", "--seconds", "1", "--runs", "1"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.record_frames import MAX_STEPS, STAGES, Recording, load_frames, ratio, record, save
-from benchmarks.recording import FRAMES, VECTOR, vectors
+from benchmarks.common.record_frames import MAX_STEPS, STAGES, Recording, load_frames, ratio, record, save
+from benchmarks.common.recording import FRAMES, VECTOR, vectors
 
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
 
@@ -60,7 +60,7 @@ def test_vectors_are_told_apart_row_by_row(frames: Recording) -> None:
 
 @pytest.mark.parametrize(
     ("module", "absent"),
-    [("benchmarks.replay_roles", ["torch"]), ("benchmarks.peers.common", ["torch", "msgspec", "zmq", "transport"])],
+    [("benchmarks.replay.roles", ["torch"]), ("benchmarks.peers.common", ["torch", "msgspec", "zmq", "transport"])],
 )
 def test_what_must_stay_light_imports_nothing_heavy(module: str, absent: list[str]) -> None:
     code = f"import sys, {module}; sys.exit(', '.join(set({absent}) & sys.modules.keys()) or 0)"

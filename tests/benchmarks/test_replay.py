@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import replay
+from benchmarks.replay import __main__ as replay
 from benchmarks.peers.run import Peer, PeerFailed
-from benchmarks.recording import load_frames
-from benchmarks.replay_roles import Columns, chunks_by_slices, chunks_by_steps, compare, first_rows, load_circle, save_circle
-from benchmarks.report import Report, result
-from benchmarks.wire import make_spec
+from benchmarks.common.recording import load_frames
+from benchmarks.replay.roles import Columns, chunks_by_slices, chunks_by_steps, compare, first_rows, load_circle, save_circle
+from benchmarks.common.report import Report, result
+from benchmarks.replay.wire import make_spec
 from replay.config import ReplayConfig
 from replay.table.layout import layout
 from replay.table.ring import Ring

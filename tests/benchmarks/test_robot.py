@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from actors.envs.make import make_env
-from benchmarks import robot, success
+from benchmarks.robot import __main__ as robot
+from benchmarks.robot import success
 from benchmarks.peers import saved_mlp
-from benchmarks.report import Report
-from benchmarks.robot_runs import Act, HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
+from benchmarks.common.report import Report
+from benchmarks.robot.runs import Act, HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
 from deploy import settings
 from deploy.config.files import merge, write_config
 from deploy.config.layers import layers, resolve
@@ -201,7 +202,7 @@ def test_the_better_of_the_peers_settings_is_found_and_what_is_not_reached_is_to
 
 
 def test_the_drop_is_what_is_lost_in_the_other_backend_seed_by_seed() -> None:
-    def told(rate: float) -> success.Told:
+    def told(rate: float) -> success.Figures:
         brief = {"success_rate": rate, "score_mean": 0.02}
         return brief | {"by_tier": {"easy": brief, "hard": brief}}
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from replay.config import ReplayConfig
 from replay.config import ReplayProcess as ReplaySettings
 from replay.server.server import ReplayServer

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import tomli_w
 
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.log.journal import Journal

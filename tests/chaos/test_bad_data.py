@@ -22,7 +22,7 @@ import torch
 from actors.config import EnvConfig
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from deploy.cli import main as cli
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig

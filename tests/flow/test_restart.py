@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from learner.config import LearnerConfig
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig

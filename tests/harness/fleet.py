@@ -16,7 +16,7 @@ from torch.nn import Linear, Sequential
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig

@@ -22,7 +22,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
 from actors.evaluation import evaluate
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.networks.base import PolicyModule

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.recording import load_frames
+from benchmarks.common.recording import load_frames
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig

@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 import torch
 
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import Capabilities, DeviceError

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 import torch
 
-from benchmarks.settings import write_settings
+from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint

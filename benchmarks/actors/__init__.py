@@ -1,0 +1,1 @@
+"""Actors: their rate, their start, their inference, and the simulators beneath them."""

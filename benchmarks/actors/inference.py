@@ -1,0 +1,256 @@
+"""`headrace bench inference`: what acting costs in each precision, and what it does to the actions, on one thread.
+
+For every shipped network the time of one act() for 1, 8 and 16 environments, as actors call it, the precisions in turn. "same
+action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of what the network
+answers (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new weights.
+
+Networks without convolutions run in numpy and in float32 whatever is asked for. Beside that stand the ways that were not taken:
+the same layers in torch, as they are, in bfloat16, and in int8 by torch's dynamic quantisation.
+
+Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
+files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; else they are
+random, and the notes say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from actors.envs.make import make_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from actors.stack import Stack
+from benchmarks.common.processes import ONE_THREAD
+from benchmarks.common.recording import load_frames
+from benchmarks.common.report import Report
+from deploy.children import child_environment, python_command
+from deploy.config.algorithm import needs
+from deploy.config.files import Tree
+from deploy.config.layers import layers, resolve
+from deploy.config.run import RunConfig
+from learner.algorithms.base import ActingPolicy, Algorithm, make_algorithm
+from learner.devices.errors import DeviceError
+from learner.inference.base import Inference
+from learner.inference.int8 import check
+from learner.inference.module import infer_by
+from learner.networks.base import PolicyModule
+from learner.networks.parts import Concat
+from learner.weights.checkpoint import CheckpointError, load_into
+from learner.weights.export import load
+from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
+
+ROWS = (1, 8, 16)
+PRECISIONS = ("float32", "bfloat16", "int8")
+OBSERVED = 1024  # observations on which answers are compared
+CALL_SECONDS = 0.01  # that one measurement lasts, about
+ENVIRONMENTS = 16
+MARIO = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(7), 128, 4)
+CASES: dict[str, Tree] = {
+    "mario, dqn": {"env": {"id": "mario"}, "algorithm": {"name": "dqn"}},
+    "mario, dqn, nature_batchnorm": {"env": {"id": "mario"}, "algorithm": {"name": "dqn", "network": "nature_batchnorm"}},
+    "mario, ppo": {"env": {"id": "mario"}, "algorithm": {"name": "ppo"}},
+    "snake, dqn, convolutions": {"env": {"id": "snake"}, "algorithm": {"name": "dqn", "network": "nature"}},
+    "snake, dqn": {"env": {"id": "snake"}, "algorithm": {"name": "dqn"}},
+    "CartPole-v1, dqn": {"env": {"id": "CartPole-v1"}, "algorithm": {"name": "dqn"}},
+    "robot, ppo": {"env": {"id": "robot", "backend": "kinematic"}, "algorithm": {"name": "ppo"}},
+    "robot, sac": {"env": {"id": "robot", "backend": "kinematic"}, "algorithm": {"name": "sac"}},
+}
+
+
+class Subject(NamedTuple):
+    """A network to act by, and what it sees: observation[name] [OBSERVED, stack, *shape]."""
+
+    algorithm: Algorithm
+    network: PolicyModule
+    spec: ExperienceSpec
+    seen: Columns
+    trained: bool
+
+
+def subject(config: RunConfig, weights: list[Path]) -> Subject:
+    """Builds it, with the first of `weights` that fits. Raises EnvError, CheckpointError."""
+    spec = MARIO
+    if config.env.id != "mario":
+        env = make_env(config.env)
+        spec = experience_spec(env, config.env, "none", needs(config))
+        env.close()
+    torch.manual_seed(0)
+    algorithm = make_algorithm(config.algorithm)
+    network, trained = algorithm.policy(spec), False
+    assert isinstance(network, PolicyModule)
+    for path in weights:
+        exported = load(path)
+        if exported.metadata.get("env") == config.env.id:
+            with suppress(CheckpointError):  # of another network
+                load_into(network, dict(exported.inference.weights))
+                spec, trained = exported.spec, True
+                break
+    policy = algorithm.acting(spec, infer_by(network))
+    seen = _recorded(spec) if config.env.id == "mario" else _met(config, spec, policy)
+    return Subject(algorithm, network, spec, seen, trained)
+
+
+def _recorded(spec: ExperienceSpec) -> Columns:
+    frames = load_frames()
+    rows = np.flatnonzero(frames.valid)[:OBSERVED]
+    return {spec.fields[0].name: frames.observation[frames.stack(rows, spec.stack)]}
+
+
+def _met(config: RunConfig, spec: ExperienceSpec, policy: ActingPolicy) -> Columns:
+    env, stack = VectorEnv(config.env, spec, ENVIRONMENTS, range(ENVIRONMENTS)), Stack(spec, ENVIRONMENTS)
+    policy.assign(0, 0, ENVIRONMENTS, ENVIRONMENTS)
+    stack.reset(env.reset())
+    seen: list[Columns] = []
+    while len(seen) * ENVIRONMENTS < OBSERVED:
+        seen.append({name: rows.copy() for name, rows in stack.stacked.items()})
+        step = env.step(bounded(spec, policy.act(stack.stacked, {}, "explore").action))
+        stack.push(step.observation, step.terminated | step.truncated)
+    env.close()
+    return {name: np.concatenate([columns[name] for columns in seen]) for name in seen[0]}
+
+
+class Way:
+    """A way to act: inference, and the policy over it."""
+
+    def __init__(self, one: Subject, inference: Inference) -> None:
+        self.inference, self.policy = inference, one.algorithm.acting(one.spec, inference)
+
+    def answers(self, observation: Columns) -> np.ndarray:
+        """What the network says."""
+        return self.inference(observation, {})[0]
+
+
+class _InTorch:
+    """A network without convolutions as torch runs its layers, all but the last converted."""
+
+    def __init__(self, network: PolicyModule, convert: Callable[[nn.Sequential], nn.Module], dtype: torch.dtype) -> None:
+        assert isinstance(network.body.torso, nn.Sequential)
+        self._network, self._concat, self._dtype = network, Concat(), dtype
+        self._layers = convert(copy.deepcopy(nn.Sequential(*list(network.body.torso)[1:])))
+        self.state: Mapping[str, tuple[int, ...]] = {}
+        self.weights: Mapping[str, np.ndarray] = {}
+
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Not asked of what is not shipped."""
+
+    def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
+        with torch.inference_mode():
+            read = self._network.body.read({name: torch.from_numpy(rows) for name, rows in observation.items()})
+            features = self._layers(self._concat(read).to(self._dtype)).float()
+            return self._network.answer(features).numpy(), {}
+
+
+def _dynamic(body: nn.Sequential) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        quantised: nn.Module = torch.ao.quantization.quantize_dynamic(body, {nn.Linear})
+    return quantised
+
+
+def ways(one: Subject) -> dict[str, Way]:
+    """Policies to compare, float32 as actors have it first. Raises DeviceError."""
+    network, made = one.network, partial(Way, one)
+    if any(parameter.dim() == 4 for parameter in network.parameters()):
+        return {precision: made(infer_by(network, precision)) for precision in PRECISIONS}
+    return {
+        "float32": made(infer_by(network)),
+        "torch float32": made(_InTorch(network, lambda body: body, torch.float32)),
+        "torch bfloat16": made(_InTorch(network, lambda body: body.to(torch.bfloat16), torch.bfloat16)),
+        "torch int8": made(_InTorch(network, _dynamic, torch.float32)),
+    }
+
+
+def compare(report: Report, case: str, policies: dict[str, Way], one: Subject) -> None:
+    """Adds how far each is from the first."""
+    answers = {name: _answers(policy, one.seen) for name, policy in policies.items()}
+    exact = answers["float32"]
+    for name, found in list(answers.items())[1:]:
+        if isinstance(one.spec.action, Categorical):
+            same = float((found.argmax(1) == exact.argmax(1)).mean())
+            report.add(f"{case}, actions", f"{name} same action", "%", [100 * same])
+        report.add(f"{case}, actions", f"{name} difference", "%", [float(100 * np.abs(found - exact).mean() / exact.std())])
+        if "td" in one.algorithm.figures and isinstance(one.spec.action, Categorical):
+            report.add(f"{case}, actions", f"{name} Q off", "on average", [float(np.abs(found - exact).mean())])
+
+
+def _answers(policy: Way, seen: Columns) -> np.ndarray:
+    count, rows = len(next(iter(seen.values()))), max(ROWS)
+    parts = [policy.answers({name: all_[at : at + rows] for name, all_ in seen.items()}) for at in range(0, count, rows)]
+    return np.concatenate([part.copy() for part in parts])
+
+
+def clock(report: Report, case: str, policies: dict[str, Way], seen: Columns, runs: int) -> None:
+    """Adds what an act() takes in each, in turn, in µs of processor time."""
+    for rows in ROWS:
+        observation = {name: np.ascontiguousarray(all_[:rows]) for name, all_ in seen.items()}
+        taken: dict[str, list[float]] = {name: [] for name in policies}
+        calls = {name: max(int(CALL_SECONDS / _seconds(policy, observation, 20)), 5) for name, policy in policies.items()}
+        for _ in range(runs):
+            for name, policy in policies.items():
+                taken[name].append(1e6 * _seconds(policy, observation, calls[name]))
+        medians = {name: report.add(f"{case}, {rows} rows", name, "µs", times) for name, times in taken.items()}
+        for name in list(medians)[1:]:
+            report.ratio(f"{case}, {rows} rows", f"act() in {name}, speed", "float32", medians["float32"] / medians[name])
+    for name, policy in policies.items():
+        if name in PRECISIONS:
+            weights = {key: value.copy() for key, value in policy.inference.weights.items()}
+            began = time.process_time()
+            for _ in range(runs):
+                policy.inference.load(weights)
+            report.add(f"{case}, refresh", name, "ms", [1e3 * (time.process_time() - began) / runs])
+
+
+def _seconds(policy: Way, observation: Columns, calls: int) -> float:
+    """Of processor time for one act()."""
+    began = time.process_time()
+    for _ in range(calls):
+        policy.policy.act(observation, {}, "explore")
+    return (time.process_time() - began) / calls
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", action="append", choices=CASES, help="one of the networks; may be given again (default: all)")
+    parser.add_argument("--weights", action="append", type=Path, default=[], metavar="FILE", help="an exported policy; again")
+    parser.add_argument("--runs", type=int, default=25, help="measurements of each; the median is reported (default 25)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(arguments)
+    if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
+        again = python_command("benchmarks.actors.inference", *(sys.argv[1:] if arguments is None else arguments))
+        return subprocess.run(again, env=child_environment(**ONE_THREAD)).returncode  # numpy reads them when it is imported
+    torch.set_num_threads(1)
+    report = Report("inference")
+    report.notes.append("one thread; µs of processor time for an act(), median (least-most)")
+    try:
+        check()
+        for case in options.case or CASES:
+            one = subject(resolve(layers(CASES[case], None)), options.weights)
+            report.notes.append(f"{case}: {'trained' if one.trained else 'random'} weights")
+            policies = ways(one)
+            compare(report, case, policies, one)
+            clock(report, case, policies, one.seen, options.runs)
+    except (CheckpointError, DeviceError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    report.print(options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Updates as one writes them for a single experiment: what the learner is compared with."""

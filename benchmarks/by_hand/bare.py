@@ -1,0 +1,103 @@
+"""`python -m benchmarks.by_hand.bare TASK`: the update as one writes it by hand for a single experiment.
+
+What `headrace bench learner` measures the learner against, on batches that are in memory already: plain torch, the same
+arithmetic on networks of the same shapes, the same precision and settings of torch, batches that the same server has drawn, kept
+as tensors on the device as they rest. It waits for nothing but the priorities, which a prioritised learner needs on the host; on
+a device that computes beside the host they are read an update late.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks.by_hand.dqn import DqnLoop
+from benchmarks.by_hand.ppo import PpoLoop
+from benchmarks.replay.roles import READY_SECONDS, connect
+from benchmarks.learner.workloads import WORKLOADS, Task
+from learner.algorithms.dqn.config import DqnConfig
+from replay.client.sampler import Sampler
+from transport.lifetime import keep_memory, new_incarnation
+from transport.run_dir import RunDir
+
+KEPT = 8  # batches that it goes round
+KEPT_BYTES = 1 << 30  # but no more than about this
+WARM_UP_UPDATES = 5
+
+
+def draw(task: Task) -> list[dict[str, np.ndarray]]:
+    """A few batches of the server's, copied. Ends the process when none comes."""
+    run_dir, workload = RunDir(Path(task.run_dir)), WORKLOADS[task.setting.workload]
+    spec = workload.spec()
+    size = task.setting.learner().batch_size // (spec.chunk_length if workload.rollouts else 1)
+    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, size, 1)
+    batches: list[dict[str, np.ndarray]] = []
+    while len(batches) < KEPT and sum(array.nbytes for batch in batches for array in batch.values()) < KEPT_BYTES:
+        batch = sampler.next(READY_SECONDS)
+        if batch is None:
+            raise SystemExit(f"no batch within {READY_SECONDS:.0f} s")
+        batches.append({name: array.copy() for name, array in batch.arrays.items()})
+        sampler.release(batch)
+    sampler.close()
+    return batches
+
+
+class Fed:
+    """The loop with a sampler of its own: every batch is drawn anew, and its priorities are sent back. On a CPU."""
+
+    def __init__(self, task: Task, loop: DqnLoop) -> None:
+        spec, learner = WORKLOADS[task.setting.workload].spec(), task.setting.learner()
+        address = connect(RunDir(Path(task.run_dir)))
+        self._sampler = Sampler(address, "learner", new_incarnation(), spec, learner.batch_size, learner.prefetch + 1)
+        self._loop, self.machine = loop, loop.machine
+
+    @property
+    def updates(self) -> int:
+        """Done so far."""
+        return self._loop.updates
+
+    def update(self) -> None:
+        """By the next batch."""
+        batch = self._sampler.next(READY_SECONDS)
+        if batch is None:
+            raise SystemExit(f"no batch within {READY_SECONDS:.0f} s")
+        self._loop.learn(self._loop.to_device(batch.arrays))
+        self._sampler.update_priorities(batch.arrays["key"], self._loop.host.seen)
+        self._sampler.release(batch)
+
+
+def measure(loop: DqnLoop | PpoLoop | Fed, seconds: float) -> dict[str, float]:
+    """Updates per second, and milliseconds of the processor that each takes."""
+    while loop.updates < WARM_UP_UPDATES:
+        loop.update()
+    loop.machine.wait()
+    begun, before, cpu = time.monotonic(), loop.updates, time.process_time()
+    while time.monotonic() < begun + seconds:
+        loop.update()
+    loop.machine.wait()
+    done, cpu = loop.updates - before, time.process_time() - cpu
+    return {"updates": done / (time.monotonic() - begun), "CPU": 1e3 * cpu / done}
+
+
+def main() -> None:
+    """Prints what it has measured."""
+    keep_memory()
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    batches = draw(task)
+    config = WORKLOADS[task.setting.workload].algorithm
+    loop: DqnLoop | PpoLoop | Fed
+    if isinstance(config, DqnConfig):
+        bare = DqnLoop(task.setting, config, batches)
+        loop = Fed(task, bare) if task.fed else bare
+    else:
+        loop = PpoLoop(task.setting, config, batches)
+    print(json.dumps(measure(loop, task.seconds) | {"precision": loop.machine.precision}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What all benchmarks share: reports, processes, settings, recorded frames."""

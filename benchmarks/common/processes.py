@@ -1,0 +1,56 @@
+"""Processes of a benchmark: started with few compute threads, waited for, ended, and what their metrics say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from deploy.children import child_environment
+from transport.run_dir import RunDir
+
+READY_SECONDS = 120.0
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(THREADS, "1")
+
+
+def start(*arguments: str, threads: int = 1) -> subprocess.Popen[str]:
+    """A process of a benchmark's, as a run starts one; what it says on its output is read at its end."""
+    environment = child_environment(**dict.fromkeys(THREADS, str(threads)))
+    return subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Asks all that are still there to stop, and waits for them."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        if process.stdout is not None and not process.stdout.closed:
+            process.communicate(timeout=READY_SECONDS)
+        process.wait(timeout=READY_SECONDS)
+
+
+def records(run: RunDir, name: str) -> list[dict[str, float]]:
+    """What a process has measured."""
+    try:
+        return [msgspec.json.decode(line) for line in run.metrics(name).read_bytes().splitlines()]
+    except (OSError, msgspec.DecodeError):  # not there, or a line half written
+        return []
+
+
+def rate(records: Sequence[dict[str, float]], counter: str) -> float:
+    """A counter's growth per second from the first record to the last."""
+    first, last = records[0], records[-1]
+    return (last[counter] - first[counter]) / (last["time"] - first["time"])
+
+
+def wait_until(true: Callable[[], bool], what: str, processes: Sequence[subprocess.Popen[str]] = ()) -> None:
+    """Waits for a predicate; ends the benchmark when one of `processes` has ended."""
+    deadline = time.monotonic() + READY_SECONDS
+    while not true():
+        if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
+            raise SystemExit(f"waited in vain for {what}")
+        time.sleep(0.1)

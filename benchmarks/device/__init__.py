@@ -1,0 +1,1 @@
+"""What the learner's device can do."""

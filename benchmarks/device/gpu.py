@@ -1,0 +1,133 @@
+"""`headrace bench gpu --out DIR`: what is to be measured on a machine with a large GPU, by one command in limited time.
+
+Parts, each written to DIR as the JSON of its benchmark as soon as it is there:
+  compared  the learner beside the bare loop at 512, at 4 x 512 accumulated and with the MLP, each with the profiler once; what
+            arithmetic and memory allow
+  device    matrix products, memory, every operation of the shipped networks
+  actors    a whole run that learns, with 1 to 14 actors
+  variants  precisions, compiled, CUDA graphs, other batches
+  ppo       PPO beside its bare loop
+  peers     a single-file DQN, and Stable-Baselines3 where --peer-python has it
+
+A part gets its share of what is left of the time; what it has no time for is named in its notes. The first three are one command,
+`--parts variants ppo peers` is a second. Needs no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.common.report import print_results
+from deploy.children import child_environment, python_command
+
+GRACE_SECONDS = 30.0  # that a part may need after its time to end what it has begun and to write
+LEAST_SECONDS = 20.0  # a part with less is left out
+
+
+class Part(NamedTuple):
+    """A benchmark with its options. `weight`: of its share of the time; `budget`: whether it has an option for that."""
+
+    benchmark: str
+    options: tuple[str, ...]
+    weight: float
+    budget: bool = True
+
+
+BRIEF = ("--rounds", "2", "--seconds", "5", "--short-seconds", "3")
+PARTS = {
+    "compared": Part("learner", ("--cases", "compared", "bounds", "--batches", "nature:512,4x512", "mlp:256", *BRIEF), 260),
+    "device": Part("device", (), 80, budget=False),
+    "actors": Part("learner", ("--cases", "actors", *BRIEF), 200),
+    "variants": Part("learner", ("--cases", "variants", *BRIEF), 400),
+    "ppo": Part("learner", ("--cases", "compared", "--batches", "ppo-nature:2048", "ppo-mlp:4096", *BRIEF), 130),
+    "peers": Part("learner", ("--cases", "peers", "--batches", "nature:512", "mlp:256", "ppo-mlp:4096", *BRIEF), 60),
+}
+FIRST = ("compared", "device", "actors")  # what one command of ten minutes has time for
+
+
+def shares(parts: list[str], seconds: float) -> list[float]:
+    """What the first of `parts` gets of the time, what the second gets of the rest if the first takes all of its, and so on."""
+    weights = [PARTS[name].weight for name in parts]
+    return [seconds * weight / sum(weights) for weight in weights]
+
+
+def measure(name: str, seconds: float, out: Path, more: list[str]) -> bool:
+    """One part; whether it has written its file."""
+    part = PARTS[name]
+    options = [*part.options, *more, *(("--budget", f"{max(seconds - GRACE_SECONDS, 1):.0f}") if part.budget else ()), "--json"]
+    print(f"{name}: {' '.join(options)} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+    path = out / f"{name}.json"
+    with path.open("w") as file:
+        process = subprocess.Popen(python_command(f"benchmarks.{part.benchmark}", *options), stdout=file, env=child_environment())
+        try:
+            status = process.wait(seconds + GRACE_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as interruption:
+            process.terminate()  # it ends its own processes, and writes what it has
+            status = process.wait(2 * GRACE_SECONDS)
+            if isinstance(interruption, KeyboardInterrupt):
+                raise
+    if status:
+        print(f"{name}: ended with {status}", file=sys.stderr, flush=True)
+    return path.stat().st_size > 0
+
+
+def show(path: Path) -> None:
+    """A part's figures, but not those of single operations."""
+    document = json.loads(path.read_text())
+    print(f"\n{path.stem}: {document['machine']}")
+    for note in document["notes"]:
+        print(note)
+    print_results([each for each in document["results"] if each["unit"] != "µs"])
+    for each in document["ratios"]:
+        if each["peer"] != "CPU":
+            print(f"{each['value']:8.3f} x {each['peer']}: {each['case']}, {each['metric']}")
+
+
+def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The command line; what it does not know goes to every part."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.device.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="where the JSON files go")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(FIRST), help=f"which (default {' '.join(FIRST)})")
+    parser.add_argument("--budget", type=float, default=540.0, help="seconds for all of them together (default 540)")
+    parser.add_argument("--device", default="auto", help="as learner.device (default auto)")
+    parser.add_argument("--peer-python", metavar="PATH", help="the Python that has Stable-Baselines3")
+    options = parser.parse_args(arguments)
+    if options.budget <= 0:
+        parser.error("--budget must be greater than 0")
+    return options, ["--device", options.device]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Every part in turn, then all figures."""
+    options, more = parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options.out.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + options.budget
+    written = []
+    try:
+        for number, name in enumerate(options.parts):
+            left = deadline - time.monotonic()
+            if left < min(LEAST_SECONDS, options.budget):
+                print(f"{name}: no time is left", file=sys.stderr)
+                continue
+            peer = ["--peer-python", options.peer_python] if name == "peers" and options.peer_python else []
+            if measure(name, shares(options.parts[number:], left)[0], options.out, more + peer):
+                written.append(options.out / f"{name}.json")
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+    for path in written:
+        show(path)
+    return 0 if len(written) == len(options.parts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The learner beside loops that are written by hand, and what bounds it."""

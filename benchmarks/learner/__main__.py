@@ -1,0 +1,226 @@
+"""`headrace bench learner`: updates per second of the learner as a run has it, beside loops that have nothing else to do.
+
+The learner is a process of its own before a real replay server that was filled with recorded play; what it measures of itself is
+read. Cases (--cases):
+
+  compared   the learner and a bare torch loop in turn: the same arithmetic written by hand, on batches of the same server that
+             lie on the device already (benchmarks/by_hand/). DQN: nature (84x84 frames, Nature network) and mlp (22 floats, two
+             layers of 256); PPO: ppo-nature and ppo-mlp, a batch being one minibatch of a rollout. On a CPU also the bare loop
+             fed by the server as the learner is, since replay then takes its share of the same cores
+  variants   the learner's loop with a profiler: each precision, compiled, with CUDA graphs; other batches; device busy, memory
+  peers      a single-file DQN with its replay memory, and with --peer-python Stable-Baselines3's train(), each for itself
+  bounds     what the device's measured rates allow an update of the Nature network (benchmarks/learner/roofline.py)
+  actors     only if asked for: a whole run of the null simulator that learns, with more and more actors
+
+Busy is the profiler's (CUDA): the share of the time in which a kernel runs. Data wait and update are the learner's own metrics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from benchmarks.learner import growth
+from benchmarks.learner.plan import BATCHES, SWEPT, About, batches, compared, variants
+from benchmarks.learner.report import BARE, FED, LEARNER, PEER, RUN, SINGLE, WATCHED, Key, bound, make_report
+from benchmarks.learner.runs import CaseFailed, Found, Source, by_hand, say, serving
+from benchmarks.peers.run import Peer, PeerFailed
+from benchmarks.replay.wire import ACTIONS
+from benchmarks.learner.workloads import WORKLOADS, Setting, Task
+from deploy.children import child_environment, python_command
+
+CASES = ("compared", "variants", "peers", "bounds", "actors")
+USUAL = CASES[:-1]
+
+
+class Bench:
+    """What has been measured, and the time that is left."""
+
+    def __init__(self, about: About, options: argparse.Namespace) -> None:
+        self.about, self.options = about, options
+        self.found: dict[Key, list[Found]] = defaultdict(list)
+        self.left_out: list[str] = []
+        self.precisions: dict[str, str] = {}
+        self._deadline = time.monotonic() + options.budget
+        self.settings = compared(about, options.batches, options.threads, os.cpu_count() or 1)
+
+    def try_(self, case: str, side: str, measure: Callable[[], Found]) -> None:
+        """One measurement, unless there is no time left; what fails is reported and left out."""
+        if time.monotonic() > self._deadline:
+            self.left_out.append(f"{case}, {side}")
+            return
+        begun = time.monotonic()
+        try:
+            figures = measure()
+        except (CaseFailed, PeerFailed) as error:
+            say(f"{case}, {side}: failed: {error}")
+            self.left_out.append(f"{case}, {side}: {error}")
+            return
+        self.left_out += [f"{case}, {side}: {words}" for words in figures.pop("warnings", [])]
+        self.precisions[case] = str(figures.pop("precision", self.precisions.get(case, "")))
+        self.found[case, side].append(figures)
+        say(f"{case}, {side}: {figures['updates']:,.1f} updates/s  ({time.monotonic() - begun:.0f} s)")
+
+    def run(self, peer: Peer | None) -> None:
+        """All that is asked for, the most telling first."""
+        for name in dict.fromkeys(setting.workload for setting in self.settings if "compared" in self.options.cases):
+            with serving(WORKLOADS[name]) as source:
+                self.compare(source, [setting for setting in self.settings if setting.workload == name])
+        if "variants" in self.options.cases:
+            for name in SWEPT[self.about.kind]:
+                with serving(WORKLOADS[name]) as source:
+                    self.vary(source, name)
+        if "peers" in self.options.cases:
+            self.peers(peer)
+        if "actors" in self.options.cases:
+            self.actors()
+
+    def compare(self, source: Source, settings: list[Setting]) -> None:
+        """Learner and bare loop in turn, so that a drift of the machine's speed meets both alike; then once with the profiler."""
+        seconds = self.options.seconds
+        for _ in range(self.options.rounds):
+            for setting in settings:
+                self.try_(setting.name, BARE, partial(source.bare, setting, seconds))
+                self.try_(setting.name, LEARNER, partial(source.learner, setting, seconds))
+                if self.about.kind == "cpu" and not WORKLOADS[setting.workload].rollouts:
+                    self.try_(setting.name, FED, partial(source.bare, setting, seconds, fed=True))
+        for setting in settings if self.about.kind != "cpu" else []:
+            self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
+
+    def vary(self, source: Source, name: str) -> None:
+        """One variant after another."""
+        first = compared(self.about, batches(f"{name}:1"), self.options.threads, os.cpu_count() or 1)[0]
+        for setting in variants(self.about, self.options.precisions, first):
+            self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
+
+    def peers(self, peer: Peer | None) -> None:
+        """What others need for an update of the same size."""
+        seconds = self.options.short_seconds
+        for setting in self.settings:
+            if setting.accumulation > 1:
+                continue
+            if not WORKLOADS[setting.workload].rollouts:
+                self.try_(setting.name, SINGLE, partial(by_hand, "benchmarks.by_hand.single_file", Task("", setting, seconds)))
+            if peer is not None:
+                self.try_(setting.name, PEER, partial(train_peer, peer, setting, seconds))
+
+    def actors(self) -> None:
+        """Whole runs."""
+        batch = 512 if self.about.kind == "other" else 64
+        setting = Setting("nature", batch, device=self.about.device)
+        for count in self.options.actors:
+            measure = partial(growth.measure, setting, count, self.options.short_seconds)
+            self.try_(f"{count} actors, nature {batch}", RUN, measure)
+
+
+def train_peer(peer: Peer, setting: Setting, seconds: float) -> Found:
+    """The peer's update. Raises PeerFailed."""
+    workload = WORKLOADS[setting.workload]
+    wish: dict[str, Any] = {"case": setting.name, "images": workload.images, "batch": setting.batch, "actions": ACTIONS}
+    wish |= {"algorithm": "ppo" if workload.rollouts else "dqn", "device": setting.device, "threads": setting.threads}
+    wish |= {"seconds": seconds} | msgspec.to_builtins(workload.algorithm)
+    return {"updates": peer.run(wish)[0]["value"]}
+
+
+def ask_device(name: str) -> About:
+    """What there is; in a child, which takes torch and the device's own context with it. Raises CaseFailed."""
+    done = subprocess.run(
+        python_command("benchmarks.device", "--about", "--device", name),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    if done.returncode:
+        raise CaseFailed(f"no device {name}: see above")
+    return About(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def measured_rates(about: About) -> dict[Key, float]:
+    """What `headrace bench device` measures of matrix products and memory, by case and metric. Raises CaseFailed."""
+    command = python_command("benchmarks.device", "--device", about.device, "--cases", "matrices", "memory", "--json")
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=child_environment())
+    if done.returncode:
+        raise CaseFailed("the device's rates could not be measured: see above")
+    return {(each["case"], each["metric"]): each["value"] for each in json.loads(done.stdout)["results"]}
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="headrace bench learner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="auto", help="as learner.device (default auto)")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=USUAL, help="which (default all but actors)")
+    usual = "; ".join(f"{words} ({kind})" for kind, words in {"CPU": BATCHES["cpu"], "else": BATCHES["other"]}.items())
+    parser.add_argument(
+        "--batches", nargs="+", metavar="WORKLOAD:SIZES", help=f"those compared, 4x512 accumulates (default {usual})"
+    )
+    parser.add_argument("--precisions", nargs="+", help="of the variants (default all that the device has, its usual one first)")
+    parser.add_argument("--actors", nargs="+", type=int, default=growth.counts(), help="of the case actors")
+    parser.add_argument("--threads", type=int, default=0, help="of the learner and of all else (default by workload)")
+    parser.add_argument("--rounds", type=int, default=3, help="of learner and bare loop in turn; the median counts (default 3)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement compared (default 10)")
+    parser.add_argument("--short-seconds", type=float, default=6.0, help="length of each other measurement (default 6)")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which nothing more is begun (default none)")
+    parser.add_argument("--quick", action="store_true", help="one round of 5 s, no variants")
+    parser.add_argument("--peer-python", metavar="PATH", help=f"the Python that has {PEER}; see benchmarks/README.md")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.seconds, options.short_seconds = 1, 5.0, 3.0
+        options.cases = [case for case in options.cases if case != "variants"]
+    if min(options.rounds, options.seconds, options.short_seconds, options.budget, *options.actors) <= 0 or options.threads < 0:
+        parser.error("--rounds, --seconds, --short-seconds, --budget and --actors must be greater than 0")
+    try:
+        options.batches = batches(" ".join(options.batches or []))
+    except ValueError as error:
+        parser.error(f"--batches: {error}")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parses the command line and measures."""
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what runs, and reports what was measured
+    try:
+        about = ask_device(options.device)
+        options.batches = options.batches or batches(BATCHES[about.kind])
+        options.precisions = options.precisions or about.precisions
+        if unknown := sorted(set(options.precisions) - set(about.precisions)):
+            raise CaseFailed(f"--precisions: {about.device} has no {', '.join(unknown)}: use {', '.join(about.precisions)}")
+        peer = Peer(PEER, options.peer_python, {}, "stable_baselines3_update") if options.peer_python else None
+        bench = Bench(about, options)
+        rates = measured_rates(about) if "bounds" in options.cases else {}
+    except (CaseFailed, PeerFailed) as error:
+        print(f"headrace bench learner: {error}", file=sys.stderr)
+        return 2
+    try:
+        bench.run(peer)
+    except KeyboardInterrupt:
+        bench.left_out.append("all that was still to come: stopped")
+    report = make_report(bench.found, bench.precisions, about)
+    if rates:
+        bound(report, bench.settings, bench.precisions, rates)
+    if report.peers and peer is not None:
+        report.peers[-1] |= {"version": peer.version, "settings": peer.settings}
+    report.notes += [f"left out: {what}" for what in dict.fromkeys(bench.left_out)]
+    given = " ".join(["headrace bench learner", *(sys.argv[1:] if arguments is None else arguments)])
+    report.notes.insert(0, given.replace(options.peer_python or "\0", "PATH"))  # a result says nothing of whose machine it was
+    report.print(options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

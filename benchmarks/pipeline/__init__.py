@@ -1,0 +1,1 @@
+"""A whole run around a simulator that costs nothing."""

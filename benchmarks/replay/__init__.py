@@ -1,0 +1,1 @@
+"""The replay server with writers and samplers around it."""

@@ -1,0 +1,1 @@
+"""PPO on the robot, beside Stable-Baselines3's, and what the preset reaches."""
