@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.by_hand.dqn import DqnLoop
 from benchmarks.by_hand.ppo import PpoLoop
-from benchmarks.replay.roles import READY_SECONDS, connect
 from benchmarks.learner.workloads import WORKLOADS, Task
+from benchmarks.replay.roles import READY_SECONDS, connect
 from learner.algorithms.dqn.config import DqnConfig
 from replay.client.sampler import Sampler
 from transport.lifetime import keep_memory, new_incarnation

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from benchmarks.by_hand.parts import mlp, nature
-from benchmarks.replay.wire import make_recording
 from benchmarks.learner.workloads import WORKLOADS, Task, Workload
+from benchmarks.replay.wire import make_recording
 from learner.algorithms.dqn.config import DqnConfig
 from learner.devices import capabilities as devices
 from transport.lifetime import keep_memory

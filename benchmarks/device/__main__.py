@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.device.operations import Operation, Outcome, by_name, compare, per_update, waiter
 from benchmarks.common.report import Report
+from benchmarks.device.operations import Operation, Outcome, by_name, compare, per_update, waiter
 from benchmarks.device.resident import recorded
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import DeviceError, capabilities

@@ -36,9 +36,9 @@ from benchmarks.learner import growth
 from benchmarks.learner.plan import BATCHES, SWEPT, About, batches, compared, variants
 from benchmarks.learner.report import BARE, FED, LEARNER, PEER, RUN, SINGLE, WATCHED, Key, bound, make_report
 from benchmarks.learner.runs import CaseFailed, Found, Source, by_hand, say, serving
+from benchmarks.learner.workloads import WORKLOADS, Setting, Task
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.replay.wire import ACTIONS
-from benchmarks.learner.workloads import WORKLOADS, Setting, Task
 from deploy.children import child_environment, python_command
 
 CASES = ("compared", "variants", "peers", "bounds", "actors")

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.pipeline.__main__ import CAPACITY, ENV, MIN_SIZE, OPEN, Bench, Case
 from benchmarks.learner.workloads import Setting
+from benchmarks.pipeline.__main__ import CAPACITY, ENV, MIN_SIZE, OPEN, Bench, Case
 from deploy.config.files import Tree, merge
 
 ACTORS = (1, 2, 4, 8, 14)

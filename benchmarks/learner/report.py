@@ -6,13 +6,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from benchmarks.common.report import Report, result
 from benchmarks.learner.growth import efficiencies
 from benchmarks.learner.plan import About
-from benchmarks.learner.runs import Found
-from benchmarks.common.report import Report, result
 from benchmarks.learner.roofline import bounds, nature_update
-from benchmarks.replay.wire import ACTIONS
+from benchmarks.learner.runs import Found
 from benchmarks.learner.workloads import WORKLOADS, Setting
+from benchmarks.replay.wire import ACTIONS
 
 Key = tuple[str, str]  # the case, and which side was measured
 LEARNER, BARE, FED, WATCHED, RUN = "learner", "bare loop", "bare loop, fed", "with profiler", "run"

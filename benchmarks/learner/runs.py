@@ -18,8 +18,8 @@ import msgspec
 import psutil
 
 from benchmarks.common.processes import end, rate, records, start
-from benchmarks.replay.wire import Wire, make_recording
 from benchmarks.learner.workloads import Setting, Task, Workload, warm_up_updates
+from benchmarks.replay.wire import Wire, make_recording
 from transport.run_dir import RunDir
 
 READY_SECONDS = 240.0  # until a learner has done its first updates: compiling included

@@ -10,8 +10,8 @@ from importlib.metadata import version
 import cpprb
 import numpy as np
 
-from benchmarks.peers.common import STACK, read_request, check_windows, in_process, print_answer
 from benchmarks.common.recording import load_frames
+from benchmarks.peers.common import STACK, check_windows, in_process, print_answer, read_request
 
 SETTINGS = {"buffer": "PrioritizedReplayBuffer", "stack_compress": True, "check_for_update": True, "alpha": 0.6}
 LONGEST = 256  # steps of one add

@@ -25,8 +25,8 @@ import reverb  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from reverb import structured_writer  # noqa: E402
 
-from benchmarks.peers.common import Request, read_request, check_windows, rates, rows_for_ever, tell  # noqa: E402
 from benchmarks.common.recording import load_frames  # noqa: E402
+from benchmarks.peers.common import Request, check_windows, print_answer, rates, read_request, rows_for_ever  # noqa: E402
 
 TABLE = "replay"
 PRIORITY_EXPONENT = 0.6

@@ -20,8 +20,8 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 
-from benchmarks.peers.common import STACK, figure, print_answer
 from benchmarks.common.recording import VECTOR, load_frames, vectors
+from benchmarks.peers.common import STACK, figure, print_answer
 
 MEMORY = 10_000
 SETTINGS = {

@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, PrioritizedSliceSampler, TensorDictReplayBuffer
 
-from benchmarks.peers.common import STACK, read_request, check_windows, in_process, print_answer
 from benchmarks.common.recording import load_frames
+from benchmarks.peers.common import STACK, check_windows, in_process, print_answer, read_request
 
 SETTINGS = {"buffer": "TensorDictReplayBuffer", "sampler": "PrioritizedSliceSampler", "cache_values": True, "alpha": 0.6}
 LONGEST = 256  # steps of one extend

@@ -32,9 +32,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.peers.run import PEERS, Peer, PeerFailed
 from benchmarks.common.recording import Recording
 from benchmarks.common.report import Report, result
+from benchmarks.peers.run import PEERS, Peer, PeerFailed
 from benchmarks.replay.wire import BATCH, CAPACITY, Kind, Link, Outcome, Wire, budget_bytes, item_bytes, make_recording, make_spec
 from transport.experience import ExperienceSpec
 

@@ -16,8 +16,8 @@ import psutil
 import tomli_w
 
 from benchmarks.common.recording import Recording, load_frames, vectors
-from benchmarks.replay.roles import READY_SECONDS, SLOTS, Task, save_circle
 from benchmarks.common.settings import write_settings
+from benchmarks.replay.roles import READY_SECONDS, SLOTS, Task, save_circle
 from deploy.children import child_environment
 from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn

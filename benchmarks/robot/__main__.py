@@ -24,8 +24,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.common.report import Report, result
+from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.robot.runs import (
     Act,
     HeadraceTraining,

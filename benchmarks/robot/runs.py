@@ -17,9 +17,9 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET
+from benchmarks.common.processes import records
 from benchmarks.peers import saved_mlp
 from benchmarks.peers.run import Peer
-from benchmarks.common.processes import records
 from deploy.children import child_environment, python_command
 from deploy.config.algorithm import needs
 from deploy.config.files import Tree

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.device import __main__ as device
-from benchmarks.device import operations
-from benchmarks.device import resident
-from benchmarks.device.operations import Operation, Outcome, Recorder, compare, difference, fallbacks
 from benchmarks.common.report import Report
+from benchmarks.device import __main__ as device
+from benchmarks.device import operations, resident
+from benchmarks.device.operations import Operation, Outcome, Recorder, compare, difference, fallbacks
 from learner.devices.capabilities import capabilities
 
 CPU = torch.device("cpu")

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.by_hand.dqn import DqnLoop
+from benchmarks.by_hand.ppo import PpoLoop
 from benchmarks.device import gpu
+from benchmarks.device.resident import made_up
 from benchmarks.learner import __main__ as learner
 from benchmarks.learner import growth as learner_actors
 from benchmarks.learner import report as learner_report
 from benchmarks.learner import roofline
-from benchmarks.by_hand.dqn import DqnLoop
-from benchmarks.by_hand.ppo import PpoLoop
 from benchmarks.learner.kernels import busy, union
 from benchmarks.learner.plan import BATCHES, About, batches, compared, variants
 from benchmarks.learner.runs import figures
-from benchmarks.device.resident import made_up
 from benchmarks.learner.workloads import WORKLOADS, Setting
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig

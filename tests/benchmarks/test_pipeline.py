@@ -12,8 +12,8 @@ from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from benchmarks.pipeline import __main__ as pipeline
-from benchmarks.pipeline.null_env import EPISODE_STEPS, FRAMES, pictures
 from benchmarks.pipeline.__main__ import ENV, Measured, cases
+from benchmarks.pipeline.null_env import EPISODE_STEPS, FRAMES, pictures
 
 TINY = ["--update-ms", "1", "--batch-size", "32", "--envs-per-actor", "4", "--seconds", "1", "--runs", "1"]
 

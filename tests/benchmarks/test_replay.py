@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.replay import __main__ as replay
-from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.common.recording import load_frames
-from benchmarks.replay.roles import Columns, chunks_by_slices, chunks_by_steps, compare, first_rows, load_circle, save_circle
 from benchmarks.common.report import Report, result
+from benchmarks.peers.run import Peer, PeerFailed
+from benchmarks.replay import __main__ as replay
+from benchmarks.replay.roles import Columns, chunks_by_slices, chunks_by_steps, compare, first_rows, load_circle, save_circle
 from benchmarks.replay.wire import make_spec
 from replay.config import ReplayConfig
 from replay.table.layout import layout

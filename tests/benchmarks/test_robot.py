@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from actors.envs.make import make_env
+from benchmarks.common.report import Report
+from benchmarks.peers import saved_mlp
 from benchmarks.robot import __main__ as robot
 from benchmarks.robot import success
-from benchmarks.peers import saved_mlp
-from benchmarks.common.report import Report
 from benchmarks.robot.runs import Act, HeadraceTraining, Judge, Kept, Training, first_time, rate, settings_of, spec_of, train
 from deploy import settings
 from deploy.config.files import merge, write_config
