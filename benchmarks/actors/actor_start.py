@@ -134,7 +134,8 @@ def measure(report: Report, env: str, trees: dict[str, Path], runs: int) -> None
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="headrace bench actor_start", description=__doc__, formatter_class=form)
     parser.add_argument("--env", action="append", help=f"an environment; may be given again (default: {', '.join(ENVIRONMENTS)})")
     parser.add_argument(
         "--tree", action="append", default=[], metavar="NAME=PATH", help="another source tree to compare with; again"

@@ -47,7 +47,8 @@ def play(envs: list[MarioEnv], rounds: int, generator: np.random.Generator) -> N
 
 def main() -> int:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="headrace bench emulators", description=__doc__, formatter_class=form)
     parser.add_argument("--envs", type=int, default=8, help="environments of the process (default 8)")
     parser.add_argument("--rounds", type=int, default=200, help="steps of each environment in one measurement (default 200)")
     parser.add_argument("--runs", type=int, default=5, help="measurements of each case; the median is reported (default 5)")

@@ -225,7 +225,8 @@ def _seconds(policy: Way, observation: Columns, calls: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="headrace bench inference", description=__doc__, formatter_class=form)
     parser.add_argument("--case", action="append", choices=CASES, help="one of the networks; may be given again (default: all)")
     parser.add_argument("--weights", action="append", type=Path, default=[], metavar="FILE", help="an exported policy; again")
     parser.add_argument("--runs", type=int, default=25, help="measurements of each; the median is reported (default 25)")

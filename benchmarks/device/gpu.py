@@ -93,7 +93,7 @@ def show(path: Path) -> None:
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The command line; what it does not know goes to every part."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.device.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="headrace bench gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="where the JSON files go")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(FIRST), help=f"which (default {' '.join(FIRST)})")

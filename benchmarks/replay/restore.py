@@ -90,7 +90,7 @@ def fill_and_restore(report: Report, wire: Wire, items: int) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and measures."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.replay.restore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="headrace bench restore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--items", type=int, default=1_000_000, help="transitions (default 1,000,000)")
     parser.add_argument("--runs", type=int, default=5, help="measurements with the log on and off (default 5)")
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     given = sys.argv[1:] if arguments is None else arguments
     report = Report("restore")
-    report.notes.append(" ".join(["python -m benchmarks.replay.restore", *given]))
+    report.notes.append(" ".join(["headrace bench restore", *given]))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         price_of_the_log(report, Path(folder), options.runs, options.log_items)
         # The ring has room for whole chunks only; one more makes sure that it has turned over.
