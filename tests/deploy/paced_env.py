@@ -1,4 +1,4 @@
-"""An environment that takes as long as it is told: `sleepy` waits, `busy` computes, `quick` does neither."""
+"""An environment whose steps take a given time: `sleepy` waits, `busy` computes, `quick` does neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who was killed for want of memory, and who holds how much."""
+"""Which process was killed for lack of memory, and how much each one uses."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_counter_is_that_of_the_processs_own_group(
         pytest.skip("no such hierarchy here")
     monkeypatch.setattr(memory, "_mounts", lambda: ((version, "/", str(tmp_path)),))
     counter = tmp_path / group.lstrip("/") / memory.COUNTERS[version]
-    assert oom_counter(os.getpid()) == memory.VMSTAT, "nobody counts there"
+    assert oom_counter(os.getpid()) == memory.VMSTAT, "there is no counter"
     counter.parent.mkdir(parents=True, exist_ok=True)
     counter.write_text("oom_kill 3\n")
     assert oom_counter(os.getpid()) == counter and oom_kills(counter) == 3
@@ -102,7 +102,7 @@ def test_the_counter_is_that_of_the_processs_own_group(
     assert oom_counter(os.getpid()) == memory.VMSTAT
 
 
-def test_resident_memory_is_that_of_all_who_are_named() -> None:
+def test_resident_memory_is_that_of_all_processes_that_are_named() -> None:
     one = resident_bytes([os.getpid()])
     assert one > 10_000_000 and resident_bytes([os.getpid(), os.getpid(), 2**22 + 1]) == pytest.approx(2 * one, rel=0.05)
 
@@ -129,7 +129,7 @@ def test_only_a_kill_that_we_did_not_send_may_be_the_kernels(world: World, rose:
 
 
 @pytest.mark.parametrize(("role", "share"), [("actor", 300), ("evaluator", 300), ("replay", 0), ("learner", 0)])
-def test_whoever_simulates_is_the_kernels_first_choice(
+def test_a_process_that_simulates_is_the_kernels_first_choice(
     role: str, share: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(local, "python_command", lambda *arguments, python: ["sleep", "60"])

@@ -1,4 +1,4 @@
-"""Whoever a process has started ends with it, wherever it has gone."""
+"""Every process that a process has started ends with it, in any group or session."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def orphans() -> Iterator[Orphans]:
     made.close()
 
 
-def test_what_a_dead_process_has_left_is_ended_and_nobody_elses(orphans: Orphans) -> None:
+def test_what_a_dead_process_has_left_is_ended_and_nothing_of_the_others(orphans: Orphans) -> None:
     dead, alive = Family(orphans), Family(orphans)
     dead.die()
     assert not gone(dead.server), "its own session kept it out of the group"
@@ -89,7 +89,7 @@ from deploy.places.orphans import Orphans
 orphans = Orphans()
 orphans.adopt()
 quiet = {"env": {}, "stdout": subprocess.PIPE, "text": True}
-shell = subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], **quiet)  # nobody knows whose it is
+shell = subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], **quiet)  # its parent is unknown
 time.sleep(0.1)
 orphans.tend([])
 print(shell.stdout.strip(), flush=True)

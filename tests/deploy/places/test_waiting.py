@@ -69,7 +69,7 @@ def test_it_answers_and_then_is_the_process_of_its_run(start: Start) -> None:
     assert end(child).code == -signal.SIGKILL
 
 
-def test_what_it_printed_before_its_run_began_and_nobody_read_goes_to_the_log(start: Start) -> None:
+def test_lines_from_before_its_run_that_were_not_read_go_to_the_log(start: Start) -> None:
     learner, lines = start("print('one')\nprint('two')\nprint(input())\nimport time; time.sleep(600)"), list[str]()
     wait_until(lambda: learner._lines.qsize() == 2)
     child = learner.begin(PLAN, lambda name, line: lines.append(line))

@@ -58,7 +58,7 @@ def test_more_actors_are_not_advised_when_all_cores_are_busy() -> None:
     assert "more actors will not help; try a higher --replay.samples-per-insert-high (now 8)" in text
 
 
-def test_actors_that_mostly_compute_the_policy_are_told_to_batch_more() -> None:
+def test_actors_that_mostly_compute_the_policy_should_batch_more() -> None:
     slow = {"env_step_fraction": 0.2, "act_fraction": 0.75}
     text = verdict(actors=[slow, slow], replay={"sample_hold_fraction": 0.5})
     assert text.startswith("inference (actors 75% in the policy") and "--envs-per-actor, now 4" in text

@@ -65,12 +65,12 @@ def test_a_disk_that_refuses_costs_lines_but_not_the_run(tmp_path: Path) -> None
     LogFile(tmp_path / "missing" / "learner.log", 100, 1).line("lost")
 
 
-def test_a_terminal_that_takes_nothing_never_blocks_who_writes() -> None:
-    gate = threading.Event()
+def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
+    released = threading.Event()
 
     class Paused(io.StringIO):
         def write(self, text: str) -> int:
-            gate.wait(10)
+            released.wait(10)
             return super().write(text)
 
     terminal = Terminal(Paused())
@@ -78,7 +78,7 @@ def test_a_terminal_that_takes_nothing_never_blocks_who_writes() -> None:
     for number in range(20_000):
         terminal.line(str(number))
     assert time.monotonic() - began < 5
-    gate.set()
+    released.set()
     terminal.close()
 
 

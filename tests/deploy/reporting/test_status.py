@@ -1,4 +1,4 @@
-"""What the status says of what was stopped at a gate."""
+"""The counts of bad input in the status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from deploy.reporting import status
 
 
-def test_what_was_stopped_at_a_gate_is_told_of_its_process_and_only_where_there_is_something() -> None:
+def test_bad_input_is_counted_for_its_process_and_only_where_there_is_some() -> None:
     records = {
         "actor-0": {"steps": 9.0, "broken_episodes": 3.0},
         "actor-1": {"steps": 9.0, "broken_episodes": 0.0, "rejected_weights": float("nan")},

@@ -25,7 +25,7 @@ def test_the_tags_are_those_of_the_contract() -> None:
     }  # fmt: skip
 
 
-def test_what_nobody_measured_is_left_out() -> None:
+def test_what_was_not_measured_is_left_out() -> None:
     assert tags({}, {}, {}, {}, 0.0) == {"time/total_timesteps": 0.0}
 
 

@@ -10,8 +10,8 @@ def record(level: float, episodes: float, successes: float, levels: float = 3) -
 def test_the_level_rises_when_all_actors_together_mostly_succeed(tmp_path: Path) -> None:
     curriculum = Curriculum(tmp_path / "curriculum.json")
     assert curriculum.heard("actor-0", record(0, EPISODES - 1, EPISODES - 1)) == ""
-    told = curriculum.heard("actor-1", record(0, 10, 10))
-    assert curriculum.level == 1 and "level 2 of 3" in told and "100%" in told
+    line = curriculum.heard("actor-1", record(0, 10, 10))
+    assert curriculum.level == 1 and "level 2 of 3" in line and "100%" in line
 
 
 def test_it_stays_where_they_do_not_and_forgets_how_bad_they_were(tmp_path: Path) -> None:

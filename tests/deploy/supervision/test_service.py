@@ -190,7 +190,7 @@ def test_the_run_ends_by_itself_when_its_steps_are_done(run: RunDir, start: Star
     assert status(run)["steps"] >= 100
 
 
-def test_nobody_reading_the_terminal_does_not_stop_the_run(run: RunDir, start: Start) -> None:
+def test_a_terminal_that_is_not_read_does_not_stop_the_run(run: RunDir, start: Start) -> None:
     host = start()
     assert host.stdout is not None
     host.stdout.close()

@@ -92,7 +92,7 @@ class World:
         self.supervisor.heard(Progress(name, number, state, 1, record))  # type: ignore[arg-type]
 
     def run(self, seconds: float, step: float = 0.1) -> None:
-        """Lets time pass; whoever is at work gives a sign at each step, but for the mute."""
+        """Lets time pass; each process at work, but for the mute, reports at each step."""
         end = self.now + seconds
         while self.now < end and not self.supervisor.finished:
             self.supervisor.turn()
@@ -333,7 +333,7 @@ def test_a_dead_actor_is_not_replaced_during_a_stop() -> None:
 
 
 @pytest.mark.parametrize("deaf", [("actor-1",), ("learner",), ("replay",), ("replay", "learner", "actor-0", "actor-1")])
-def test_whoever_is_deaf_is_killed_and_all_ends_by_the_one_deadline(deaf: tuple[str, ...]) -> None:
+def test_a_deaf_process_is_killed_and_all_ends_by_the_one_deadline(deaf: tuple[str, ...]) -> None:
     world = World(deaf=deaf)
     world.bring_up()
     began = world.now
@@ -466,19 +466,19 @@ def test_what_was_slow_once_may_be_slow_again_for_all_of_the_role() -> None:
 
 
 @pytest.mark.parametrize("words_first", [False, True])
-def test_nobody_is_blamed_for_a_supervisor_that_was_held_up(words_first: bool) -> None:
+def test_no_process_is_blamed_for_a_delay_of_the_supervisor(words_first: bool) -> None:
     world = World()
     world.bring_up()
     world.run(2)
-    world.now += 3600  # a suspended machine: nothing has been read, nobody has run
+    world.now += 3600  # a suspended machine: nothing has been read, no process has run
     if words_first:
         world.progress("actor-1")
     world.run(1)
     assert {len(world.starts(plan.name)) for plan in world.plans} == {1}
-    assert hush(world, "actor-0") <= 4.0  # and nobody was granted an hour
+    assert hush(world, "actor-0") <= 4.0  # and no process was granted an hour
 
 
-def test_who_hangs_again_and_again_is_abandoned() -> None:
+def test_a_process_that_hangs_again_and_again_is_abandoned() -> None:
     world = World()
     world.bring_up()
     for _ in range(world.config.restarts + 1):
@@ -503,7 +503,7 @@ def test_a_stop_has_a_deadline_of_its_own_for_the_silent() -> None:
     assert world.supervisor.finished and world.slot("actor-0").last_exit == "killed by SIGKILL"
 
 
-def test_the_cause_of_a_killing_is_what_is_told_of_the_death() -> None:
+def test_the_cause_of_a_kill_is_shown_as_the_reason_of_the_death() -> None:
     world = World()
     world.bring_up()
     world.supervisor.end(world.slot("actor-0"), "out of memory: 312 MB of 300 MB (actors.memory_bytes)")
@@ -573,7 +573,7 @@ def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
     assert asked.index("ask evaluator") < asked.index("ask learner") and world.supervisor.finished
 
 
-def test_a_deaf_evaluator_takes_no_time_from_those_who_have_something_to_hand_over() -> None:
+def test_a_deaf_evaluator_takes_no_time_from_processes_with_something_to_hand_over() -> None:
     evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
     world = World(plans=(*PLANS, evaluator), deaf=("evaluator",))
     world.bring_up()
@@ -584,7 +584,7 @@ def test_a_deaf_evaluator_takes_no_time_from_those_who_have_something_to_hand_ov
     assert world.supervisor.finished and "evaluator did not stop in time; killed" in world.lines
 
 
-def test_a_larger_plan_starts_who_is_missing() -> None:
+def test_a_larger_plan_starts_what_is_missing() -> None:
     world = World()
     world.bring_up()
     world.supervisor.replan((*PLANS, actor(2)))
@@ -595,7 +595,7 @@ def test_a_larger_plan_starts_who_is_missing() -> None:
     assert world.supervisor.all_ready
 
 
-def test_who_is_not_in_the_plan_is_asked_to_leave_and_not_replaced_and_its_steps_count() -> None:
+def test_a_process_that_is_not_in_the_plan_is_asked_to_leave_and_not_replaced_and_its_steps_count() -> None:
     world = World()
     world.bring_up()
     world.progress("actor-1", steps=70.0)
@@ -606,7 +606,7 @@ def test_who_is_not_in_the_plan_is_asked_to_leave_and_not_replaced_and_its_steps
     assert "actor-1 has left" in world.lines
 
 
-def test_who_does_not_leave_is_killed() -> None:
+def test_a_process_that_does_not_leave_is_killed() -> None:
     world = World(deaf=("actor-1",))
     world.bring_up()
     world.supervisor.replan(PLANS[:3])
@@ -614,7 +614,7 @@ def test_who_does_not_leave_is_killed() -> None:
     assert "actor-1 did not leave in time; killed" in world.lines and len(world.supervisor.slots) == 3
 
 
-def test_who_is_wanted_again_while_leaving_starts_again() -> None:
+def test_a_process_that_is_wanted_again_while_leaving_starts_again() -> None:
     world = World(deaf=("actor-1",))
     world.bring_up()
     world.supervisor.replan(PLANS[:3])
