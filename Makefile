@@ -94,6 +94,7 @@ docs-check: environment
 lint: environment
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m mypy
+	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
 
 # Those that start processes and wait for them come one by one, and last; the others share two cores.
 PROCESSES = tests/flow tests/chaos tests/benchmarks tests/headrace tests/extension tests/deploy/supervision tests/deploy/places

@@ -75,5 +75,5 @@ def _check_same(policy: Policy, env: gymnasium.Env) -> None:
             raise ConfigurationError(f"the policy was trained with {kind} {ours}; this environment has {theirs}")
 
 
-def _shape(space: gymnasium.Space) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None]]:
+def _shape(space: gymnasium.Space[Any]) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None]]:
     return [(name, type(leaf), leaf.shape, leaf.dtype) for name, leaf, _ in leaves(space)]
