@@ -23,6 +23,7 @@ Codec = Literal["none", "lz4", "zstd"]
 Unit = Literal["transitions", "sequences", "rollouts"]
 Columns = dict[str, np.ndarray]  # one array per column; axis 0 is the row, except for columns with one value per chunk
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"  # fields of goal environments, as in Gymnasium-Robotics
+ACTION_MASK = "action_mask"  # field that says which actions are allowed: [n] uint8, 0 is forbidden; networks do not see it
 STORED_DTYPES = ("|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4")
 SPEC_FORMAT = 2  # format number of spec.json
 
@@ -113,10 +114,13 @@ ROW_COLUMNS = (
 DERIVED_ARRAYS = ("observation_index", "next_index", "steps", "probability", "key", "length")
 
 
-class Categorical(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="categorical"):
+class Categorical(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, repr_omit_defaults=True, tag="categorical"
+):
     """Discrete actions 0 … n-1."""
 
     n: int
+    masked: bool = False  # the field ACTION_MASK says which are allowed; a mask of zeros (no action is taken there) allows all
 
 
 class Continuous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="continuous"):
@@ -166,8 +170,9 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             raise SpecError(f"burn_in must be 0 to 1024, not {self.burn_in}")
         if self.burn_in and self.unit == "transitions":
             raise SpecError(f"burn_in must be 0 for transitions, not {self.burn_in}: only whole chunks have a burn-in")
-        if not self.fields:
+        if not self.visible:
             raise SpecError("an observation needs at least one field")
+        self._check_mask()
         if self.goals:
             self._check_goals()
         self._check_columns()
@@ -190,6 +195,11 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
             if column.name in DERIVED_ARRAYS:
                 raise SpecError(f"column {column.name}: every batch already has an array of that name; choose another name")
 
+    def _check_mask(self) -> None:
+        found = [(field.shape, field.dtype) for field in self.fields if field not in self.visible]
+        if isinstance(self.action, Categorical) and self.action.masked and found != [((self.action.n,), "|u1")]:
+            raise SpecError(f"masked actions need a field {ACTION_MASK} of shape ({self.action.n},) and dtype |u1")
+
     def _check_goals(self) -> None:
         if not 1 <= self.goals <= 16:
             raise SpecError(f"goals must be 0 to 16, not {self.goals}")
@@ -207,6 +217,12 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         else:
             action = Column("action", (len(self.action.low),), "<f4")
         return (*self.fields, action, *ROW_COLUMNS, *self.extras)
+
+    @cached_property
+    def visible(self) -> tuple[Column, ...]:
+        """The observation's fields that networks see: all but the mask of actions."""
+        masked = isinstance(self.action, Categorical) and self.action.masked
+        return tuple(field for field in self.fields if not (masked and field.name == ACTION_MASK))
 
     @cached_property
     def resting(self) -> tuple[Column, ...]:

@@ -145,10 +145,11 @@ class EnvironmentFamily(Protocol):
 class Outcome(NamedTuple):
     """The result of one step of K simulators. All arrays are new.
 
-    observation[name]: [K, *shape] at rest dtype; where an episode ended, its last observation. reward: [K] float32. terminated,
-    truncated: [K] bool, never both. The other fields are only read where an episode ended. score and success: [K]; None where
-    the environment has no such figure. group: the name under which an episode is reported, such as a tier; "" for none. level:
-    the curriculum's level that the episode was played at; -1 for the full task. group and level may be empty.
+    observation[name]: [K, *shape] at rest dtype; where an episode ended, its last observation; "action_mask" is the mask of
+    actions, if there is one. reward: [K] float32. terminated, truncated: [K] bool, never both. The other fields are only read
+    where an episode ended. score and success: [K]; None where the environment has no such figure. group: the name under which an
+    episode is reported, such as a tier; "" for none. level: the curriculum's level that the episode was played at; -1 for the
+    full task. group and level may be empty.
     """
 
     observation: dict[str, np.ndarray]

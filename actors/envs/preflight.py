@@ -25,10 +25,11 @@ from actors.config import EnvConfig
 from actors.envs.base import ComputeReward
 from actors.envs.errors import EnvError
 from actors.envs.make import env_section, make_env, open_family, options_table, read_env, settle
-from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
+from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
 
 if TYPE_CHECKING:
     import gymnasium
+    import numpy as np
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight")
 STEPS = 20
@@ -194,17 +195,19 @@ def _try(order: Order, enter: Any) -> Facts:
 
     try:
         enter("reset")
-        check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, 0)))
+        seen = timed(lambda: _reset(env, 0))
+        check_observation("reset", env.observation_space, spec.fields, seen)
         enter("step")
         enough = time.monotonic() + config.preflight_seconds * STEP_SHARE
         for number in range(STEPS):
-            action = _some_action(env, spec, number)
+            action = _some_action(env, spec, seen, number)
             outcome: Any = timed(partial(env.step, action))
             if not (isinstance(outcome, tuple) and len(outcome) == 5):
                 size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
                 old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
                 raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
-            check_observation("step", env.observation_space, spec.fields, outcome[0])
+            seen = outcome[0]
+            check_observation("step", env.observation_space, spec.fields, seen)
             check_reward(outcome[1])
             if not isinstance(outcome[4], dict):
                 raise EnvError(f"step must return a dict as info, not {type(outcome[4]).__name__}")
@@ -212,7 +215,8 @@ def _try(order: Order, enter: Any) -> Facts:
                 results.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
                 enter("reset")
-                check_observation("reset", env.observation_space, spec.fields, timed(lambda: _reset(env, None)))
+                seen = timed(lambda: _reset(env, None))
+                check_observation("reset", env.observation_space, spec.fields, seen)
                 enter("step")
             if time.monotonic() > enough:
                 break  # slow, but correct so far
@@ -256,15 +260,28 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
     return result[0]
 
 
-def _some_action(env: gymnasium.Env, spec: ExperienceSpec, number: int) -> Any:
-    """An action in the form that actors use: each action of a Discrete space in turn, samples of other spaces."""
+def _some_action(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, number: int) -> Any:
+    """An action in the form that actors use: each discrete action that the observation `seen` allows in turn; samples of other
+    spaces."""
     import numpy as np
 
     from actors.envs.spec import to_env_action
 
-    if isinstance(spec.action, Categorical):
-        return to_env_action(env.action_space, np.int64(number % spec.action.n))
-    return env.action_space.sample()
+    if not isinstance(spec.action, Categorical):
+        return env.action_space.sample()
+    choices = _allowed(seen[ACTION_MASK]) if spec.action.masked else np.arange(spec.action.n)
+    return to_env_action(env.action_space, choices[number % len(choices)])
+
+
+def _allowed(mask: Any) -> np.ndarray:
+    """The actions that a mask allows. Raises EnvError for one that is none."""
+    import numpy as np
+
+    if not np.isin(mask, (0, 1)).all() or not np.any(mask):
+        raise EnvError(
+            f"the {ACTION_MASK} {np.asarray(mask).tolist()} must be 1 where an action is allowed, 0 elsewhere, not all 0"
+        )
+    return np.flatnonzero(mask)
 
 
 def _write(report: TextIO, line: _Line) -> None:

@@ -19,6 +19,7 @@ from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from transport.experience import (
     ACHIEVED_GOAL,
+    ACTION_MASK,
     DESIRED_GOAL,
     ROW_COLUMNS,
     Categorical,
@@ -47,7 +48,13 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: 
     """
     try:
         found = [(name, leaf) for name, leaf, _ in leaves(env.observation_space)]
-        fields = tuple(_field(name, leaf, config.quantise, codec) for name, leaf in found)
+        action = _action(env.action_space)
+        n = action.n if isinstance(action, Categorical) else 0
+        masked = n > 0 and ACTION_MASK in dict(found)
+        fields = tuple(
+            _mask_field(leaf, n) if masked and name == ACTION_MASK else _field(name, leaf, config.quantise, codec)
+            for name, leaf in found
+        )
         images = any(len(field.shape) > 1 for field in fields)
         _check_size(fields)
         stacked = any(isinstance(leaf, spaces.Box) and len(leaf.shape) == 4 for _, leaf in found if is_image(leaf))
@@ -55,7 +62,7 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: 
         stack = family.default_stack or (IMAGE_STACK if images and not stacked else 1)
         half = ExperienceSpec(
             fields,
-            _action(env.action_space),
+            Categorical(n, masked=True) if masked else action,
             chunk_length=config.chunk_length or _chunk_length(fields, IMAGE_CHUNK if images else VECTOR_CHUNK),
             stack=config.stack or stack,
         )
@@ -227,6 +234,17 @@ def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Colu
         f"observation {name!r}: {type(space).__name__} spaces are not supported, "
         "only Box, Discrete, MultiDiscrete, MultiBinary, and Dicts and Tuples of them; wrap the environment"
     )
+
+
+def _mask_field(space: spaces.Space, n: int) -> Column:
+    """The field of an entry `action_mask`, which says which of n actions are allowed."""
+    shape = space.shape if isinstance(space, spaces.MultiBinary | spaces.Box) else None
+    if shape != (n,):
+        raise EnvError(
+            f"observation {ACTION_MASK!r}: it says which actions are allowed, so it must be a MultiBinary({n}) or a Box of shape "
+            f"({n},), with 1 where one is; wrap the environment, or give it another name"
+        )
+    return observed(ACTION_MASK, (n,), "|u1")
 
 
 def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> Column:

@@ -13,7 +13,8 @@ from actors.envs.make import make_env, open_family
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
-from transport.experience import Categorical, Column, Continuous, ExperienceSpec
+from learner.algorithms.masks import allowed_actions, draw_allowed
+from transport.experience import Categorical, Column, Columns, Continuous, ExperienceSpec
 
 MOST_STEPS = 100  # of the episode that is drawn for `headrace envs --check`
 MOMENTS = 5  # steps of which the frames of an image are drawn
@@ -60,7 +61,7 @@ def draw(config: EnvConfig, path: Path, steps: int) -> None:
     spec = experience_spec(env, config, codec="none")
     env.close()
     moments = _random_steps(config, spec, max(steps, 1))
-    panels = [_Frames(field, moments) if _is_image(field) else _vector_panel(field, moments) for field in spec.fields]
+    panels = [_Frames(field, moments) if _is_image(field) else _vector_panel(field, moments) for field in spec.visible]
     panels.append(_action_panel(moments))
     figure = new_figure(max(WIDTH_INCHES, *(panel.width for panel in panels)), sum(panel.height for panel in panels) + 0.6)
     stack = "one observation at a time" if spec.stack == 1 else f"{spec.stack} observations stacked, oldest left, newest right"
@@ -79,7 +80,7 @@ def _random_steps(config: EnvConfig, spec: ExperienceSpec, steps: int) -> list[_
     try:
         stack.reset(env.reset())
         for step in range(steps):
-            action = _random_action(spec, random)
+            action = _random_action(spec, stack.stacked, random)
             stacked = {field.name: field.decode(stack.stacked[field.name][0]) for field in spec.fields}
             result = env.step(action[None])
             ended = "terminated" if result.terminated[0] else "truncated" if result.truncated[0] else ""
@@ -90,7 +91,9 @@ def _random_steps(config: EnvConfig, spec: ExperienceSpec, steps: int) -> list[_
     return moments
 
 
-def _random_action(spec: ExperienceSpec, random: np.random.Generator) -> np.ndarray:
+def _random_action(spec: ExperienceSpec, stacked: Columns, random: np.random.Generator) -> np.ndarray:
+    if (allowed := allowed_actions(spec, stacked)) is not None:
+        return draw_allowed(random, allowed)[0]  # type: ignore[no-any-return]
     if isinstance(spec.action, Categorical):
         return np.asarray(random.integers(spec.action.n))
     assert isinstance(spec.action, Continuous)

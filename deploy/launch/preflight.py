@@ -58,16 +58,19 @@ def try_environment(config: RunConfig) -> Facts:
 def describe_spec(spec: ExperienceSpec) -> str:
     """What an agent sees and does, in a few words: `Box(4) -> 2 actions`."""
     parts = []
-    for field in spec.fields:
+    for field in spec.visible:
         size = "x".join(map(str, field.shape)) or "1"
-        parts.append(f"Box({size})" if len(spec.fields) == 1 else f"{field.name}({size})")
+        parts.append(f"Box({size})" if len(spec.visible) == 1 else f"{field.name}({size})")
     stack = f" x {spec.stack}" if spec.stack > 1 else ""
     return f"{' + '.join(parts)}{stack} -> {describe_actions(spec)}"
 
 
 def describe_actions(spec: ExperienceSpec) -> str:
-    """`2 actions`, or `1 continuous action`."""
-    number, kind = (spec.action.n, "") if isinstance(spec.action, Categorical) else (len(spec.action.low), "continuous ")
+    """`2 actions`, `2 masked actions` or `1 continuous action`."""
+    if isinstance(spec.action, Categorical):
+        number, kind = spec.action.n, "masked " if spec.action.masked else ""
+    else:
+        number, kind = len(spec.action.low), "continuous "
     return f"{number} {kind}action{'' if number == 1 else 's'}"
 
 

@@ -39,13 +39,20 @@ def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, slowest_second
 
 
 def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
-    """Raises ConfigError where the algorithm has no such actions, or replay cannot hold enough to begin."""
-    kind: ActionKind = "categorical" if isinstance(spec.action, Categorical) else "continuous"
+    """Raises ConfigError where the algorithm has no such actions, a batch holds no chunk, or replay cannot hold enough to begin."""
+    kind: ActionKind = "continuous"
+    if isinstance(spec.action, Categorical):
+        kind = "masked" if spec.action.masked else "categorical"
     if kind not in make_algorithm(config.algorithm).actions:
         able = [name for name, found in builtin_algorithms().items() if kind in found.actions]
         raise ConfigError(
             f"{config.env.id} has {describe_actions(spec)}, and --algo {config.algorithm.name} has no {kind} actions: "
             f"--algo {' or '.join(able)}"
+        )
+    if not config.learner.batch_items(spec):
+        raise ConfigError(
+            f"--learner.batch-size {config.learner.batch_size} holds no sequence: each has {spec.chunk_length} steps "
+            "(--env.chunk-length)"
         )
     try:
         capacity_chunks(spec, config.replay, config.learner.leased(spec))

@@ -28,6 +28,7 @@ Tree = dict[str, Any]
 # With the exploration of training; sampled from the policy; the policy's best action; uniformly random without the policy.
 Mode = Literal["explore", "stochastic", "greedy", "random"]
 Limit = Literal["learner", "actors"]
+# masked: discrete, and the environment says at each step which actions are allowed (learner/algorithms/masks.py).
 ActionKind = Literal["categorical", "masked", "continuous"]
 
 ALGORITHMS = {
@@ -47,7 +48,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
 
     unit: Unit = "transitions"
     n_step: int = 1
-    burn_in: int = 0
+    burn_in: int = 0  # rows before the items of a chunk, which bring the state of a memory up to date
     goals: int = 0  # hindsight goals per row; none where the environment has none
     columns: tuple[Column, ...] = ()
 
@@ -82,7 +83,7 @@ class Algorithm(Protocol):
     """An algorithm with its options."""
 
     Config: ClassVar[type[Struct]]
-    actions: ClassVar[frozenset[ActionKind]]
+    actions: ClassVar[frozenset[ActionKind]]  # an environment with another kind of action is refused before launch
     begins_random: ClassVar[bool]  # actors act at random until the first trained weights
     exact_acting: ClassVar[bool]  # --actors.precision auto means float32
     figures: ClassVar[Mapping[str, str]]  # metric -> format in the learner's log line; it may name other metrics

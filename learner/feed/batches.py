@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learner.updates.base import Chunks, Tensors, Transitions
+from learner.updates.base import Batch, Chunks, Tensors, Transitions
 from replay.client.sampler import SampledBatch
 from transport.experience import Columns, ExperienceSpec
 from transport.slab import Layout
@@ -35,9 +35,12 @@ def to_chunks(arrays: Columns, spec: ExperienceSpec, device: torch.device) -> Ch
 
     On the CPU an array that keeps its type is not copied: keep its memory until the update by it is done.
     """
+    return _chunks({name: torch.from_numpy(array) for name, array in arrays.items()}, spec, device)
 
+
+def _chunks(tensors: Tensors, spec: ExperienceSpec, device: torch.device) -> Chunks:
     def move(name: str, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.from_numpy(arrays[name]).to(device, dtype)
+        return tensors[name].to(device, dtype)
 
     action = move("action")
     return Chunks(
@@ -50,7 +53,8 @@ def to_chunks(arrays: Columns, spec: ExperienceSpec, device: torch.device) -> Ch
         episode_step=move("episode_step", torch.int64),
         policy_version=move("policy_version"),
         length=move("length", torch.int64),
-        extras={column.name: move(column.name) for column in spec.extras if column.name in arrays},
+        probability=tensors["probability"].float().to(device),  # not every device has float64
+        extras={column.name: move(column.name) for column in spec.extras if column.name in tensors},
     )
 
 
@@ -61,6 +65,17 @@ def to_device(sampled: SampledBatch, spec: ExperienceSpec, device: torch.device)
 
 def as_tensors(sampled: SampledBatch) -> Tensors:
     return {name: torch.from_numpy(array) for name, array in sampled.arrays.items()}
+
+
+def to_batch(tensors: Tensors, spec: ExperienceSpec, device: torch.device) -> Batch:
+    """Moves the tensors of a slot to the device, as a batch of the spec's unit."""
+    return (tensors_to_device if spec.unit == "transitions" else _chunks)(tensors, spec, device)
+
+
+def mean_version(arrays: Columns, spec: ExperienceSpec) -> float:
+    """Mean policy_version of a batch; of chunks, over the rows with an action."""
+    versions = arrays["policy_version"]
+    return float((versions if spec.unit == "transitions" else versions[arrays["valid"] != 0]).mean())
 
 
 def tensors_to_device(tensors: Tensors, spec: ExperienceSpec, device: torch.device) -> Transitions:

@@ -1,4 +1,4 @@
-"""Batches of transitions where copies and computation do not overlap: on the CPU, and on devices without streams."""
+"""Batches of transitions or sequences where copies and computation do not overlap: on the CPU, and on devices without streams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import as_tensors, tensors_to_device
+from learner.feed.batches import as_tensors, mean_version, to_batch
 from learner.updates.base import Tensors
 from replay.client.sampler import SampledBatch, Sampler
 from transport.experience import ExperienceSpec
@@ -33,9 +33,8 @@ class PlainFeed:
         with self._metrics.phase("copy"):
             if sampled.slot not in self._slots:
                 self._slots[sampled.slot] = as_tensors(sampled)
-            batch = tensors_to_device(self._slots[sampled.slot], self._spec, self._device)
-        mean_version = float(sampled.arrays["policy_version"].mean())
-        return DeviceBatch(batch, mean_version, sampled.slot, sampled.arrays["key"])
+            batch = to_batch(self._slots[sampled.slot], self._spec, self._device)
+        return DeviceBatch(batch, mean_version(sampled.arrays, self._spec), sampled.slot, sampled.arrays["key"])
 
     def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
         """Waits for the device, the only time in an update."""

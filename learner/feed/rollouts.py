@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import to_chunks
+from learner.feed.batches import mean_version, to_chunks
 from replay.client.sampler import SampledBatch, Sampler
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
@@ -32,8 +32,7 @@ class RolloutFeed:
         self._in_use = sampled
         with self._metrics.phase("copy"):
             batch = to_chunks(sampled.arrays, self._spec, self._device)
-        acted = sampled.arrays["valid"] != 0
-        return DeviceBatch(batch, float(sampled.arrays["policy_version"][acted].mean()), sampled.slot)
+        return DeviceBatch(batch, mean_version(sampled.arrays, self._spec), sampled.slot)
 
     def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
         pass

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from learner.devices.capabilities import capabilities
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import device_views, to_transitions
+from learner.feed.batches import device_views, mean_version, to_batch
 from replay.client.sampler import SampledBatch, Sampler
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
@@ -68,6 +68,7 @@ class StreamedFeed:
     ) -> None:
         """`streams` is torch's module of the device (torch.cuda): Stream, Event, stream(), current_stream()."""
         self._sampler, self._spec, self._metrics, self._streams = sampler, spec, metrics, streams
+        self._device = device
         self.updates_per_epoch = updates_per_epoch
         arrays = layout(spec, sampler.batch_size)
         self._slots = torch.from_numpy(sampler.memory).reshape(-1, arrays.slot_bytes)
@@ -91,7 +92,7 @@ class StreamedFeed:
         upload = self._uploads.popleft()
         self._streams.current_stream().wait_event(upload.copied)  # the device waits for the copy, the host does not
         self._begun = self._event()
-        batch = to_transitions(self._buffers[upload.place].tensors, self._spec)
+        batch = to_batch(self._buffers[upload.place].tensors, self._spec, self._device)
         return DeviceBatch(batch, upload.mean_version, upload.place, upload.key)
 
     def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
@@ -138,7 +139,7 @@ class StreamedFeed:
                     self._side.wait_event(buffer.read)
                 buffer.memory.copy_(self._slots[sampled.slot], non_blocking=True)
                 copied.record(self._side)
-            upload = _Upload(sampled, arrays["key"].copy(), float(arrays["policy_version"].mean()), place, copied)
+            upload = _Upload(sampled, arrays["key"].copy(), mean_version(arrays, self._spec), place, copied)
             self._uploads.append(upload)
             self._copying.append(upload)
 

@@ -77,22 +77,24 @@ class Body(nn.Module):
         features = self(observation)
         return (features, {}) if self.memory is None else self.memory(features.float(), state)
 
-    def unroll(self, observation: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+    def unroll(self, observation: Tensors, first: Tensor, state: Tensors, burn_in: int = 0) -> tuple[Tensor, Tensors]:
         """Observations [T, B, stack, *shape] as stored; `first` bool [T, B], where an episode begins; the state before, [B, …].
 
-        Returns [T, B, features], and the state after.
+        Returns [T - burn_in, B, features], and the state after. The first `burn_in` rows only update the state, without gradients.
         """
         length, count = first.shape
         features = self({name: rows.flatten(0, 1) for name, rows in observation.items()})
         features = features.unflatten(0, (length, count))
         if self.memory is None:
-            return features, {}
+            return features[burn_in:], {}
         seen = []
         for at in range(length):
+            if burn_in and at == burn_in:  # under no_grad autocast would keep copies of weights that have no gradient
+                state = {name: value.detach() for name, value in state.items()}
             state = {name: torch.where(first[at, :, None], 0.0, value) for name, value in state.items()}
             answer, state = self.memory(features[at].float(), state)
             seen.append(answer)
-        return torch.stack(seen), state
+        return torch.stack(seen[burn_in:]), state
 
     @property
     def _memory_format(self) -> torch.memory_format:

@@ -1,4 +1,5 @@
-"""Turns stored observations into a torso's inputs: dequantised, frame stack folded in, goal difference added, normalised.
+"""Turns stored observations into a torso's inputs: dequantised, frame stack folded in, goal difference added, normalised. The
+mask of actions is left out.
 
 Where the fields `achieved_goal` and `desired_goal` have one shape, their difference d = desired - achieved can be an input of its
 own, because a network needs many samples to learn the subtraction. Vectors can be normalised by running statistics, which are
@@ -78,8 +79,8 @@ class Inputs(nn.Module):
         super().__init__()
         self.stack = spec.stack
         self.dtype = torch.float32  # of the torso's inputs; an actor may use a smaller one
-        self.images = [field for field in spec.fields if images and is_image(field)]
-        self.vectors = [field for field in spec.fields if field not in self.images]
+        self.images = [field for field in spec.visible if images and is_image(field)]
+        self.vectors = [field for field in spec.visible if field not in self.images]
         sizes = {field.name: math.prod(field.shape) for field in self.vectors}
         shapes = {field.name: field.shape for field in self.vectors}
         self.goal = goal and ACHIEVED_GOAL in shapes and shapes.get(DESIRED_GOAL) == shapes[ACHIEVED_GOAL]
@@ -92,7 +93,7 @@ class Inputs(nn.Module):
 
     def _shapes(self, spec: ExperienceSpec) -> dict[str, tuple[int, ...]]:
         given: dict[str, tuple[int, ...]] = {}
-        for field in spec.fields:
+        for field in spec.visible:
             if field in self.images:
                 channels = field.shape[0] if len(field.shape) == 3 else 1
                 given[field.name] = (spec.stack * channels, *field.shape[-2:])

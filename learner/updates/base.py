@@ -53,7 +53,8 @@ class Chunks(NamedTuple):
     episode_step: Tensor  # [B, rows] int64
     policy_version: Tensor  # [B, rows] int32
     length: Tensor  # [B] int64: items of each chunk, at most L
-    extras: Tensors  # {name: [B, rows, …]}: the spec's further columns, as stored
+    probability: Tensor  # [B] float32: the probability with which the chunk was drawn; 1 in a rollout
+    extras: Tensors  # {name: [B, rows, …], or [B, …] where a chunk has it once}: the spec's further columns, as stored
 
 
 Batch = Transitions | Chunks

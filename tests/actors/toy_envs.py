@@ -144,6 +144,14 @@ class NotFinite(Endless):
         return np.array([0, np.nan, 0], np.float32), 0.0, False, False, {}
 
 
+class NothingAllowed(Endless):
+    action_space = spaces.Discrete(3)
+    observation_space = spaces.Dict({"place": spaces.Box(0.0, 1.0, (1,)), "action_mask": spaces.MultiBinary(3)})
+
+    def reset(self, **options: Any) -> Any:
+        return {"place": np.zeros(1, np.float32), "action_mask": np.zeros(3, np.int8)}, {}
+
+
 class NotFiniteReward(Endless):
     def step(self, action: Any) -> Any:
         return np.zeros(3, np.float32), float("inf"), False, False, {}

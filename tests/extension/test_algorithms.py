@@ -80,9 +80,9 @@ def test_its_outputs_become_the_expectiles_of_the_reward() -> None:
 def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
     spec, config = make_spec(vector(), n=2), DqnConfig(hidden=8, network="mlp")
     policy = q_network(spec, config)
-    assert LossByHand.of(policy, q_network(spec, config), config) is not None
+    assert LossByHand.of(policy, q_network(spec, config), spec, config) is not None
     policy.head = torch.nn.Sequential(*policy.head, torch.nn.Tanh())  # type: ignore[misc]
-    assert LossByHand.of(policy, policy, config) is None
+    assert LossByHand.of(policy, policy, spec, config) is None
 
 
 @pytest.mark.flow

@@ -51,17 +51,18 @@ def _like(flag: np.ndarray, values: np.ndarray) -> np.ndarray:
     return flag.reshape(-1, *[1] * (values.ndim - 1))
 
 
-def to_arrays(spec: ExperienceSpec, chunks: list[Chunk]) -> dict[str, np.ndarray]:
-    """Chunks as replay lays them out for the learner; what lies past a short chunk's last row is garbage."""
+def to_arrays(spec: ExperienceSpec, chunks: list[Chunk], harsh: bool = True) -> dict[str, np.ndarray]:
+    """Chunks as replay lays them out for the learner; past a short chunk's last row lies garbage, or 0 as replay has it."""
     rows = spec.rows(spec.chunk_length)
     arrays: dict[str, np.ndarray] = {}
     for column in spec.columns:
         dtype = np.dtype(column.dtype)
         garbage = np.nan if dtype.kind == "f" else np.iinfo(dtype).max if dtype.itemsize == 1 else -7
-        values = np.full((len(chunks), rows, *column.shape), garbage, dtype)
+        values = np.full((len(chunks), *column.chunk_shape(rows)), garbage if harsh else 0, dtype)
         for place, chunk in enumerate(chunks):
-            values[place, : spec.rows(chunk.length)] = chunk.columns[column.name]
+            values[place if column.once else (place, slice(spec.rows(chunk.length)))] = chunk.columns[column.name]
         name = f"observation/{column.name}" if column in spec.fields else column.name
         arrays[name] = values
     arrays["length"] = np.array([chunk.length for chunk in chunks], np.int64)
+    arrays["probability"] = np.ones(len(chunks))
     return arrays

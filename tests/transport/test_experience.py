@@ -11,7 +11,17 @@ from hypothesis.extra import numpy as hnp
 
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import without_hindsight
-from transport.experience import Categorical, Column, Continuous, ExperienceSpec, SpecError, observed, read_spec, write_spec
+from transport.experience import (
+    ACTION_MASK,
+    Categorical,
+    Column,
+    Continuous,
+    ExperienceSpec,
+    SpecError,
+    observed,
+    read_spec,
+    write_spec,
+)
 
 IMAGE = observed("observation", (4, 4), "|u1", scale=1 / 255, codec="lz4")
 SPEC = ExperienceSpec((IMAGE,), Categorical(3), chunk_length=8, stack=4, n_step=3)
@@ -140,6 +150,23 @@ def test_a_spec_survives_its_file() -> None:
 def test_an_invalid_spec_is_refused_with_the_reason(change: dict[str, object], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         msgspec.structs.replace(SPEC, **change)
+
+
+MASK = observed(ACTION_MASK, (4,), "|u1")
+
+
+def test_a_mask_is_a_field_that_no_network_sees() -> None:
+    masked = msgspec.structs.replace(SPEC, fields=(*SPEC.fields, MASK), action=Categorical(4, masked=True))
+    assert masked.visible == SPEC.fields == SPEC.visible and read_spec(write_spec(masked)) == masked
+    assert b"masked" not in write_spec(SPEC), "a spec without masks is written as before there were any"
+    field = msgspec.structs.replace(SPEC, fields=(*SPEC.fields, MASK))
+    assert field.visible == field.fields, "without masked actions it is a field like any other"
+
+
+@pytest.mark.parametrize("field", [None, msgspec.structs.replace(MASK, shape=(5,)), msgspec.structs.replace(MASK, dtype="<f4")])
+def test_masked_actions_need_a_mask_of_as_many(field: Column | None) -> None:
+    with pytest.raises(SpecError, match=r"masked actions need a field action_mask of shape \(4,\) and dtype |u1"):
+        msgspec.structs.replace(SPEC, fields=(*SPEC.fields, *([field] if field else [])), action=Categorical(4, masked=True))
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"fields": [], "surprise": 1}', write_spec(SPEC)[:-9]])

@@ -8,6 +8,7 @@ from learner.algorithms.base import ActionBatch, Mode
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from learner.algorithms.exploration import epsilon_ladder
+from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Columns, ExperienceSpec
@@ -33,12 +34,18 @@ class QActing:
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         q, state = self._inference(observation, state)  # [K, n]
+        allowed = allowed_actions(self._spec, observation)
+        if allowed is not None:
+            q = masked(q, allowed)
         action, best_value = q.argmax(1), q.max(1)
         epsilon = {"explore": self._epsilon, "stochastic": STOCHASTIC_EPSILON, "greedy": 0.0, "random": 1.0}[mode]
         explore = np.flatnonzero(self._random.random(len(q), np.float32) < epsilon)
         value = best_value
         if len(explore):
-            action[explore] = self._random.integers(q.shape[1], size=len(explore))
+            if allowed is None:
+                action[explore] = self._random.integers(q.shape[1], size=len(explore))
+            else:
+                action[explore] = draw_allowed(self._random, allowed[explore])
             value = best_value.copy()
             value[explore] = q[explore, action[explore]]
         return ActionBatch(action, {TAKEN_VALUE: value, BEST_VALUE: best_value}, state)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 class Dqn:
     Config: ClassVar[type[Struct]] = DqnConfig
-    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical"})
+    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked"})
     begins_random: ClassVar[bool] = True  # untrained Q-values would choose the same action for ever
     exact_acting: ClassVar[bool] = False
     figures: ClassVar[Mapping[str, str]] = {

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
+from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.returns import double_q_target, td_error
 from learner.algorithms.arithmetic.transitions import Transition
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.base import PolicyModule
 from learner.networks.parts import Concat, Dueling
 from learner.updates import dense
+from transport.experience import ExperienceSpec
 
 HEADS = ([nn.Linear], [nn.Linear, Dueling])
 
@@ -20,11 +22,13 @@ class LossByHand:
     """Called as `DqnUpdate.plain`."""
 
     @classmethod
-    def of(cls, policy: PolicyModule, target: PolicyModule, config: DqnConfig) -> LossByHand | None:
+    def of(cls, policy: PolicyModule, target: PolicyModule, spec: ExperienceSpec, config: DqnConfig) -> LossByHand | None:
         """None for networks that have other parts."""
-        return cls(policy, target, config) if layers(policy) else None
+        return cls(policy, target, spec, config) if layers(policy) else None
 
-    def __init__(self, policy: PolicyModule, target: PolicyModule, config: DqnConfig) -> None:
+
+    def __init__(self, policy: PolicyModule, target: PolicyModule, spec: ExperienceSpec, config: DqnConfig) -> None:
+        self._spec = spec
         self._read, self._concat, self._double = policy.body.read, Concat(), config.double
         self._parameters = list(policy.parameters())
         self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, whose memory never moves
@@ -41,6 +45,7 @@ class LossByHand:
         selecting = valuing
         if self._double:
             selecting = dense.forward(self._layers, following)[-1][0] @ self._combination.T
+        selecting = masked(self._spec, selecting, step.next_observation)
         td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
         slope = weight * td.clamp(-1.0, 1.0) / -len(td)  # derivative of the weighted mean Huber loss by each q
         errors = dense.errors(self._layers, activations, (slope[:, None] * by_output)[None])
@@ -52,6 +57,8 @@ class LossByHand:
 
 def layers(policy: PolicyModule) -> list[dense.Layer]:
     """The layers of a network of only linear layers and ReLUs; empty for other networks."""
+    if policy.body.memory is not None:
+        return []
     if not isinstance(policy.head, nn.Sequential) or [type(part) for part in policy.head] not in HEADS:
         return []
     return dense.layers([policy.body.torso, _last(policy)])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
+from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.returns import double_q_target, importance_weights, td_error
 from learner.algorithms.arithmetic.transitions import Transition, transition
 from learner.algorithms.base import Algorithm
@@ -35,6 +36,7 @@ class DqnUpdate:
     """
 
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
+        self.spec = spec
         self.config: DqnConfig = algorithm.config
         self.group = runtime.group
         self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
@@ -45,7 +47,7 @@ class DqnUpdate:
         self._normalises = any(isinstance(module, nn.BatchNorm2d) for module in self.policy.modules())
         config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
         self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
-        self.by_hand = LossByHand.of(self.policy, self.target, self.config)  # a fast path; None: `plain` computes the loss
+        self.by_hand = LossByHand.of(self.policy, self.target, spec, self.config)  # a fast path; None: `plain` computes the loss
 
     def update(self, batch: Transitions) -> Outcome:
         weight = importance_weights(batch.probability, self.config.importance_exponent)
@@ -89,5 +91,6 @@ class DqnUpdate:
             if self.config.double:
                 with evaluating(self.policy) if self._normalises else nullcontext():
                     selecting = self.policy.answer(self.policy.body.look(following))
+            selecting = masked(self.spec, selecting, step.next_observation)
             td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
         return (weight * huber_loss(q, q.detach() + td, reduction="none")).mean(), q, td, finite

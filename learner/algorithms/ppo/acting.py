@@ -8,6 +8,7 @@ import numpy as np
 
 from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
 from learner.algorithms.base import ActionBatch, Mode
+from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.algorithms.ppo.config import LOG_PROB
 from learner.inference.base import Inference
 from transport.experience import Categorical, Columns, ExperienceSpec
@@ -17,7 +18,7 @@ class StochasticActing:
     """The inference returns logits [K, n], or mean and log-std [K, 2A]."""
 
     def __init__(self, spec: ExperienceSpec, inference: Inference) -> None:
-        self._categorical, self._inference = isinstance(spec.action, Categorical), inference
+        self._spec, self._inference = spec, inference
         self.state = inference.state
         self._random = np.random.default_rng()
 
@@ -26,17 +27,24 @@ class StochasticActing:
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         output, state = self._inference(observation, state)
-        action, log_prob = (self._choose if self._categorical else self._draw)(output, mode)
+        if isinstance(self._spec.action, Categorical):
+            action, log_prob = self._choose(output, mode, allowed_actions(self._spec, observation))
+        else:
+            action, log_prob = self._draw(output, mode)
         return ActionBatch(action, {LOG_PROB: log_prob.astype(np.float32)}, state)
 
     def annotate(self, columns: Columns) -> Columns:
         return columns
 
-    def _choose(self, logits: np.ndarray, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
-        """One of n actions [K], and its log-probability [K]."""
+    def _choose(self, logits: np.ndarray, mode: Mode, allowed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """One of n actions [K], allowed ones [K, n] where not all are; and its log-probability [K]."""
         count, n = logits.shape
         if mode == "random":
+            if allowed is not None:
+                return draw_allowed(self._random, allowed), -np.log(allowed.sum(1))
             return self._random.integers(n, size=(count,)), np.full(count, -math.log(n))
+        if allowed is not None:
+            logits = masked(logits, allowed)
         shifted = logits - logits.max(1, keepdims=True)
         cumulative = np.exp(shifted).cumsum(1)  # [K, n]; the last is the sum
         if mode == "greedy":
@@ -44,6 +52,8 @@ class StochasticActing:
         else:  # inverse of the cumulative distribution at a uniform share; the minimum guards against rounding
             share = self._random.random((count, 1)) * cumulative[:, -1:]
             action = np.minimum((cumulative <= share).sum(1), n - 1)
+            if allowed is not None:  # rounding again, or logits that are not finite
+                action = np.where(allowed[np.arange(count), action], action, logits.argmax(1))
         return action, shifted[np.arange(count), action] - np.log(cumulative[:, -1])
 
     def _draw(self, output: np.ndarray, mode: Mode) -> tuple[np.ndarray, np.ndarray]:

@@ -1,13 +1,10 @@
-"""The items of a rollout, for minibatches, and the frame stacks of their observations."""
+"""The items of a rollout, for minibatches."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
-
-from learner.updates.base import Tensors
 
 
 class Steps(NamedTuple):
@@ -29,23 +26,3 @@ class Items(NamedTuple):
     value: Tensor  # [N] before the first step of this rollout
     advantage: Tensor  # [N]
     return_: Tensor  # [N] targets of the value function
-
-
-def stack_rows(rows: Tensors, index: Tensor) -> Tensors:
-    """Rows {name: [R, *shape]} by index [..., stack] -> {name: [..., stack, *shape]}. It copies: stack few items at a time."""
-    flat = index.reshape(-1)
-    return {name: column.index_select(0, flat).reshape(*index.shape, *column.shape[1:]) for name, column in rows.items()}
-
-
-def stack_index(episode_step: Tensor, stack: int) -> Tensor:
-    """Indices of the rows of each row's frame stack, oldest first: [B, rows] int64 -> [B, rows - history, stack] int64 into
-    B * rows rows.
-
-    A stack never reaches past its episode's first row, which is repeated instead, as in the actor's stack.
-    """
-    assert episode_step.dim() == 2
-    chunks, rows = episode_step.shape
-    row = torch.arange(chunks * rows, device=episode_step.device).reshape(chunks, rows)[:, stack - 1 :]
-    back = torch.arange(stack - 1, -1, -1, device=episode_step.device)  # [stack] how many rows back each place is
-    age = episode_step[:, stack - 1 :].clamp(min=0)  # rows past a chunk's last may hold anything
-    return row[..., None] - torch.minimum(back, age[..., None])

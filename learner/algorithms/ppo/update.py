@@ -7,12 +7,14 @@ import math
 import torch
 from torch import Tensor, nn
 
+from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.minibatches import Mean, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
+from learner.algorithms.arithmetic.sequences import stack_index, stack_rows
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import Items, Steps, stack_index, stack_rows
+from learner.algorithms.ppo.rollouts import Items, Steps
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from transport.experience import ExperienceSpec
 
@@ -114,10 +116,15 @@ class PpoUpdate:
         """Values [R] and log-probabilities [R] of actions, a portion at a time to bound the memory of stacked images."""
         values, log_probs = [], []
         for where, chosen in zip(index.split(self.portion), action.split(self.portion), strict=True):
-            output, value = policy_and_value(self.policy, self.value, stack_rows(rows, where))
+            output, value = self._outputs(stack_rows(rows, where))
             values.append(value)
             log_probs.append(log_prob_entropy(output, chosen)[0])
         return torch.cat(values), torch.cat(log_probs)
+
+    def _outputs(self, observation: Tensors) -> tuple[Tensor, Tensor]:
+        """The policy's outputs, with forbidden actions masked, and values."""
+        output, value = policy_and_value(self.policy, self.value, observation)
+        return masked(self.spec, output, observation), value
 
     def normalised(self, items: Items) -> Items:
         """Normalises advantages to mean 0 and deviation 1 over a minibatch of all processes, before the optimiser splits it."""
@@ -133,7 +140,7 @@ class PpoUpdate:
         fraction of items whose ratio is outside the clip range.
         """
         config = self.config
-        output, value = policy_and_value(self.policy, self.value, stack_rows(rows, items.observation_index))
+        output, value = self._outputs(stack_rows(rows, items.observation_index))
         log_prob, entropy = log_prob_entropy(output, items.action)
         log_ratio = (log_prob - items.log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio, advantage = log_ratio.exp(), items.advantage

@@ -16,9 +16,10 @@ from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
 
 TOYS = "tests.actors.toy_envs"
+GUARDED = "tests.extension.stranger.guarded:Guarded"  # raises where a forbidden action arrives
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Rover", f"{TOYS}:Chatty"])
+@pytest.mark.parametrize("name", ["CartPole-v1", f"{TOYS}:Rover", f"{TOYS}:Chatty", GUARDED])
 def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> None:
     config = EnvConfig(id=name)
     facts = preflight(config, "lz4")
@@ -40,6 +41,7 @@ def test_the_slowest_reset_or_step_is_told() -> None:
         ("WrongShape", "step gave observation of shape (4,); its observation_space says (3,)"),
         ("NotFinite", "step gave observation with a value that is not finite"),
         ("NotFiniteReward", "it must be one finite number"),
+        ("NothingAllowed", "the action_mask [0, 0, 0] must be 1 where an action is allowed, 0 elsewhere, not all 0"),
         ("Camra", "has no Camra; did you mean Camera?"),
     ],
 )

@@ -13,7 +13,7 @@ from actors.config import EnvConfig
 from actors.envs.make import EnvError
 from actors.envs.spec import experience_spec, flatten_observation, to_env_action
 from learner.algorithms.base import Needs
-from transport.experience import Categorical, Continuous, ExperienceSpec, observed, read_spec, write_spec
+from transport.experience import ACTION_MASK, Categorical, Continuous, ExperienceSpec, observed, read_spec, write_spec
 
 TWO = spaces.Discrete(2)
 
@@ -192,3 +192,20 @@ def test_what_cannot_be_a_row_is_refused_with_the_reason(
         spec_for(observation, action, **config)
     message = str(refusal.value)
     assert message.startswith("toy: ") and words in message and "\n" not in message
+
+
+@pytest.mark.parametrize("mask", [spaces.MultiBinary(6), spaces.Box(0, 1, (6,), np.int8), spaces.Box(0.0, 1.0, (6,))])
+def test_an_entry_action_mask_says_which_actions_are_allowed(mask: spaces.Space) -> None:
+    seen = spaces.Dict({"place": unit(3), ACTION_MASK: mask})
+    found = spec_for(seen, spaces.MultiDiscrete([2, 3]), quantise=True)
+    assert found.action == Categorical(6, masked=True) and found.field(ACTION_MASK) == observed(ACTION_MASK, (6,), "|u1")
+    assert [field.name for field in found.visible] == ["place"]
+    stored = flatten_observation(seen, {"place": np.zeros(3), ACTION_MASK: np.array([1, 0, 0, 1, 1, 0], np.int8)})[ACTION_MASK]
+    assert found.field(ACTION_MASK).encode(stored).tolist() == [1, 0, 0, 1, 1, 0]
+    assert not isinstance(spec_for(seen, unit(2)).action, Categorical), "of continuous actions it is an entry like any other"
+
+
+@pytest.mark.parametrize("mask", [spaces.MultiBinary(5), spaces.Box(0, 1, (6, 1), np.int8), spaces.Discrete(6)])
+def test_a_mask_of_another_size_is_refused(mask: spaces.Space) -> None:
+    with pytest.raises(EnvError, match=r"toy: observation 'action_mask': .* a MultiBinary\(6\) or a Box of shape \(6,\)"):
+        spec_for(spaces.Dict({"place": unit(3), ACTION_MASK: mask}), spaces.Discrete(6))

@@ -23,6 +23,7 @@ class QrConfig(DqnConfig, frozen=True, forbid_unknown_fields=True):
 
 class QrDqn(Dqn):
     Config = QrConfig
+    actions = frozenset({"categorical"})  # its targets look at every action: it knows no masks
     figures = {**Dqn.figures, "spread": "spread {:.3g}"}
     config: QrConfig
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from learner.algorithms.arithmetic.sequences import stack_index
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import stack_index
 from learner.networks.parts import LogStd
 from learner.weights.checkpoint import load_into, pack, unpack
 from tests.learner.examples import image, make_observation, make_spec, vector

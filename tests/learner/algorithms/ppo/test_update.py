@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from learner.algorithms.arithmetic.minibatches import shuffled, take
+from learner.algorithms.arithmetic.sequences import stack_rows
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import Items, stack_rows
+from learner.algorithms.ppo.rollouts import Items
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.parallel.group import ALONE

@@ -1,0 +1,44 @@
+"""For environments whose `info` says which actions are allowed: `--env.wrappers actors.envs.foreign.masks:MaskFromInfo`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from actors.envs.errors import EnvError
+from transport.experience import ACTION_MASK
+
+
+class MaskFromInfo(gymnasium.Wrapper):
+    """`info["action_mask"]` becomes an entry of the observation: beside those of a Dict, or beside `observation`."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        """Raises EnvError where the actions are not Discrete."""
+        super().__init__(env)
+        if not isinstance(env.action_space, spaces.Discrete):
+            raise EnvError(f"MaskFromInfo: a mask is of Discrete actions, not of {type(env.action_space).__name__}")
+        space = env.observation_space
+        self._entries = isinstance(space, spaces.Dict)
+        self._none = np.zeros(int(env.action_space.n), np.int8)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
+        self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(len(self._none))})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        seen, info = self.env.reset(seed=seed, options=options)
+        return self._with_mask(seen, self._read(info)), info
+
+    def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        ended = terminated or truncated  # nobody acts on the last observation
+        return self._with_mask(seen, self._none if ended else self._read(info)), reward, terminated, truncated, info
+
+    def _read(self, info: dict[str, Any]) -> np.ndarray:
+        if ACTION_MASK not in info:
+            raise EnvError(f"MaskFromInfo: the environment's info has no {ACTION_MASK}")
+        return np.asarray(info[ACTION_MASK], np.int8)
+
+    def _with_mask(self, seen: Any, mask: np.ndarray) -> dict[str, Any]:
+        return {**(seen if self._entries else {"observation": seen}), ACTION_MASK: mask}

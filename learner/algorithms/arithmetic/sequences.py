@@ -1,0 +1,70 @@
+"""Whole chunks for networks with memory: rows in time-major order with their frame stacks, and n-step returns along them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from learner.updates.base import Chunks, Tensors
+
+
+class Rows(NamedTuple):
+    """What Body.unroll() takes, T rows of B chunks."""
+
+    observation: Tensors  # {name: [T, B, stack, *shape]} as stored
+    first: Tensor  # [T, B] bool: an episode begins with this row
+
+
+class Returns(NamedTuple):
+    """n-step returns of T rows, [T, B] each."""
+
+    return_: Tensor  # sum over k < m of gamma^k r_{t+k}, m = min(n, steps to the boundary)
+    discount: Tensor  # gamma^m, 0 where the episode terminated within the m steps
+    steps: Tensor  # int64 m: the value to bootstrap from is that of row t + m
+
+
+def unrolled_rows(batch: Chunks, stack: int) -> Rows:
+    """The rows of B chunks from row stack-1 on: T = burn_in + L + n_step, of which row burn_in + i holds item i.
+
+    A state that a chunk has once (`Column.once`) is that before the first of them.
+    """
+    index = stack_index(batch.episode_step, stack).transpose(0, 1)  # [T, B, stack]
+    observation = stack_rows({name: column.flatten(0, 1) for name, column in batch.observation.items()}, index)
+    return Rows(observation, batch.episode_step[:, stack - 1 :].T == 0)
+
+
+def n_step_returns(reward: Tensor, terminated: Tensor, valid: Tensor, n: int, gamma: float) -> Returns:
+    """Returns of the first T of T + n rows. All [T + n, B]; rows without action (`valid` False) mean nothing but as what the row
+    before them bootstraps from. Sutton and Barto 2018, eq. 7.1."""
+    length = len(reward) - n
+    going, ended = torch.ones_like(valid[:length]), torch.zeros_like(valid[:length])
+    steps, return_ = torch.zeros_like(going, dtype=torch.int64), torch.zeros_like(reward[:length])
+    for k in range(n):
+        here = slice(k, k + length)
+        return_ = return_ + torch.where(going, gamma**k * reward[here], 0.0)
+        steps = steps + going
+        ended = ended | (going & terminated[here])
+        going = going & ~terminated[here] & valid[k + 1 : k + 1 + length]
+    return Returns(return_, torch.where(ended, 0.0, torch.pow(gamma, steps)), steps)
+
+
+def stack_rows(rows: Tensors, index: Tensor) -> Tensors:
+    """Rows {name: [R, *shape]} by index [..., stack] -> {name: [..., stack, *shape]}. It copies: stack few items at a time."""
+    flat = index.reshape(-1)
+    return {name: column.index_select(0, flat).reshape(*index.shape, *column.shape[1:]) for name, column in rows.items()}
+
+
+def stack_index(episode_step: Tensor, stack: int) -> Tensor:
+    """Indices of the rows of each row's frame stack, oldest first: [B, rows] int64 -> [B, rows - (stack - 1), stack] int64 into
+    B * rows rows.
+
+    A stack never reaches past its episode's first row, which is repeated instead, as in the actor's stack.
+    """
+    assert episode_step.dim() == 2
+    chunks, rows = episode_step.shape
+    row = torch.arange(chunks * rows, device=episode_step.device).reshape(chunks, rows)[:, stack - 1 :]
+    back = torch.arange(stack - 1, -1, -1, device=episode_step.device)  # [stack] how many rows back each place is
+    age = episode_step[:, stack - 1 :].clamp(min=0)  # rows past a chunk's last may hold anything
+    return row[..., None] - torch.minimum(back, age[..., None])
