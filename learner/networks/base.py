@@ -80,7 +80,7 @@ class Body(nn.Module):
     def unroll(self, observation: Tensors, first: Tensor, state: Tensors, burn_in: int = 0) -> tuple[Tensor, Tensors]:
         """Observations [T, B, stack, *shape] as stored; `first` bool [T, B], where an episode begins; the state before, [B, …].
 
-        Returns [T - burn_in, B, features], and the state after. The first `burn_in` rows only update the state, without gradients.
+        Returns [T - burn_in, B, features], and the state after. The first `burn_in` rows update the state only, no gradients.
         """
         length, count = first.shape
         features = self({name: rows.flatten(0, 1) for name, rows in observation.items()})

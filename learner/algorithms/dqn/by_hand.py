@@ -26,7 +26,6 @@ class LossByHand:
         """None for networks that have other parts."""
         return cls(policy, target, spec, config) if layers(policy) else None
 
-
     def __init__(self, policy: PolicyModule, target: PolicyModule, spec: ExperienceSpec, config: DqnConfig) -> None:
         self._spec = spec
         self._read, self._concat, self._double = policy.body.read, Concat(), config.double

@@ -371,6 +371,7 @@ def bandit(algorithm: Any, policy: Acting, random: np.random.Generator, payout: 
     columns |= dict.fromkeys(("episode_step", "policy_version"), np.zeros(len(reward), np.int32))
     arrays |= {name: column.reshape(16, rows, *column.shape[1:]) for name, column in columns.items()}
     arrays["length"] = np.full(16, 8)
+    arrays["probability"] = np.ones(16)
     return to_chunks(arrays, spec, CPU), float(reward.mean())
 
 
@@ -408,6 +409,7 @@ def corridor(algorithm: Any, policy: Acting, streams: int, steps: int) -> tuple[
         "action": np.zeros((streams, rows), np.int32),
         "valid": np.ones((streams, rows), np.uint8),
         "length": np.full(streams, steps),
+        "probability": np.ones(streams),
         **{name: np.zeros((streams, rows), np.float32) for name in ("reward", LOG_PROB)},
         **{name: np.zeros((streams, rows), np.uint8) for name in ("terminated", "truncated")},
         **{name: np.zeros((streams, rows), np.int32) for name in ("episode_step", "policy_version")},
