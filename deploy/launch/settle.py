@@ -39,7 +39,7 @@ def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, slowest_second
 
 
 def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
-    """Raises ConfigError where the algorithm has no such actions, a batch holds no chunk, or replay cannot hold enough to begin."""
+    """Raises ConfigError where the algorithm has no such actions, a batch holds no chunk, or replay cannot hold enough."""
     kind: ActionKind = "continuous"
     if isinstance(spec.action, Categorical):
         kind = "masked" if spec.action.masked else "categorical"
