@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -16,14 +17,14 @@ from transport.run_dir import RunDir
 EVALUATOR = "evaluator"
 
 
-def read_settings(run_dir: RunDir, index: int | None = None, other_env: str = "") -> ActorSettings:
-    """The settings of actor `index`; None: the evaluator's, which `headrace eval` and `headrace demo` use too. `other_env` (JSON)
+def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[str, Any] | None = None) -> ActorSettings:
+    """The settings of actor `index`; None: the evaluator's, which `headrace eval` and `headrace demo` use too. `other_env`
     replaces keys of the run's env section. Raises SpecError, UnknownName, OSError."""
     process = _read(run_dir, EVALUATOR if index is None else f"actor-{index}")
     return ActorSettings(
         index or 0,
         process.seed,
-        read_env(process.env | json.loads(other_env or "{}")),
+        read_env(process.env | dict(other_env or {})),
         read_algorithm(process.algorithm),
         process.actors,
         read_spec(run_dir.spec.read_bytes()),

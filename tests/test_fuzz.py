@@ -22,7 +22,7 @@ from torch import nn
 
 from deploy import runs
 from deploy.cli.main import parser_of
-from deploy.config import options
+from deploy.config import command_line
 from deploy.config.errors import ConfigError
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
@@ -354,7 +354,7 @@ FLAGS = [
 def test_any_command_line_is_understood_or_a_configuration_error(words: list[str]) -> None:
     parser = parser_of("up")
     try:
-        options.parse(parser, options.normalised(words), "up")
+        command_line.parse(parser, command_line.normalised(words), "up")
     except ConfigError as error:
         assert str(error)
     except SystemExit as end:

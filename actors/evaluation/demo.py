@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,6 +15,7 @@ from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, amount, load_policy, play, read_evaluator
+from actors.evaluation.options import DemoOptions, from_arguments
 from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -114,15 +114,14 @@ def rate(env: gymnasium.Env, frames_per_step: int) -> float:
     return min(found / frames_per_step, MAX_FRAMES_PER_SECOND)
 
 
-def run(options: argparse.Namespace) -> list[Episode]:
+def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
     """Raises EnvError, CheckpointError, SpecError, OSError."""
-    run_dir = RunDir(options.run_dir)
     settings = read_settings(run_dir, None, options.env)
     policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
     recorder = None
-    if options.video is not None:
+    if options.video:
         probe = make_env(settings.env)
-        recorder = Recorder(video_writer(options.video, rate(probe, open_family(settings.env).frames_per_step)))
+        recorder = Recorder(video_writer(Path(options.video), rate(probe, open_family(settings.env).frames_per_step)))
         probe.close()
 
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
@@ -152,18 +151,9 @@ def run(options: argparse.Namespace) -> list[Episode]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 2: it cannot be played."""
-    parser = argparse.ArgumentParser(prog="headrace demo", description="Watch or record a run's policy.")
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--video", type=Path)
-    parser.add_argument("--headless", action="store_true")
-    parser.add_argument("--weights", type=Path)
-    parser.add_argument("--episodes", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--best", action="store_true")
-    parser.add_argument("--env", default="", help="JSON that replaces keys of the run's env section")
-    options = parser.parse_args(arguments)
+    run_dir, options = from_arguments(sys.argv[1:] if arguments is None else arguments, DemoOptions)
     try:
-        run(options)
+        run(run_dir, options)
     except (CheckpointError, EnvError, SpecError, UnknownName, OSError, gymnasium.error.Error) as error:
         print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

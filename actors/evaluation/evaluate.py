@@ -6,12 +6,11 @@ seeds differ from those of training.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from actors.envs.errors import EnvError
 from actors.envs.make import env_section, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
+from actors.evaluation.options import EvaluationOptions, from_arguments
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.errors import DeviceError
@@ -63,17 +63,16 @@ def play(
 
 
 def load_policy(
-    run_dir: RunDir, settings: ActorSettings, best: bool, path: Path | None = None, precision: str = "float32"
+    run_dir: RunDir, settings: ActorSettings, best: bool, file: str = "", precision: str = "float32"
 ) -> tuple[ActingPolicy, dict[str, str]]:
     """The newest policy of a run (`best`: the best) or that of a file (`path`), and the metadata of its file.
 
     Raises CheckpointError, or DeviceError for an unknown precision.
     """
-    if path is None:
-        path = run_dir.best if best else run_dir.latest
-        if not path.exists():
-            missing, advice = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
-            raise CheckpointError(f"run {run_dir.name} has {missing} yet: let it run a little longer{advice}")
+    path = Path(file) if file else run_dir.best if best else run_dir.latest
+    if not file and not path.exists():
+        missing, advice = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
+        raise CheckpointError(f"run {run_dir.name} has {missing} yet: let it run a little longer{advice}")
     weights, metadata = read(path)
     if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
         made_for = metadata.get("env", "another environment")
@@ -194,7 +193,9 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
     return played
 
 
-def by_tolerance(settings: ActorSettings, tolerances: list[float], play_with: Callable[[ActorSettings], list[Episode]]) -> Any:
+def by_tolerance(
+    settings: ActorSettings, tolerances: Sequence[float], play_with: Callable[[ActorSettings], list[Episode]]
+) -> Any:
     """The figures of a group at each tolerance (metres). Raises EnvError."""
     briefs = {}
     for tolerance in tolerances:
@@ -205,17 +206,7 @@ def by_tolerance(settings: ActorSettings, tolerances: list[float], play_with: Ca
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 2: there is nothing to evaluate."""
-    parser = argparse.ArgumentParser(prog="headrace eval", description="Play episodes with a run's weights on disk.")
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--episodes", type=int, default=100)
-    for switch in ("--stochastic", "--best", "--random", "--json"):
-        parser.add_argument(switch, action="store_true")
-    parser.add_argument("--env", default="", help="JSON that replaces keys of the run's env section")
-    parser.add_argument("--weights", type=Path)
-    parser.add_argument("--tolerances", type=float, nargs="*", default=[])
-    parser.add_argument("--precision", default="float32")
-    options = parser.parse_args(arguments)
-    run_dir = RunDir(options.run_dir)
+    run_dir, options = from_arguments(sys.argv[1:] if arguments is None else arguments, EvaluationOptions)
     try:
         settings = read_settings(run_dir, None, options.env)
         if options.env:

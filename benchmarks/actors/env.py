@@ -26,18 +26,15 @@ from functools import partial
 from pathlib import Path
 
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env
-from actors.envs.spec import experience_spec
 from benchmarks.actors import cases as one_process
 from benchmarks.common.processes import end, rate, records, start, wait_until
 from benchmarks.common.report import Report
+from benchmarks.common.settings import spec_of
 from deploy import settings
-from deploy.config import options
-from deploy.config.algorithm import needs
-from deploy.config.errors import ConfigError
+from deploy.config import command_line, options
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.weights.publish import WeightPublisher
 from transport.experience import write_spec
@@ -68,9 +65,7 @@ class Bench:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         """Raises EnvError where the environment cannot be made, ValueError where no network fits it."""
         self.folder, self.config = folder, config
-        env = make_env(config.env)
-        self.spec = experience_spec(env, config.env, config.replay.codec, needs(config))
-        env.close()
+        self.spec = spec_of(config)
         self.network = q_network(self.spec, config.algorithm.options)
 
     def alone(self, case: str, seconds: float) -> dict[str, float]:
@@ -214,7 +209,7 @@ def benches(folder: Path, given: Tree) -> dict[str, Bench]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and runs one process's part, or everything."""
-    parser = options.Parser(prog="headrace bench env", description=__doc__)
+    parser = command_line.Parser(prog="headrace bench env", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
     parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
     parser.add_argument("--with-learner", action="store_true", help="also beside a real learner")
@@ -225,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--actor", type=int, help=argparse.SUPPRESS)
     options.add_config_options(parser)
     try:
-        parsed = options.parse(parser, sys.argv[1:] if arguments is None else arguments, "bench env")
+        parsed = command_line.parse(parser, sys.argv[1:] if arguments is None else arguments, "bench env")
         if parsed.case == "phases":
             print(json.dumps(one_process.phases(RunDir(parsed.run_dir), parsed.actor, parsed.seconds)))
             return 0
@@ -234,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(json.dumps(timings._asdict()))
             return 0
         with tempfile.TemporaryDirectory() as folder:
-            made = benches(Path(folder), options.given(parsed))
+            made = benches(Path(folder), command_line.given(parsed))
             report = measure(made, parsed.with_learner, parsed.runs, parsed.seconds)
     except (ConfigError, EnvError, ValueError) as error:
         print(f"headrace: {error}", file=sys.stderr)

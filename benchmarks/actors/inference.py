@@ -31,15 +31,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from actors.envs.make import make_env
-from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from benchmarks.common.processes import ONE_THREAD
 from benchmarks.common.recording import load_frames
 from benchmarks.common.report import Report
+from benchmarks.common.settings import spec_of
 from deploy.children import child_environment, python_command
-from deploy.config.algorithm import needs
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
@@ -86,9 +84,7 @@ def subject(config: RunConfig, weights: list[Path]) -> Subject:
     """Builds it, with the first of `weights` that fits. Raises EnvError, CheckpointError."""
     spec = MARIO
     if config.env.id != "mario":
-        env = make_env(config.env)
-        spec = experience_spec(env, config.env, "none", needs(config))
-        env.close()
+        spec = spec_of(config, "none")
     torch.manual_seed(0)
     algorithm = make_algorithm(config.algorithm)
     network, trained = algorithm.policy(spec), False

@@ -1,4 +1,4 @@
-"""The settings files of a run that is made of parts, without `headrace up`."""
+"""The settings and the spec of a run, without `headrace up`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 
-from actors.envs.make import read_env
+from actors.envs.make import make_env, read_env
+from actors.envs.spec import experience_spec
 from deploy import settings
+from deploy.config.algorithm import needs
 from deploy.config.run import RunConfig
 from learner.algorithms.base import read_algorithm
+from transport.experience import Codec, ExperienceSpec
 from transport.run_dir import RunDir
 
 
@@ -19,3 +22,13 @@ def write_settings(run_dir: RunDir, document: dict[str, Any]) -> None:
     given = {name: msgspec.convert(value, kinds[name]) for name, value in document.items() if name in kinds}
     algorithm = read_algorithm(document.get("algorithm", {}))
     settings.write(run_dir, RunConfig(**given, env=read_env(document.get("env", {})), algorithm=algorithm))
+
+
+def spec_of(config: RunConfig, codec: Codec | None = None) -> ExperienceSpec:
+    """The spec of a run: its environment's, and what its algorithm needs. Raises EnvError, ConfigError."""
+    codec = codec or config.replay.codec
+    env = make_env(config.env)
+    try:
+        return experience_spec(env, config.env, codec, needs(config, experience_spec(env, config.env, codec)))
+    finally:
+        env.close()

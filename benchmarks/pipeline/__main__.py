@@ -28,16 +28,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.envs.make import make_env
-from actors.envs.spec import experience_spec
 from benchmarks.common.processes import end, rate, records, start
 from benchmarks.common.report import Report
+from benchmarks.common.settings import spec_of
 from deploy import settings as files
-from deploy.config.algorithm import needs
-from deploy.config.errors import ConfigError
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, load_run_config, resolve
-from transport.experience import write_spec
+from deploy.config.run import ConfigError
+from transport.experience import read_spec, write_spec
 from transport.run_dir import RunDir
 
 ENV = "benchmarks.pipeline.null_env:make"
@@ -108,9 +106,7 @@ class Bench:
         run = RunDir(Path(tempfile.mkdtemp(dir=self._folder)) / "bench")
         run.create()
         run.config.write_bytes(write_config(config))
-        env = make_env(config.env)
-        spec = experience_spec(env, config.env, config.replay.codec, needs(config))
-        run.spec.write_bytes(write_spec(spec))
+        run.spec.write_bytes(write_spec(spec_of(config)))
         files.write(run, config)
         return run
 
@@ -189,10 +185,11 @@ def _last(run: RunDir, name: str) -> dict[str, float]:
 
 def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Report:
     """Every limit and case, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
-    config = load_run_config(bench.run({}).config)
+    run = bench.run({})
+    config, spec = load_run_config(run.config), read_spec(run.spec.read_bytes())
     report = Report("pipeline")
     actors = f"{config.actors.count} actors x {config.actors.envs_per_actor} null simulators"
-    items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {needs(config).n_step}, 84x84"
+    items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {spec.n_step}, 84x84"
     report.notes.append(f"{actors}; {items}; a pause is a sleep: it takes no processor's time")
     limits: dict[str, list[float]] = defaultdict(list)
     found: dict[str, list[Measured]] = defaultdict(list)

@@ -13,15 +13,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tomli_w
 
-from actors.envs.make import make_env
-from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET
 from benchmarks.common.processes import records
+from benchmarks.common.settings import spec_of
 from benchmarks.peers import saved_mlp
 from benchmarks.peers.run import Peer
 from deploy.children import child_environment, python_command
-from deploy.config.algorithm import needs
 from deploy.config.files import Tree
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
@@ -29,7 +27,7 @@ from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference
 from learner.networks.describe import describe
 from learner.weights.checkpoint import read
-from transport.experience import ExperienceSpec, bounded
+from transport.experience import bounded
 from transport.run_dir import RunDir
 
 POLL_SECONDS = 0.5
@@ -169,15 +167,6 @@ def train(training: Training, enough: Callable[[Training], bool]) -> list[Kept]:
     finally:
         training.end()
     return [Kept(seconds, *training.load(path)) for path, seconds in written]
-
-
-def spec_of(config: RunConfig) -> ExperienceSpec:
-    """What a run of this configuration sees and does."""
-    env = make_env(config.env)
-    try:
-        return experience_spec(env, config.env, config.replay.codec, needs(config))
-    finally:
-        env.close()
 
 
 class Judge:

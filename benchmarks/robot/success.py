@@ -22,10 +22,10 @@ from typing import Any
 from benchmarks.common.report import Report
 from benchmarks.robot.runs import HeadraceTraining
 from deploy.children import child_environment, python_command
-from deploy.config import options, values
-from deploy.config.errors import ConfigError
+from deploy.config import command_line, options, values
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
+from deploy.config.run import ConfigError
 
 BACKENDS = ("pybullet", "kinematic")
 PATIENCE_SECONDS = 120.0  # beyond its time that a run has until it has ended
@@ -100,25 +100,35 @@ def backends(text: str) -> list[str]:
     return found
 
 
+def lengths(text: str) -> list[float]:
+    """0.05,0.02. Raises ValueError for what is no length of the robot's."""
+    found = [float(part) for part in text.split(",")]
+    if not all(0 < length < 100 for length in found):
+        raise ValueError(text)
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and measures."""
-    parser = options.Parser(prog="headrace bench success", description=__doc__)
+    parser = command_line.Parser(prog="headrace bench success", description=__doc__)
     parser.add_argument("--seconds", type=values.DURATION, default=900.0, metavar="TIME", help="of each training (default 15m)")
     parser.add_argument("--seeds", type=values.COUNT, default=3, help="trainings of each kind (default 3)")
     parser.add_argument("--episodes", type=values.COUNT, default=500, help="of each evaluation (default 500)")
     known = values.argument(backends, f"some of {','.join(BACKENDS)}")
     parser.add_argument("--backends", type=known, default=list(BACKENDS), help=f"to train in (default {','.join(BACKENDS)})")
     text = "to evaluate at, in metres (default 0.02,0.01)"
-    parser.add_argument("--tolerances", type=values.TOLERANCES, default=[0.02, 0.01], help=text)
+    parser.add_argument(
+        "--tolerances", type=values.argument(lengths, "lengths in metres, such as 0.05,0.02"), default=[0.02, 0.01], help=text
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options.add_config_options(parser)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the trainings, too
     typed = sys.argv[1:] if arguments is None else arguments
     try:
-        parsed = options.parse(parser, typed, "bench success")
+        parsed = command_line.parse(parser, typed, "bench success")
         if min(parsed.seconds, parsed.seeds, parsed.episodes) <= 0:
             raise ConfigError("--seconds, --seeds and --episodes must be greater than 0")
-        given = merge({"env": {"id": "robot"}}, options.given(parsed))
+        given = merge({"env": {"id": "robot"}}, command_line.given(parsed))
         resolve(layers(given))  # complains now, if at all
         report = measure(given, parsed)
     except ConfigError as error:

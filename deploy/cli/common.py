@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Functions that several commands share."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ def complain(text: str, exit_status: int) -> int:
 
 
 def add_run(target: argparse.ArgumentParser) -> None:
-    """The run that a command is about, by position or --run."""
-    target.add_argument("run", nargs="?", metavar="RUN", help="a run's name; default: the one that is up, else the latest")
-    target.add_argument("--run", dest="run_flag", metavar="NAME", help="the same")
+    """Adds the run, by position or --run."""
+    target.add_argument(
+        "run", nargs="?", metavar="RUN", help="name or folder of a run (default: the run that is up, else the most recent one)"
+    )
+    target.add_argument("--run", dest="run_flag", metavar="NAME", help="the same as RUN")
 
 
 def ask_supervisor(run: RunDir, message: Message) -> Any:
@@ -46,7 +48,7 @@ def ask_supervisor(run: RunDir, message: Message) -> Any:
 
 
 def current_status(run: RunDir) -> dict[str, Any]:
-    """The supervisor's last word, corrected where it was killed. Nothing is imported that a run's configuration names."""
+    """The newest status.json, corrected where the supervisor was killed. Nothing that the configuration names is imported."""
     from deploy.reporting import status
 
     found = runs.read_status(run)

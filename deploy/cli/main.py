@@ -10,40 +10,40 @@ from collections.abc import Sequence
 from types import ModuleType
 
 ABOUT = """\
-Headrace: many simulators, one replay server, one learner.
+Headrace trains a policy with many simulator processes, one replay server and one learner.
 
-  headrace up --env mario --actors 4          start, and watch the merged log; Ctrl-C stops all in order
-  headrace up --env CartPole-v1 --detach      start in the background
-  headrace status                             what each process does
-  headrace eval cartpole-v1-dqn               how good the newest weights are
+  headrace up --env mario --actors 4          start a run and show its log; Ctrl-C stops it
+  headrace up --env CartPole-v1 --detach      start a run in the background
+  headrace status                             show what each process does
+  headrace eval cartpole-v1-dqn               play 100 episodes with the newest weights
 """
 
 DONE, FAILED, USAGE, REFUSED = 0, 1, 2, 3
-# Each command's module, with DESCRIPTION where there is more to say than the line, add(parser, typed) and run(parsed).
+# Each command's module has add(parser, typed) and run(parsed), and DESCRIPTION where one line is not enough.
 COMMANDS = {
-    "up": ("runs.up", "start a run, or resume one"),
-    "down": ("runs.down", "stop a run in order"),
-    "status": ("runs.status", "what each process of a run does"),
+    "up": ("runs.up", "start a run, or resume a stopped one"),
+    "down": ("runs.down", "stop a run; weights and experience are saved"),
+    "status": ("runs.status", "show what each process of a run does"),
     "scale": ("runs.scale", "change the number of actors of a run that is up"),
-    "top": ("runs.top", "status, live, until Ctrl-C"),
-    "logs": ("runs.logs", "the merged log, or that of one process"),
-    "list": ("runs.list", "all runs"),
-    "rm": ("runs.rm", "remove runs that are down"),
-    "keys": ("experience.keys", "make the keys by which the processes of a run know each other on a network"),
-    "eval": ("policies.eval", "play with a run's newest weights and report"),
-    "demo": ("policies.demo", "watch, or record, a run's policy"),
-    "export": ("policies.export", "a run's policy as one file, its configuration inside"),
-    "trace": ("experience.trace", "which actor an item of replay comes from"),
-    "purge": ("experience.purge", "remove all that one actor has sent from a stopped run"),
-    "doctor": ("machine.doctor", "what this machine has and lacks"),
-    "envs": ("machine.envs", "environments with a short name; or try one"),
-    "presets": ("machine.presets", "settings known to work, by environment"),
-    "bench": ("machine.bench", "benchmarks, from a source tree"),
+    "top": ("runs.top", "show the status of a run live, until Ctrl-C"),
+    "logs": ("runs.logs", "print the log of a run, or of one of its processes"),
+    "list": ("runs.list", "list all runs"),
+    "rm": ("runs.rm", "delete stopped runs with all their files"),
+    "keys": ("experience.keys", "make the keys that a run needs on a network"),
+    "eval": ("policies.eval", "evaluate the policy of a run over many episodes"),
+    "demo": ("policies.demo", "watch the policy of a run play, or record a video"),
+    "export": ("policies.export", "write the policy of a run and its configuration to one file"),
+    "trace": ("experience.trace", "show which actor collected an item of replay"),
+    "purge": ("experience.purge", "delete the experience of one actor from a stopped run"),
+    "doctor": ("machine.doctor", "check what this machine has and lacks for Headrace"),
+    "envs": ("machine.envs", "list environments and their options, or check one"),
+    "presets": ("machine.presets", "list the presets: settings that work well for an environment"),
+    "bench": ("machine.bench", "run a benchmark (needs the source tree)"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status. What the user did wrong is one line on stderr."""
+    """Runs a command; returns its exit status. A mistake of the user is one line on stderr."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if not typed or typed[0] in ("-h", "--help"):
         print(help_text())
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # the interpreter flushes it once more at its end
         return DONE
     except KeyboardInterrupt:
-        print("headrace: stopped by you", file=sys.stderr)
+        print("headrace: interrupted", file=sys.stderr)
         return DONE
     except Exception as error:
         status = exit_status(error)
@@ -68,9 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def help_text() -> str:
-    """What `headrace --help` prints."""
     lines = [f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()]
-    more = "`headrace COMMAND --help` shows the options of one; `headrace --version` prints the version"
+    more = "`headrace COMMAND --help` shows the options of a command, `headrace --version` the version."
     return "\n".join(["usage: headrace COMMAND …", "", ABOUT, "commands:", *lines, "", more])
 
 
@@ -80,7 +79,7 @@ def version() -> str:
     try:
         return metadata.version("headrace")
     except metadata.PackageNotFoundError:
-        return "(a source tree that is not installed)"
+        return "(not installed)"
 
 
 def module_of(command: str) -> ModuleType:
@@ -88,8 +87,8 @@ def module_of(command: str) -> ModuleType:
 
 
 def parser_of(command: str, typed: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of one command; `typed` are the words after it. Raises ConfigError."""
-    from deploy.config.options import Parser
+    """The parser of one command; `typed` are the words after its name. Raises ConfigError."""
+    from deploy.config.command_line import Parser
 
     module, about = module_of(command), COMMANDS[command][1]
     text = vars(module).get("DESCRIPTION", f"{about[0].upper()}{about[1:]}.")
@@ -99,8 +98,8 @@ def parser_of(command: str, typed: Sequence[str] = ()) -> argparse.ArgumentParse
 
 
 def _run(command: str, typed: list[str]) -> int:
-    from deploy.config.errors import ConfigError
-    from deploy.config.options import parse
+    from deploy.config.command_line import parse
+    from deploy.config.run import ConfigError
     from transport.names import nearest
 
     if command.startswith("-"):
@@ -111,9 +110,9 @@ def _run(command: str, typed: list[str]) -> int:
 
 
 def exit_status(error: Exception) -> int | None:
-    """2 for what was typed or configured wrongly, 3 for what is refused; None for an error of ours."""
+    """2 for wrong usage or configuration, 3 for a refusal; None for a bug."""
     from actors.envs.errors import EnvError
-    from deploy.config.errors import ConfigError
+    from deploy.config.run import ConfigError
     from deploy.launch.access import Refused
     from deploy.launch.resources import NoSpace
     from deploy.runs import AlreadyUp

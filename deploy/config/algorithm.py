@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from deploy.config.errors import ConfigError
 from deploy.config.files import Tree
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from learner.algorithms.base import ALGORITHMS, DEFAULT, Algorithm, Needs, find_algorithm, make_algorithm
-from transport.experience import Categorical, ExperienceSpec, observed
+from transport.experience import ExperienceSpec
 from transport.names import Named, UnknownName
-
-UNKNOWN = ExperienceSpec((observed("observation", (1,), "<f4"),), Categorical(1), 1)  # of an environment not tried yet
 
 
 def find(given: Tree) -> type[Algorithm]:
@@ -28,8 +25,14 @@ def algorithm_name(given: Tree) -> str:
 
 
 def builtin_algorithms() -> dict[str, type[Algorithm]]:
-    """Those that come with Headrace, by name."""
+    """The algorithms that come with Headrace, by name."""
     return {name: find_algorithm(name) for name in ALGORITHMS}
+
+
+def having(option: str) -> str:
+    """The built-in algorithms with an option of this name, for a message: `only ppo has it`; empty where there is none."""
+    names = [name for name, kind in builtin_algorithms().items() if option in kind.Config.__struct_fields__]
+    return f"only {' and '.join(names)} {'has' if len(names) == 1 else 'have'} it" if names else ""
 
 
 def known_keys(given: Tree) -> Tree:
@@ -47,18 +50,19 @@ def read(table: Tree) -> Named:
 
 
 def defaults(given: Tree, spec: ExperienceSpec | None, on_gpu: bool) -> Tree:
-    """What the algorithm sets in other sections unless a preset or the user does; `spec` once the environment is known."""
+    """What the algorithm sets in other sections, below every preset; `spec` is the run's, once the environment is known."""
     return find(given).defaults(spec, on_gpu)
 
 
-def needs(config: RunConfig, spec: ExperienceSpec | None = None) -> Needs:
-    """What the algorithm wants of experience; `spec` once the environment is known. Raises ConfigError."""
+def needs(config: RunConfig, env: ExperienceSpec) -> Needs:
+    """What the algorithm wants of experience in the environment of this spec. Raises ConfigError."""
     try:
-        return make_algorithm(config.algorithm).needs(spec or UNKNOWN)
+        return make_algorithm(config.algorithm).needs(env)
     except ValueError as error:
         raise ConfigError(f"--algo {config.algorithm.name}: {error}") from error
 
 
-def takes_rollouts(config: RunConfig, spec: ExperienceSpec | None = None) -> bool:
-    """Whether the algorithm learns from whole chunks, once each, as they come."""
-    return needs(config, spec).unit == "rollouts"
+def takes_rollouts(config: RunConfig) -> bool:
+    from transport.experience import Categorical, observed
+
+    return needs(config, ExperienceSpec((observed("observation", (1,), "<f4"),), Categorical(1), 1)).unit == "rollouts"

@@ -1,4 +1,4 @@
-"""What sections of a configuration demand of one another, and what a resumed run must keep."""
+"""Checks across sections of a configuration, and the settings that a resumed run must keep."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from deploy.config.algorithm import takes_rollouts
 from deploy.config.files import as_tree, lookup
 from deploy.config.run import RunConfig
 from replay.table.selectors import selector_config
+from transport.experience import ExperienceSpec
 from transport.names import FIXED
 
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
 
 
 def is_address(text: str) -> bool:
-    """Whether this is an IP address, or empty."""
+    """Also of an empty text."""
     try:
         return not text or bool(ipaddress.ip_address(text))
     except ValueError:
         return False
 
 
-def validate(config: RunConfig) -> list[str]:
-    """Complaints about sections that do not fit one another; empty when all is well."""
-    replay, learner = config.replay, config.learner
-    chunk = config.env.chunk_length
-    rollouts = takes_rollouts(config)
+def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]:
+    """Complaints about sections that do not fit one another. `spec` is the run's, once it is known: whether the learner samples
+    from a buffer follows from it."""
+    replay, learner, chunk = config.replay, config.learner, config.env.chunk_length
+    sampled = spec is not None and spec.unit != "rollouts"
     checks = [
         (learner.batch_size % learner.accumulation == 0,
          f"learner.accumulation ({learner.accumulation}) must divide learner.batch_size ({learner.batch_size})"),
-        (rollouts or replay.min_size <= replay.capacity,
+        (not sampled or replay.min_size <= replay.capacity,
          f"replay.capacity ({replay.capacity}) must be at least replay.min_size ({replay.min_size})"),
-        (rollouts or learner.batch_size <= replay.min_size,
+        (not sampled or learner.batch_size <= replay.min_size,
          f"replay.min_size ({replay.min_size}) must be at least learner.batch_size ({learner.batch_size})"),
         (replay.samples_per_insert_low < replay.samples_per_insert_high,
          f"replay.samples_per_insert_low ({replay.samples_per_insert_low:g}) must be below "
@@ -44,7 +44,7 @@ def validate(config: RunConfig) -> list[str]:
         (is_address(config.deploy.bind),
          f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {config.deploy.bind!r}"),
         (NAME_OR_ADDRESS.fullmatch(config.deploy.advertise) is not None,
-         f"deploy.advertise must be a host's name or address, not {config.deploy.advertise!r}"),
+         f"deploy.advertise must be a host name or address, not {config.deploy.advertise!r}"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
     ]  # fmt: skip
     complaints = [complaint for fine, complaint in checks if not fine]
@@ -56,14 +56,14 @@ def validate(config: RunConfig) -> list[str]:
 
 
 def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:
-    """The keys that differ although a stopped run's weights depend on them, as `key (old, now new)`."""
+    """The keys that differ although the weights of a stopped run depend on them, as `key (old, now new)`."""
     before, after = as_tree(old), as_tree(new)
     pairs = ((path, lookup(before, path), lookup(after, path)) for path in fixed_keys(new))
     return [f"{path} ({was!r}, now {wanted!r})" for path, was, wanted in pairs if was != wanted]
 
 
 def fixed_keys(config: RunConfig) -> list[str]:
-    """The keys that a resumed run must keep, because its weights were made for them: those marked FIXED in any section."""
+    """The keys marked FIXED in any section: the weights of a run were made for their values."""
     sections = [(field.name, getattr(config, field.name)) for field in msgspec.structs.fields(RunConfig)]
     sections += [("env", config.env.options), ("algorithm", config.algorithm.options)]
     structs = [(name, type(section)) for name, section in sections if isinstance(section, Struct)]
@@ -71,7 +71,7 @@ def fixed_keys(config: RunConfig) -> list[str]:
 
 
 def fixed_fields(section: type[Struct]) -> list[str]:
-    """The fields of a struct that are marked FIXED."""
+    """The names of the fields that are marked FIXED."""
     fields = msgspec.structs.fields(section)
     metas = {field.name: [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta)] for field in fields}
     return [name for name, found in metas.items() if any((meta.extra or {}).items() >= FIXED.items() for meta in found)]

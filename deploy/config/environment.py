@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from itertools import pairwise
-
 import msgspec
 from msgspec import Struct
 
@@ -15,18 +11,18 @@ from actors.envs.errors import EnvError
 from actors.envs.foreign.options import Option, missing_option, options_type, struct_of
 from actors.envs.make import COMMON, unknown_option
 from deploy.children import child_environment, python_command
-from deploy.config.errors import ConfigError
-from deploy.config.files import FLAGS, Tree
-from deploy.config.options import Text, add_options_of, read_text
+from deploy.config.files import FLAGS, Tree, named
+from deploy.config.run import ConfigError
+from deploy.config.values import Text, read_text
 from transport.names import nearest
 
 
 def options_of(given: Tree, written: bool = False) -> type[Struct]:
     """The struct of options that belongs to the environment of a configuration.
 
-    Only a built-in family's module is imported here. Another's is asked in a process of its own, by the actors' interpreter,
-    where there are options to ask about; never for a configuration that has been `written` by a run: that has been checked, and
-    the module may no longer be there. Raises ConfigError.
+    Only a built-in family's module is imported here. Any other module is imported by another process, of the actors' interpreter,
+    and only where options are given. For a configuration that has been `written` by a run it is not imported at all: its options
+    have been checked, and the module may have been removed since. Raises ConfigError.
     """
     env_id, table = _env_id(given), given.get("env")
     names = table.keys() - COMMON if isinstance(table, dict) else set()
@@ -35,10 +31,11 @@ def options_of(given: Tree, written: bool = False) -> type[Struct]:
     if not builtin_name(env_id) and written:
         return struct_of("Options", [Option(name) for name in sorted(names)])
     deploy = given.get("deploy")
-    return _asked(env_id, str(deploy.get("actor_python", "")) if isinstance(deploy, dict) else "")
+    return foreign_options(env_id, str(deploy.get("actor_python", "")) if isinstance(deploy, dict) else "")
 
 
-def _asked(env_id: str, python: str) -> type[Struct]:
+def foreign_options(env_id: str, python: str = "") -> type[Struct]:
+    """The options of an environment whose family is not built in, as another process describes them. Raises ConfigError."""
     try:
         return options_type(env_id, python_command("actors.envs.foreign.options", python=python), child_environment(python))
     except EnvError as error:
@@ -53,7 +50,7 @@ def known_keys(given: Tree, options: type[Struct]) -> Tree:
 
 
 def joined(table: Tree, options: type[Struct]) -> Tree:
-    """The section, its options as one struct; texts of flags in `table` become values.
+    """The section with its options as one struct; texts of flags become values, also in `table`.
 
     Raises ConfigError; msgspec.ValidationError with the path of the flat section.
     """
@@ -73,20 +70,12 @@ def joined(table: Tree, options: type[Struct]) -> Tree:
     return {key: value for key, value in table.items() if key not in options.__struct_fields__} | {"options": struct}
 
 
-def add_help(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Adds the options of the environment that `arguments` name, where they are not in the help anyway. Raises ConfigError."""
-    typed = [text.partition("=")[2] for text in arguments if text.startswith(("--env=", "--env.id="))]
-    typed += [value for flag, value in pairwise(arguments) if flag in ("--env", "--env.id")]
-    if typed and not builtin_name(typed[-1]):
-        add_options_of(parser, typed[-1], _asked(typed[-1], ""))
-
-
 def unknown_key(env_id: str, key: str, known: Tree, origin: str) -> str:
-    """What to say about a key that the section does not have."""
+    """The message about a key that the section does not have."""
     if origin == FLAGS and not families_with(key):
         flags = [f"--env.{name.replace('_', '-')}" for name in known if name != "id"]
         return f"unknown option --env.{key.replace('_', '-')}; {nearest('--env.' + key, flags)}"
-    return f"{'' if origin == FLAGS else f'{origin}: '}env.{key}: {unknown_option(env_id, key, known)}"
+    return f"{named(f'env.{key}', origin)}: {unknown_option(env_id, key, known)}"
 
 
 def _env_id(given: Tree) -> str:

@@ -1,7 +1,3 @@
-"""The error of every configuration."""
+"""Moved to run.py."""
 
-from __future__ import annotations
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be: one line that names the key and the fix."""
+from deploy.config.run import ConfigError as ConfigError

@@ -1,7 +1,8 @@
-"""Configuration files: TOML, its format, and the layer that each file is."""
+"""Configuration files: a user's, a run's own, and the presets. Each is read into a layer of keys."""
 
 from __future__ import annotations
 
+import fnmatch
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +13,16 @@ import tomli_w
 
 from actors.envs.make import env_section, without_foreign_options
 from deploy.config import renamed
-from deploy.config.deploy import DeployConfig
-from deploy.config.errors import ConfigError
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, DeployConfig, RunConfig
 
 Tree = dict[str, Any]
-FLAGS = "command line"
+FLAGS = "command line"  # the origin of what was typed
+PRESETS = Path(__file__).parent.parent / "presets"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Some keys and where they come from; `on_gpu` lies over them when the learner has an accelerator."""
+    """Some keys and where they come from; those of `on_gpu` win when the learner has an accelerator."""
 
     origin: str
     values: Tree
@@ -47,7 +47,7 @@ def read_file(path: Path) -> Layer:
 
 
 def read_run(path: Path) -> Layer:
-    """A run's own config.toml; one of an older version is brought up to date. Raises ConfigError."""
+    """A run's own config.toml; one of an older format is migrated. Raises ConfigError."""
     values = read_toml(path)
     number = values.pop("format", 1)
     _check_format(path, number)
@@ -60,7 +60,7 @@ def read_run(path: Path) -> Layer:
 
 
 def read_deploy(path: Path) -> DeployConfig:
-    """The deploy section of a run's config.toml, without looking at what the others name. Raises ConfigError."""
+    """The deploy section of a run's config.toml; nothing that other sections name is imported. Raises ConfigError."""
     try:
         return msgspec.convert(read_run(path).values.get("deploy", {}), DeployConfig)
     except msgspec.ValidationError as error:
@@ -88,6 +88,11 @@ def write_config(config: RunConfig) -> bytes:
     return tomli_w.dumps({"format": renamed.FORMAT} | as_tree(config)).encode()
 
 
+def named(path: str, origin: str) -> str:
+    """A key as messages name it: --section.field where it was typed, FILE: section.field otherwise."""
+    return "--" + path.replace("_", "-") if origin == FLAGS else f"{origin}: {path}" if origin else path
+
+
 def merge(below: Tree, above: Tree) -> Tree:
     """A new tree: `above` wins, tables are merged."""
     merged = dict(below)
@@ -101,3 +106,35 @@ def lookup(tree: Any, path: str) -> Any:
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings that work well for some environments, or for an algorithm."""
+
+    name: str
+    about: str
+    envs: tuple[str, ...]
+    preferred: bool  # among the presets of an environment, when no algorithm is named
+    layer: Layer
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.layer.values.get("algorithm", {}).get("name", ""))
+
+
+def presets() -> tuple[Preset, ...]:
+    return tuple(read_preset(path) for path in sorted(PRESETS.glob("*.toml")))
+
+
+def read_preset(path: Path) -> Preset:
+    """Besides the keys of a run the file has `about`, `envs` (patterns), `preferred` and tables under `on_gpu`."""
+    values = read_toml(path)
+    about, envs, on_gpu = values.pop("about"), tuple(values.pop("envs")), values.pop("on_gpu", {})
+    return Preset(path.stem, about, envs, values.pop("preferred", True), Layer(f"preset {path.stem}", values, on_gpu))
+
+
+def preset_for(env_id: str, algorithm: str | None = None) -> Preset | None:
+    """The preset that fits an environment, and the algorithm if one is named; None if there is none."""
+    fits = [preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs)]
+    return next((preset for preset in fits if (preset.preferred if algorithm is None else preset.algorithm == algorithm)), None)

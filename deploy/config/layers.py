@@ -1,4 +1,4 @@
-"""What a run's configuration is made of: presets, a file, the command line, one over the other."""
+"""A run's configuration from its layers: algorithm, preset, file, command line. The later ones win."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ import msgspec
 from actors.config import EnvConfig
 from deploy.config import algorithm, environment, renamed
 from deploy.config.checks import validate
-from deploy.config.errors import ConfigError
-from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, read_file, read_run
-from deploy.config.presets import preset_for, presets
-from deploy.config.run import RunConfig
+from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, named, preset_for, presets, read_file, read_run
+from deploy.config.run import ConfigError, RunConfig
 from transport.experience import ExperienceSpec
 from transport.names import nearest
 
 
 def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, wanted: str | None = None) -> list[Layer]:
-    """What a run is made of, weakest first: a stopped run's own config.toml or else the preset that fits the environment, the
-    preset that is `wanted` by name, the file, the flags. Raises ConfigError."""
+    """The layers of a run, the weakest first: the config.toml of the `stopped` run, or else the preset that fits the environment;
+    then the preset that is `wanted` by name, the file, the flags. Raises ConfigError."""
     known = {preset.name: preset for preset in presets()}
     if wanted is not None and wanted not in known:
-        raise ConfigError(f"--preset: no preset {wanted!r}; {nearest(wanted, known)}")
+        raise ConfigError(f"--preset: there is no preset {wanted!r}; {nearest(wanted, known)}")
     above = [known[wanted].layer] if wanted is not None else []
     above += [read_file(file)] if file else []
     above.append(Layer(FLAGS, flags))
@@ -33,14 +31,16 @@ def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, w
         below = read_run(stopped)
         before = _last([below], "algorithm", "name")
         if asked not in (None, before):
-            raise ConfigError(f"this run was made with --algo {before}; use --fresh to start anew or --run for another run")
+            raise ConfigError(
+                f"this run was made with --algo {before}, not {asked}; use --fresh to start anew or --run for another run"
+            )
         return [below, *above]
     preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked)
     return [*([preset.layer] if preset else []), *above]
 
 
 def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
-    """What the strongest layer that says it says of a key; None when none does."""
+    """The value of a key in the last layer that has it; None where none has."""
     for layer in reversed(stack):
         table = layer.values.get(section, {})
         if isinstance(table, dict) and key in table:
@@ -49,10 +49,10 @@ def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
 
 
 def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec | None = None, written: bool = False) -> RunConfig:
-    """Merges the layers over the algorithm's defaults for an environment (`spec`, once it is known) and device, and these
-    over the built-in ones. `written`: by a run, so that nobody's package is needed to check its environment.
+    """Merges the built-in defaults, those of the algorithm for the environment (`spec` of the run, once it is known) and the
+    device, and the layers. A configuration that was `written` by a run is read without importing its environment's module.
 
-    Raises ConfigError with one line about the first thing wrong.
+    Raises ConfigError with one line about the first mistake.
     """
     given: Tree = {}
     for layer in stack:
@@ -72,33 +72,39 @@ def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec |
         config = msgspec.convert(tree | named, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
-    complaints = [_with_origin(complaint, stack) for complaint in validate(config)]
+    complaints = [_with_origin(complaint, stack) for complaint in validate(config, spec)]
     if complaints:
         raise ConfigError("; ".join(complaints))
     return config
 
 
 def _with_origin(complaint: str, stack: Sequence[Layer]) -> str:
-    """A complaint of the form `section.key: …` with the file or the flag that gave the key."""
+    """A complaint `section.key: …`, with the file or the flag that the key is from."""
     path = complaint.partition(":")[0]
-    origin = next((layer.origin for layer in reversed(stack) if lookup(layer.values, path) is not None), "")
-    return f"--{complaint}" if origin == FLAGS else f"{origin}: {complaint}" if origin else complaint
+    return named(path, _origin(path, stack)) + complaint.removeprefix(path)
+
+
+def _origin(path: str, stack: Sequence[Layer]) -> str:
+    """The last layer that has a key; nothing where none has."""
+    return next((layer.origin for layer in reversed(stack) if lookup(layer.values, path) is not None), "")
 
 
 def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None:
     for key, value in values.items():
         if reason := renamed.withdrawn(f"{prefix}{key}", value):
-            raise ConfigError(f"{origin}: {prefix}{key} = {value!r} is no longer taken: {reason}")
+            raise ConfigError(f"{named(prefix + key, origin)} = {value!r} is no longer accepted: {reason}")
         if key not in known and (new := renamed.new_name(f"{prefix}{key}")):
-            raise ConfigError(f"{origin}: {prefix}{key} is called {new} now")
+            raise ConfigError(f"{named(prefix + key, origin)} is called {new} now")
         if key not in known and prefix == "env.":
             raise ConfigError(environment.unknown_key(str(known["id"]), key, known, origin))
+        if key not in known and prefix == "algorithm." and (owners := algorithm.having(key)):
+            raise ConfigError(f"{named(prefix + key, origin)}: {owners}; {known['name']} does not")
         if key not in known:
             where = f"table [{prefix[:-1]}]" if prefix else "the top level"
             raise ConfigError(f"{origin}: unknown key {prefix}{key} in {where}; {nearest(key, known)}")
         if isinstance(known[key], dict) != isinstance(value, dict):
-            raise ConfigError(f"{origin}: {prefix}{key} must {'' if isinstance(known[key], dict) else 'not '}be a table")
-        if isinstance(value, dict) and known[key]:  # what begins empty holds another package's keys
+            raise ConfigError(f"{named(prefix + key, origin)} must {'' if isinstance(known[key], dict) else 'not '}be a table")
+        if isinstance(value, dict) and known[key]:  # an empty table holds keys of another package
             _refuse_unknown(value, known[key], origin, f"{prefix}{key}.")
 
 
@@ -109,10 +115,8 @@ def _explain(message: str, tree: Tree, stack: Sequence[Layer]) -> str:
     text = text.replace("`", "")
     if not path:
         return text
-    origin = next((layer.origin for layer in reversed(stack) if lookup(layer.values, path) is not None), "")
-    where = "--" + path.replace("_", "-") if origin == FLAGS else f"{origin}: {path}" if origin else path
     got = "" if ", got" in text else f", got {lookup(tree, path)!r}"
-    return f"{where}: {text[0].lower()}{text[1:]}{got}"
+    return f"{named(path, _origin(path, stack))}: {text[0].lower()}{text[1:]}{got}"
 
 
 def load_run_config(path: Path) -> RunConfig:

@@ -1,7 +1,7 @@
-"""Keys of a configuration that have another name now, and how older files are read.
+"""Keys of a configuration that have been renamed, and how older files are read.
 
-In a file or on the command line of a user an old name is an error that gives the new one. A run's own config.toml of an
-older format is brought up to date in silence when it is read.
+In a user's file or on the command line an old name is an error that gives the new name. A run's own config.toml of an older
+format is migrated without a message when it is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 Tree = dict[str, Any]
 
-FORMAT = 2  # of config.toml; format 1 did not say so
+FORMAT = 2  # of config.toml; files of format 1 have no such key
 RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same section
     "algorithm.trace": "algorithm.gae_lambda",
     "algorithm.passes": "algorithm.n_epochs",
@@ -27,24 +27,24 @@ RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same secti
     "algorithm.target_period": "algorithm.target_update_interval",
     "learner.max_gradient_norm": "learner.max_grad_norm",
 }
-# A value that a key no longer takes, and what the error says to do. An older run's config.toml just loses it.
+# Values that a key no longer accepts, and what the error says to do. From an older run's config.toml they are removed.
 WITHDRAWN: dict[tuple[str, object], str] = {
-    ("replay.selector", "fifo"): "leave it out: an algorithm that learns from rollouts gets them oldest first, each once",
+    ("replay.selector", "fifo"): "leave it out: algorithms that learn from rollouts take them oldest first, each once",
 }
 
 
 def new_name(key: str) -> str | None:
-    """What a dotted key is called now; None where it never had another name. Dashes in flags count as underscores."""
+    """The new name of a dotted key; None where it has not been renamed. Dashes of flags count as underscores."""
     return RENAMED.get(key.replace("-", "_"))
 
 
 def withdrawn(key: str, value: object) -> str | None:
-    """Why a key no longer takes this value, and what to do; None where it does."""
+    """What to do instead of giving a key this value; None where the value is accepted."""
     return WITHDRAWN.get((key, value)) if isinstance(value, str | int | float) else None
 
 
 def migrated(tree: Tree, prefix: str = "") -> Tree:
-    """A configuration of format 1 with today's keys. All keys are renamed at once: a new name may be the old one of another."""
+    """A configuration of format 1 with the keys of this version. All are renamed at once: a new name may be an old one."""
     result: Tree = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"

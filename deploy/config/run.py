@@ -1,18 +1,101 @@
-"""What a run is: one frozen, typed configuration. Each section is defined beside the code that reads it."""
+"""What a run is: one frozen, typed configuration. Each section but `deploy` is defined beside the code that reads it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
-from deploy.config.deploy import DeployConfig
 from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig
 from replay.config import ReplayConfig
 from transport.names import Named
+
+
+class ConfigError(ValueError):
+    """Settings or arguments that are wrong: one line that names the key or flag, the reason and the fix."""
+
+
+class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Start, supervision and end of the processes, addresses, logs and metrics."""
+
+    stop_seconds: Annotated[
+        float, Meta(gt=0, le=300, description="time that processes get to stop in order; those that still run are then killed")
+    ] = 8.0
+    leave_seconds: Annotated[
+        float, Meta(ge=0, description="time that an actor gets to send its last steps after `headrace scale` has removed it")
+    ] = 60.0
+    restarts: Annotated[
+        int, Meta(ge=0, description="crashes of one process after each of which it is restarted; after one more it is abandoned")
+    ] = 6
+    healthy_seconds: Annotated[
+        float, Meta(gt=0, description="time at work after which a process has one crash less counted against deploy.restarts")
+    ] = 5.0
+    min_actors: Annotated[
+        int, Meta(ge=1, description="the run fails when fewer actors than this are left because the others were abandoned")
+    ] = 1
+    hang_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="an actor that reports nothing for this long is killed and restarted; 0 means 3.5 s, or four "
+            "times the slowest reset or step in the check before the launch where that is longer",
+        ),
+    ] = 0.0
+    stall_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="replay, learner or evaluator, or an actor before its first step, is killed and restarted when "
+            "it reports nothing for this long",
+        ),
+    ] = 300.0
+    bind: Annotated[
+        str,
+        Meta(
+            description="IP address on which the servers listen; one that other machines can reach requires `headrace "
+            "keys`. Empty means local sockets that only this user can open"
+        ),
+    ] = ""
+    advertise: Annotated[
+        str,
+        Meta(
+            description="host name or address that clients connect to; empty means that of deploy.bind, and the name of "
+            "this host for 0.0.0.0 or ::"
+        ),
+    ] = ""
+    actor_python: Annotated[
+        str,
+        Meta(
+            description="Python interpreter of the processes that make environments, for a simulator that needs another "
+            "Python; empty means this one"
+        ),
+    ] = ""
+    verbosity: Annotated[
+        Literal["all", "events"],
+        Meta(
+            description="what the terminal shows: all lines of the log, or only events (starts, ends, evaluations, bottlenecks)"
+        ),
+    ] = "all"
+    sinks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="where metrics are written besides the run's own files: tensorboard, jsonl, or "
+            "package.module:Name for your own, separated by commas"
+        ),
+    ] = ("tensorboard",)
+    sink_options: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(description="options of a sink, as a table of its own in a configuration file: [deploy.sink_options.NAME]"),
+    ] = {}
+    log_bytes: Annotated[int, Meta(ge=10_000, description="size at which a log file is rotated")] = 20_000_000
+    metrics_bytes: Annotated[int, Meta(ge=10_000, description="size at which a metrics file is rotated")] = 20_000_000
+    fresh_kept: Annotated[
+        int, Meta(ge=0, description="old folders of a run that are kept; --fresh removes the oldest beyond this number")
+    ] = 5
+    files_kept: Annotated[int, Meta(ge=1, le=100, description="rotated files kept of each log and each metrics file")] = 1
 
 
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,13 +1,24 @@
-"""How values are typed: counts, durations, sizes."""
+"""Values from text: what a user types for an option, by the type of the option."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import tomllib
+import typing
+from collections.abc import Callable, Sequence
+from types import UnionType
 from typing import Any
+
+from deploy.config.run import ConfigError
+from transport.names import nearest
 
 UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 UNITS_BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9}
+SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+class Text(str):
+    """The value of a flag as it was typed, until the type of the option is known."""
 
 
 def whole_number(text: str) -> int:
@@ -22,17 +33,7 @@ def whole_number(text: str) -> int:
 
 
 def switch(text: str) -> bool:
-    """true or false."""
-    known = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-    return known[text.lower()]
-
-
-def lengths(text: str) -> list[float]:
-    """0.05,0.02."""
-    found = [float(part) for part in text.split(",")]
-    if not all(0 < length < 100 for length in found):
-        raise ValueError(text)
-    return found
+    return SWITCHES[text.lower()]
 
 
 def _with_unit(text: str, units: dict[str, float]) -> float:
@@ -53,8 +54,16 @@ def number_of_bytes(text: str) -> int:
     return int(_with_unit(text, UNITS_BYTES))
 
 
+def any_value(text: str) -> Any:
+    """What TOML would read, or the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
 def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
-    """An argparse type whose complaint says what is expected."""
+    """An argparse type whose error says what is expected."""
 
     def convert(text: str) -> Any:
         try:
@@ -65,9 +74,53 @@ def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
     return convert
 
 
-COUNT = argument(whole_number, "a whole number (12, 12_000 and 1e6 are)")
+def choice(known: Sequence[str]) -> Callable[[str], str]:
+    """An argparse type that accepts one of a few words."""
+
+    def convert(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of its values; {nearest(text, filter(None, known))}")
+        return text
+
+    return convert
+
+
+COUNT = argument(whole_number, "a whole number, such as 12, 12_000 or 1e6")
 NUMBER = argument(float, "a number")
-DURATION = argument(duration_seconds, "a duration (90s, 5m and 2h are)")
-BYTES = argument(number_of_bytes, "a number of bytes (4e9 and 4GB are)")
+DURATION = argument(duration_seconds, "a duration, such as 90s, 5m or 2h")
+BYTES = argument(number_of_bytes, "a number of bytes, such as 4e9 or 4GB")
 SWITCH = argument(switch, "true or false")
-TOLERANCES = argument(lengths, "lengths in metres greater than 0, as in 0.05,0.02")
+
+
+def plain(kind: Any) -> Any:
+    """A type without its annotations, and X of `X | None`."""
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    return plain(typing.get_args(kind)[0]) if typing.get_origin(kind) in (typing.Union, UnionType) else kind
+
+
+def reader(path: str, kind: Any, choices: Sequence[str] = ()) -> tuple[Callable[[str], Any], str]:
+    """The argparse type for an option of this name and type, and the word for its values in the help."""
+    kind = plain(kind)
+    if typing.get_origin(kind) is tuple:
+        read, metavar = reader(path, typing.get_args(kind)[0])
+        return lambda text: [read(part) for part in text.split(",") if part], f"{metavar},…"
+    if typing.get_origin(kind) is typing.Literal:
+        values = choices or typing.get_args(kind)
+        return choice(values), "{" + ",".join(filter(None, values)) + "}"
+    if kind is bool:
+        return SWITCH, "true|false"
+    if kind in (int, float) and path.endswith("_seconds"):
+        return DURATION, "TIME"
+    if kind in (int, float) and path.endswith("_bytes"):
+        return BYTES, "BYTES"
+    known: dict[Any, tuple[Callable[[str], Any], str]] = {int: (COUNT, "N"), float: (NUMBER, "X"), Any: (any_value, "VALUE")}
+    return known.get(kind, (str, "TEXT"))
+
+
+def read_text(path: str, kind: Any, text: str) -> Any:
+    """The value of a flag whose type was not known when it was parsed. Raises ConfigError."""
+    try:
+        return reader(path, kind)[0](text)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"--{path.replace('_', '-')}: {error}") from None

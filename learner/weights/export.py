@@ -1,13 +1,12 @@
 """`headrace export`: writes a run's policy as one file that can be used without the run's folder.
 
-Runs as `python -m learner.weights.export RUN_DIR OUT`. The file is a checkpoint: safetensors with a checksum. Its metadata hold
+Runs as `python -m learner.weights.export RUN_DIR WEIGHTS OUT`. The file is a checkpoint: safetensors with a checksum. Its metadata hold
 the resolved configuration (`config`), the experience spec (`spec`), the environment's spaces (`spaces`) and the policy's
 description (`policy`) as JSON, enough to build the network and to act by it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -24,9 +23,9 @@ from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 
-def export(run_dir: RunDir, out: Path, best: bool) -> dict[str, str]:
-    """Writes `out` and returns its metadata. Raises CheckpointError, SpecError, OSError."""
-    weights, metadata = read(run_dir.best if best else run_dir.latest)
+def export(run_dir: RunDir, source: Path, out: Path) -> dict[str, str]:
+    """Writes a checkpoint of the run to `out` and returns its metadata. Raises CheckpointError, SpecError, OSError."""
+    weights, metadata = read(source)
     config = json.loads(run_dir.settings("export").read_bytes())
     spec = read_spec(run_dir.spec.read_bytes())
     if metadata.get("spec_digest") != spec.digest:
@@ -76,21 +75,17 @@ def load(path: Path, precision: str = "float32") -> Exported:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0; 2 when there is no policy to export; 3 when the file cannot be written."""
-    parser = argparse.ArgumentParser(prog="headrace export", description="A run's policy as one file.")
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--best", action="store_true")
-    options = parser.parse_args(arguments)
+    run_dir, source, out = map(Path, sys.argv[1:] if arguments is None else arguments)
     try:
-        metadata = export(RunDir(options.run_dir), options.out, options.best)
+        metadata = export(RunDir(run_dir), source, out)
     except (CheckpointError, SpecError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"headrace: cannot write {options.out}: {error.strerror}", file=sys.stderr)
+        print(f"headrace: cannot write {out}: {error.strerror}", file=sys.stderr)
         return 3
-    megabytes = options.out.stat().st_size / 1e6
-    print(f"{options.out}: policy v{metadata['policy_version']} of run {metadata['run']}, {megabytes:.1f} MB")
+    megabytes = out.stat().st_size / 1e6
+    print(f"{out}: policy v{metadata['policy_version']} of run {metadata['run']}, {megabytes:.1f} MB")
     return 0
 
 

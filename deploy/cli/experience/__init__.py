@@ -1,1 +1,1 @@
-"""Commands about what actors have sent, and who may send."""
+"""Commands about stored experience, and about the keys of those that may send it."""

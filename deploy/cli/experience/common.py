@@ -1,13 +1,13 @@
-"""The spec of what a run has stored."""
+"""The spec of the experience that a run has stored."""
 
 from __future__ import annotations
 
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from transport.experience import ExperienceSpec, read_spec
 from transport.run_dir import RunDir
 
 
 def read_spec_of(run: RunDir) -> ExperienceSpec:
     if not run.spec.is_file():
-        raise ConfigError(f"run {run.name} has recorded nothing yet")
+        raise ConfigError(f"run {run.name} has no spec.json, so nothing has been recorded yet")
     return read_spec(run.spec.read_bytes())

@@ -1,4 +1,4 @@
-"""`headrace keys`: the keys by which the processes of a run know each other on a network."""
+"""`headrace keys`: the keys by which the processes of a run authenticate each other on a network."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy import runs, settings
-from deploy.config.errors import ConfigError
 from deploy.config.layers import load_run_config
+from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
 from deploy.launch import access
 from transport.messages import MOST_ACTORS
@@ -21,30 +21,33 @@ from transport.sockets.authenticator import new_pair
 
 ACTOR = re.compile(r"actor-(0|[1-9]\d{0,5})")
 DESCRIPTION = """\
-Makes the keys that a run needs before other machines may reach it: a pair for each process, in runs/NAME/keys, which nobody else
-may read. What is there already stays.
+Make the keys that a run needs before other machines can reach it: one key pair for each process, in runs/NAME/keys, which
+only this user can read. Existing keys are kept.
 
-  headrace keys night --actors 4                     then `headrace up --run night --deploy.bind 10.0.0.5 …`
-  headrace keys night --export actor-100 worker      copy the folder to another machine: python -m actors worker --actor 100
-  headrace keys night --renew                        all anew, while the run is down
-  headrace keys night --renew actor-100              that of one actor, whose machine was lost, say
+  headrace keys night --actors 4                   then start the run: headrace up --run night --deploy.bind 10.0.0.5
+  headrace keys night --export actor-100 worker    then copy the folder `worker` to another machine, and start there:
+                                                   python -m actors worker --actor 100
+  headrace keys night --renew                      replace all keys; the run must be down
+  headrace keys night --renew actor-100            replace the key of one actor, for example after its machine was lost
 """
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    text = "a run's name or folder, which need not exist yet; default: the latest"
+    text = "name or folder of a run, which need not exist yet (default: the run that is up, else the most recent one)"
     target.add_argument("run", nargs="?", metavar="RUN", help=text)
-    target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same")
-    target.add_argument("--actors", type=COUNT, metavar="N", help="keys for so many; default: as the run is configured, or 1")
+    target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same as RUN")
+    target.add_argument(
+        "--actors", type=COUNT, metavar="N", help="make keys for this many actors (default: as the run is configured, else 1)"
+    )
     either = target.add_mutually_exclusive_group()
-    text = "make all anew, or those of one process: old ones are refused from then on"
+    text = "replace all keys, or those of the process NAME; the old keys are refused from then on"
     either.add_argument("--renew", nargs="?", const="", metavar="NAME", help=text)
-    text = "copy what an actor on another machine needs, its secret and the servers' public keys included, into a folder"
+    text = "copy all files that an actor on another machine needs into a folder: its secret key, the public keys and its settings"
     either.add_argument("--export", nargs=2, metavar=("ACTOR", "FOLDER"), help=text)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """`headrace keys`: makes what is missing, renews, or exports. Raises ConfigError, KeysError, OSError."""
+    """Raises ConfigError, KeysError, OSError."""
     folder = _run(parsed.run)
     if parsed.export:
         return _export(folder, *parsed.export)
@@ -59,34 +62,35 @@ def run(parsed: argparse.Namespace) -> int:
         raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
     else:
         made = access.make_missing(folder, actors)
-    print(
-        f"made keys for {access.listed(made)} in {folder.key_folder}"
-        if made
-        else f"{folder.key_folder} has keys for all; --renew makes them anew"
-    )
+    if made:
+        print(f"made keys for {access.listed(made)} in {folder.key_folder}")
+    else:
+        print(f"{folder.key_folder} has keys for all processes; --renew replaces them")
     return 0
 
 
 def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:
-    """Makes all keys of a run anew, or those of one process: servers that are up would not be known by theirs any more."""
+    """Replaces all keys of a run, or those of one process. Clients of servers that are up would reject their new keys."""
     if name and name not in everyone and not ACTOR.fullmatch(name):
-        raise ConfigError(f"--renew {name}: no process of a run is called that; {', '.join(keys.ALWAYS)} and actor-0, actor-1, …")
+        raise ConfigError(f"--renew: a run has no process {name!r}; it has {', '.join(keys.ALWAYS)} and actor-0, actor-1, …")
     if runs.is_up(run) and keys.role_of(name) != "actor":
         raise access.Refused(
-            f"run {run.name} is up and only actors' keys can be renewed meanwhile; stop it first: `headrace down {run.name}`"
+            f"run {run.name} is up, and only actors' keys can be replaced meanwhile; stop it first: `headrace down {run.name}`"
         )
-    if not name:  # nobody whom this call does not name shall still be let in
+    if not name:  # keys of processes that are not made again must be refused too
         shutil.rmtree(run.key_folder, ignore_errors=True)
     return keys.make(run.key_folder, (name,) if name else everyone, new_pair, renew=True)
 
 
 def _export(run: RunDir, name: str, target: str) -> int:
-    """A folder that an actor on another machine can be started from."""
+    """Writes a folder from which an actor can be started on another machine."""
     folder = RunDir(Path(target))
     if not ACTOR.fullmatch(name):
-        raise ConfigError(f"--export {name}: only actors run elsewhere; name one as actor-7")
+        raise ConfigError(f"--export: {name!r} is not an actor, and only actors run on other machines; name one such as actor-7")
     if not run.config.exists() or not run.spec.exists():
-        raise ConfigError(f"run {run.name} has not been started yet: what an actor needs to know is written by `headrace up`")
+        raise ConfigError(
+            f"run {run.name} has never been started, so the files of an actor are missing: `headrace up --run {run.name}`"
+        )
     if not run.key_folder.exists():
         raise access.Refused(f"run {run.name} has no keys; make them with `headrace keys {run.name}`")
     keys.make(run.key_folder, (name,), new_pair)
@@ -97,14 +101,14 @@ def _export(run: RunDir, name: str, target: str) -> int:
     described = [run.policy] if run.policy.is_file() else []
     for file in (run.spec, *described, *(run.path / "endpoints").glob("*.json")):
         write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())
-    print(f"{folder.path} is all that {name} needs: copy it there and start `python -m actors FOLDER --actor {number}`")
+    print(f"{folder.path} has all files of {name}: on the other machine start `python -m actors FOLDER --actor {number}`")
     if run.endpoint("replay") is None:
-        print(f"run {run.name} is not up: export again once it is, so that the folder says where its servers listen")
+        print(f"run {run.name} is not up, so the folder lacks the addresses of its servers: export again while it is up")
     return 0
 
 
 def _run(name: str | None) -> RunDir:
-    """The run that is meant; by name it need not exist yet, and with a slash it is a folder."""
+    """By name the run need not exist yet; a text with a slash is a folder."""
     if name is None:
         return runs.find(None)
     return RunDir(Path(name)) if os.sep in name or "/" in name else runs.run_dir(name)

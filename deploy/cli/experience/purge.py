@@ -1,4 +1,4 @@
-"""`headrace purge`: removes all that one actor has sent from a stopped run."""
+"""`headrace purge`: deletes the experience of one actor from a stopped run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from deploy import runs
 from deploy.cli.common import add_run
 from deploy.cli.experience.common import read_spec_of
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from replay.log import provenance
 from replay.log.segments import LogRefused
 from transport.names import nearest
@@ -16,20 +16,21 @@ from transport.names import nearest
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     add_run(target)
-    target.add_argument("actor", metavar="ACTOR", help="actor-3, for example")
+    target.add_argument("actor", metavar="ACTOR", help="the actor, such as actor-3")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Removes all that one actor has sent from a stopped folder."""
     folder = runs.chosen(parsed)
     with runs.locked(folder):
         spec = read_spec_of(folder)
         try:
             known = provenance.actors(folder.segments, spec)
             if parsed.actor not in known:
-                raise ConfigError(f"run {folder.name} has stored nothing of {parsed.actor!r}; {nearest(parsed.actor, known)}")
+                raise ConfigError(
+                    f"run {folder.name} has stored no experience of {parsed.actor!r}; {nearest(parsed.actor, known)}"
+                )
             chunks, rows = provenance.purge(folder.segments, spec, parsed.actor)
         except LogRefused as error:
             raise ConfigError(f"run {folder.name}: {error}") from error
-    print(f"run {folder.name}: {chunks:,} chunks of {parsed.actor} ({rows:,} steps) are gone; the next start restores the others")
+    print(f"run {folder.name}: deleted {chunks:,} chunks of {parsed.actor} ({rows:,} steps); the next start restores the others")
     return 0

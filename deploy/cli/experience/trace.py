@@ -1,4 +1,4 @@
-"""`headrace trace`: which actor an item of replay comes from."""
+"""`headrace trace`: which actor collected an item of replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from deploy import runs
 from deploy.cli.common import add_run
 from deploy.cli.experience.common import read_spec_of
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
 from replay.log import provenance
 from replay.log.segments import LogRefused
@@ -17,18 +17,17 @@ from replay.log.segments import LogRefused
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     add_run(target)
-    target.add_argument("key", type=COUNT, metavar="KEY", help="the item's key, as batches tell it")
-    target.add_argument("--json", action="store_true", help="for programs")
+    target.add_argument("key", type=COUNT, metavar="KEY", help="key of the item, a whole number, as batches carry it")
+    target.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Says where one item comes from."""
     folder = runs.chosen(parsed)
     try:
         origin = provenance.trace(folder.segments, read_spec_of(folder), parsed.key)
     except (provenance.NotThere, LogRefused) as error:
         raise ConfigError(f"run {folder.name}: {error}") from error
-    except FileNotFoundError as error:  # the run goes on: it may have been evicted while we looked
+    except FileNotFoundError as error:  # by a run that is up, while its log was read
         raise ConfigError(f"run {folder.name}: item {parsed.key} has just been evicted") from error
     if parsed.json:
         print(json.dumps(origin._asdict()))

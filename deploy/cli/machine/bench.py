@@ -1,4 +1,4 @@
-"""`headrace bench`: benchmarks, from a source tree."""
+"""`headrace bench`: runs a benchmark of the source tree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from deploy.children import ROOT
 from deploy.cli.policies.common import child
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from transport.names import nearest
 
 BENCHMARKS = {
@@ -27,15 +27,18 @@ BENCHMARKS = {
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument("name", metavar="NAME", help=", ".join(BENCHMARKS))
-    target.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="options of the benchmark, such as --json")
+    target.add_argument("name", metavar="NAME", help=f"the benchmark: {', '.join(BENCHMARKS)}")
+    target.add_argument(
+        "rest", nargs=argparse.REMAINDER, metavar="…", help="options of the benchmark; `headrace bench NAME --help` lists them"
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Forwards to a benchmark of the source tree."""
     if not (ROOT / "benchmarks").is_dir():
-        raise ConfigError("benchmarks run from the source tree; this is an installed package")
+        raise ConfigError(
+            "benchmarks need the source tree, and this is an installed package: clone the repository and run `make install`"
+        )
     name = parsed.name.replace("-", "_")
     if name not in BENCHMARKS:
-        raise ConfigError(f"no benchmark is called {parsed.name!r}; {nearest(name, BENCHMARKS)}")
+        raise ConfigError(f"there is no benchmark {parsed.name!r}; {nearest(name, BENCHMARKS)}")
     return child(BENCHMARKS[name], *parsed.rest)

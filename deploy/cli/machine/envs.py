@@ -1,4 +1,4 @@
-"""`headrace envs`: environments with a short name; or tries one."""
+"""`headrace envs`: lists environments and their options, or checks one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from actors.envs.base import FACTORY, REGISTERED, builtin_families
 from deploy.cli.common import DONE
 from deploy.config import options
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from deploy.launch.preflight import check_env
 from transport.names import find
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument("--check", metavar="ENV", help="make this environment, step it and say what an agent sees and does")
-    target.add_argument("--picture", type=Path, metavar="FILE.png", help="with --check: draw what the agent sees")
+    target.add_argument(
+        "--check", metavar="ENV", help="make this environment, step it, and print its observations, actions and speed"
+    )
+    target.add_argument("--picture", type=Path, metavar="FILE.png", help="with --check: save a picture of what the agent sees")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Prints the short names, or tries one environment."""
     if parsed.check:
         check_env(parsed.check, parsed.picture)
         return DONE
     if parsed.picture:
-        raise ConfigError("--picture needs --check ENV")
+        raise ConfigError("--picture needs --check ENV, the environment to draw")
     families = builtin_families()
     for name, family in families.items():
         print(f"{name:<12} {family.about}")

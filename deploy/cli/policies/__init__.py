@@ -1,1 +1,1 @@
-"""Commands that play with a trained policy, each in a process of its own."""
+"""Commands that use a trained policy, each in a process of its own."""

@@ -1,71 +1,70 @@
-"""Starts a process that acts with a run's weights."""
+"""Starts a process that plays with a run's weights."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from actors.envs.make import env_section
+from actors.evaluation.options import PlayOptions, to_arguments
 from deploy import runs, settings
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli.common import FAILED
-from deploy.config import options
-from deploy.config.errors import ConfigError
+from deploy.config import command_line, options
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from transport.run_dir import RunDir
 
 
-def add_weights(group: argparse._MutuallyExclusiveGroup) -> None:
-    """Which weights, where not the newest."""
-    group.add_argument("--best", action="store_true", help="the weights that the evaluator found best, instead of the newest")
-    group.add_argument("--weights", type=Path, metavar="FILE", help="an older checkpoint of the run, or an exported file")
+def add_env(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    """Adds `--env.field` for another task than that of training."""
+    options.add_env_options(target)
+    if {"-h", "--help"} & set(typed):
+        options.add_foreign_options(target, typed)
 
 
-def named_weights(parsed: argparse.Namespace) -> list[str]:
-    """The file that was named instead of the run's newest weights, for the child. Raises ConfigError."""
-    if parsed.weights is not None and not parsed.weights.is_file():
-        raise ConfigError(f"--weights: there is no file {parsed.weights}")
-    return [] if parsed.weights is None else ["--weights", str(parsed.weights)]
-
-
-def other_env(parsed: argparse.Namespace, run: RunDir) -> list[str]:
-    """What was typed of --env.…, checked, for the child. Raises ConfigError."""
-    changed = options.given(parsed).get("env", {})
+def other_env(parsed: argparse.Namespace, run: RunDir) -> dict[str, Any]:
+    """The typed keys of the env section, checked. Raises ConfigError."""
+    changed = command_line.given(parsed).get("env", {})
     if not changed:
-        return []
+        return {}
     section = env_section(resolve([read_run(run.config), Layer(FLAGS, {"env": changed})]).env)
-    return ["--env", json.dumps({key: section[key] for key in changed if key in section})]
+    return {key: section[key] for key in changed if key in section}
 
 
 def with_weights(parsed: argparse.Namespace) -> RunDir:
+    """The run that is meant, which has the weights that are asked for. Raises ConfigError."""
     run = runs.chosen(parsed)
+    named = vars(parsed).get("weights")
+    if named and not Path(named).is_file():
+        raise ConfigError(f"--weights: there is no file {named}")
     weights = run.best if parsed.best else run.latest
-    if not weights.exists():
-        raise ConfigError(f"run {run.name} has no weights yet (checkpoints/{weights.name})")
+    if not named and not weights.exists():
+        cause = "no evaluation has finished" if parsed.best else "the learner has not saved any"
+        raise ConfigError(f"run {run.name} has no weights in checkpoints/{weights.name} yet, because {cause}: let it run longer")
     return run
 
 
-def actor_python(run: RunDir) -> str:
-    """Writes what the child reads, and gives the interpreter that can make the run's environment. Raises ConfigError."""
-    config = settled(run)
-    python = config.deploy.actor_python
+def play(module: str, run: RunDir, chosen: PlayOptions) -> int:
+    """Runs a module of actors/evaluation by the interpreter that can make the run's environment. Raises ConfigError."""
+    python = settled(run).deploy.actor_python
     check_actor_python(python)
-    return python
+    return child(module, *to_arguments(run, chosen), python=python)
 
 
 def settled(run: RunDir) -> RunConfig:
-    """The run's configuration. Writes the settings of its processes anew where it is down: it may be of an older version."""
+    """The run's configuration. Writes the settings of its processes anew where it is down: they may be of an older version."""
     config = load_run_config(run.config)
     if not runs.is_up(run):
         settings.write(run, config)
     return config
 
 
-def child(module: str, *arguments: str, python: str = "") -> int:
-    command = python_command(module, *arguments, python=python)
+def child(module: str, *words: str, python: str = "") -> int:
+    command = python_command(module, *words, python=python)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, env=child_environment(python))
     return done.returncode if done.returncode >= 0 else FAILED

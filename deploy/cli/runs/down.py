@@ -1,4 +1,4 @@
-"""`headrace down`: stops a run in order."""
+"""`headrace down`: stops a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deploy.config.files import read_deploy
 from transport.messages import Stop, Stopping
 from transport.run_dir import RunDir
 
-SPARE_SECONDS = 2.0  # beyond the run's own deadline
+SPARE_SECONDS = 2.0  # beyond deploy.stop_seconds
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -42,4 +42,6 @@ def stop(folder: RunDir) -> int:
             print(f"run {folder.name} is down")
             return DONE
         time.sleep(0.05)
-    return complain(f"run {folder.name} did not stop; its supervisor (pid {pid}) does not react: `kill -9 {pid}` ends it", FAILED)
+    return complain(
+        f"run {folder.name} did not stop: its supervisor (pid {pid}) does not answer; `kill -9 {pid}` ends it", FAILED
+    )

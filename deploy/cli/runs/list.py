@@ -1,4 +1,4 @@
-"""`headrace list`: all runs."""
+"""`headrace list`: a line for each run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from deploy.cli.common import DONE, current_status
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    """It has none."""
+    pass
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Prints a line per run."""
     for folder in runs.all_runs():
         found = current_status(folder)
         steps = found.get("steps") or 0

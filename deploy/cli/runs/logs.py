@@ -1,4 +1,4 @@
-"""`headrace logs`: the merged log, or that of one process."""
+"""`headrace logs`: prints the merged log, or that of one process."""
 
 from __future__ import annotations
 
@@ -7,27 +7,40 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
 from deploy.reporting import logs
 from transport.names import nearest
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument("process", nargs="?", metavar="PROCESS", help="replay, learner, actor-0, …, supervisor; default: all")
-    target.add_argument("--run", dest="run_flag", metavar="NAME", help="default: the run that is up, else the latest")
-    target.add_argument("-f", "--follow", action="store_true", help="go on printing what is added")
-    target.add_argument("-n", "--lines", type=COUNT, default=40, metavar="N", help="lines from the end (default: 40)")
+    target.add_argument(
+        "process", nargs="?", metavar="PROCESS", help="replay, learner, actor-0, evaluator, supervisor, … (default: all, merged)"
+    )
+    target.add_argument(
+        "--run",
+        dest="run_flag",
+        metavar="NAME",
+        help="name or folder of a run (default: the run that is up, else the most recent one)",
+    )
+    target.add_argument("-f", "--follow", action="store_true", help="go on printing new lines until the run is down or Ctrl-C")
+    target.add_argument(
+        "-n",
+        "--lines",
+        type=COUNT,
+        default=40,
+        metavar="N",
+        help="number of lines to begin with, from the end of the log (default: 40)",
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Prints the end of a log; with -f until the run is down or Ctrl-C."""
     folder = runs.chosen(parsed)
     path = folder.log(parsed.process or logs.MERGED)
     if not path.is_file():
         known = [file.stem for file in (folder.path / "logs").glob("*.log") if file.stem != logs.MERGED]
-        raise ConfigError(
-            f"run {folder.name} has no log of {parsed.process or 'anything'}; {nearest(parsed.process or '', known)}"
-        )
+        if parsed.process is None or not known:
+            raise ConfigError(f"run {folder.name} has no logs yet")
+        raise ConfigError(f"run {folder.name} has no log of {parsed.process}; {nearest(parsed.process, known)}")
     logs.show(path, parsed.lines, parsed.follow, lambda: not runs.is_up(folder))
     return DONE

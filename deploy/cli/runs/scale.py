@@ -1,4 +1,4 @@
-"""`headrace scale`: another number of actors."""
+"""`headrace scale`: changes the number of actors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
 from transport.messages import MOST_ACTORS, Scale, Scaling
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument("actors", type=COUNT, metavar="N", help="actors from now on")
+    target.add_argument("actors", type=COUNT, metavar="N", help="the new number of actors")
     add_run(target)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Asks the supervisor for another number of actors; it goes on by itself."""
+    """Returns as soon as the supervisor has accepted: actors start and stop afterwards."""
     if not 1 <= parsed.actors <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {parsed.actors}")
     folder = runs.chosen(parsed)
@@ -28,9 +28,9 @@ def run(parsed: argparse.Namespace) -> int:
         )
     answer = ask_supervisor(folder, Scale(parsed.actors))
     if not isinstance(answer, Scaling):
-        return complain(f"run {folder.name} is stopping, or its supervisor does not react; see `headrace status`", FAILED)
+        return complain(f"run {folder.name} is stopping, or its supervisor does not answer; see `headrace status`", FAILED)
     if answer.before == answer.actors:
-        print(f"run {folder.name} has {answer.actors} actors already; any that was given up is tried again")
+        print(f"run {folder.name} has {answer.actors} actors already; abandoned ones are started again")
     else:
         print(f"run {folder.name} goes from {answer.before} to {answer.actors} actors; see `headrace status`")
     return DONE

@@ -1,4 +1,4 @@
-"""`headrace status`: what each process of a run does."""
+"""`headrace status`: shows what each process of a run does."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from deploy.reporting import status
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     add_run(target)
-    target.add_argument("--json", action="store_true", help="for programs")
+    target.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Prints what the supervisor last wrote, as a table or JSON."""
     found = current_status(runs.chosen(parsed))
     if parsed.json:
         print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""`headrace top`: status, live."""
+"""`headrace top`: shows the status live."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Shows the status again and again, until the run is down."""
     folder = runs.chosen(parsed)
     status.watch(lambda: current_status(folder), lambda: not runs.is_up(folder))
     return DONE

@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from actors.config import EnvConfig
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, REFUSED, complain, current_status
 from deploy.cli.runs import down
-from deploy.config import environment, options
-from deploy.config.errors import ConfigError
+from deploy.config import command_line, options
+from deploy.config.files import preset_for
+from deploy.config.run import ConfigError
+from deploy.config.values import DURATION
 from deploy.launch.prepare import Launch, Request, prepare
 from deploy.reporting import logs
 from deploy.supervision import service
@@ -23,7 +26,7 @@ from transport.run_dir import RunDir
 READY_SECONDS = 90.0
 USAGE_LINE = "headrace up [--env ENV] [--algo NAME] [--actors N] [--run NAME] [--section.field VALUE …]"
 DESCRIPTION = """\
-Starts a run: replay, learner and actors, kept alive until Ctrl-C or `headrace down`.
+Start a run: replay, learner, actors and evaluator, which are restarted when they fail, until Ctrl-C or `headrace down`.
 
   headrace up --env mario --actors 4
   headrace up --env CartPole-v1 --total-steps 1e6 --seed 3 --run first
@@ -31,27 +34,43 @@ Starts a run: replay, learner and actors, kept alive until Ctrl-C or `headrace d
   headrace up --run first                     resume a stopped run with its own settings
   headrace up --run first --fresh             move the old folder aside and start anew
 
-A setting is taken from the command line, else from --config, else from --preset or the preset that fits the
-environment (`headrace presets`), else it is the default shown below.
+Settings come from the command line, else from --config, else from --preset, else from the preset for the environment
+(`headrace presets` lists them), else from the algorithm, else they are the defaults shown below.
 """
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    """The options of `headrace up`: all of the configuration, those of the algorithm that was typed included."""
-    algorithm = options.typed_algorithm(typed, lambda name: runs.run_dir(name).config)
+    """All settings of a run are options; those of an algorithm of one's own too, where it is named."""
+    algorithm = command_line.typed_algorithm(typed, lambda name: runs.run_dir(name).config)
     group = target.add_argument_group("starting")
-    group.add_argument("--run", metavar="NAME", help="name of the run; default: made of environment and algorithm")
-    group.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, in the form of a run's config.toml")
-    group.add_argument("--preset", metavar="NAME", help="settings of this preset over those that fit the environment")
-    group.add_argument("--stop-after", type=options.DURATION, default=0.0, metavar="TIME", help="stop after 90s, 5m, 2h")
-    group.add_argument("--detach", action="store_true", help="run in the background; returns when every process is ready")
-    group.add_argument("--json", action="store_true", help="with --detach: print the document of `headrace status --json`, only")
+    group.add_argument(
+        "--run",
+        metavar="NAME",
+        help="name of the run; a stopped run of this name is resumed (default: ENV-ALGORITHM, such as mario-dqn)",
+    )
+    group.add_argument("--config", type=Path, metavar="FILE.toml", help="file with settings, in the form of a run's config.toml")
+    group.add_argument(
+        "--preset", metavar="NAME", help="apply this preset over the one for the environment; `headrace presets` lists them"
+    )
+    group.add_argument(
+        "--stop-after",
+        type=DURATION,
+        default=0.0,
+        metavar="TIME",
+        help="stop the run after this time, such as 90s, 5m or 2h (default: never)",
+    )
+    group.add_argument(
+        "--detach", action="store_true", help="run in the background; the command returns when all processes are ready"
+    )
+    group.add_argument("--json", action="store_true", help="with --detach: print nothing but the JSON of `headrace status --json`")
     either = group.add_mutually_exclusive_group()
-    either.add_argument("--resume", action="store_true", help="insist on resuming (a stopped run is resumed anyway)")
-    either.add_argument("--fresh", action="store_true", help="move the old folder of this run aside first")
+    either.add_argument("--resume", action="store_true", help="fail unless there is a stopped run to resume")
+    either.add_argument("--fresh", action="store_true", help="move the old folder of this run to NAME.1 first, and start anew")
     options.add_config_options(target, algorithm)
     if {"-h", "--help"} & set(typed):
-        environment.add_help(target, typed)
+        options.add_foreign_options(target, typed)
+        if preset := preset_for(options.typed_env(typed) or EnvConfig().id, algorithm or None):
+            target.epilog = f"The preset {preset.name} replaces some of these defaults: see `headrace presets {preset.name}`."
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -68,8 +87,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
-    """Checks, writes the run's folder, and supervises in the foreground or starts a supervisor in the background."""
-    request = Request(options.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset)
+    """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
+    request = Request(command_line.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset)
     with prepare(request) as ready:
         folder = ready.run
         if ready.fresh:
@@ -111,7 +130,7 @@ def _make_room(ready: Launch) -> None:
         print(f"the old run is now {aside}")
         kept = ready.config.deploy.fresh_kept
         for removed in runs.remove_aside(ready.run, kept):
-            print(f"removed {removed}, the oldest of more than {kept} (deploy.fresh_kept)")
+            print(f"removed {removed}: only {kept} old folders are kept (deploy.fresh_kept)")
 
 
 def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:
@@ -130,5 +149,5 @@ def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:
             print(f"run {run.name} is up; see `headrace logs -f`, `headrace status`, `headrace down`")
             return DONE
         time.sleep(0.2)
-    print(f"run {run.name} is up but not every process is ready yet; see `headrace status` and `headrace logs`")
+    print(f"run {run.name} is up, but not all processes are ready yet; see `headrace status` and `headrace logs`")
     return DONE

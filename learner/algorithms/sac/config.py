@@ -46,5 +46,7 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     network_options: Annotated[
         dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)
     ] = {}  # noqa: RUF012
-    hidden: Annotated[int, Meta(ge=1, description="units per hidden layer", extra=FIXED)] = 256
+    hidden: Annotated[
+        int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)
+    ] = 256
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of the policy and of each critic", extra=FIXED)] = 2

@@ -16,6 +16,7 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.demo import Filmed, main
+from actors.evaluation.options import DemoOptions, to_arguments
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -78,7 +79,7 @@ def test_every_picture_of_an_episode_is_shown_once_the_last_included() -> None:
 def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
     run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"
-    assert main([str(run.path), "--video", str(out), "--episodes", "2"]) == 0
+    assert main(to_arguments(run, DemoOptions(video=str(out), episodes=2))) == 0
     said = capsys.readouterr().out
     assert said.count("policy v3: return 9.0, score 9.0, 9 steps, success") == 2 and "20 pictures" in said
     reader = imageio_ffmpeg.read_frames(str(out))
@@ -93,20 +94,18 @@ def test_without_the_extra_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     run = make_run(tmp_path / "run", f"{__name__}:Painted")
-    assert main([str(run.path), "--video", str(tmp_path / "out.mp4")]) == 2
+    assert main(to_arguments(run, DemoOptions(video=str(tmp_path / "out.mp4")))) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "pip install 'headrace[video]'" in error
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "words"), [("Unseen", ["--video", "x.mp4"], "cannot be filmed"), ("Painted", [], "no window")]
-)
+@pytest.mark.parametrize(("name", "video", "words"), [("Unseen", "x.mp4", "cannot be filmed"), ("Painted", "", "no window")])
 def test_what_cannot_be_seen_is_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, more: list[str], words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, video: str, words: str
 ) -> None:
-    if more:
+    if video:
         pytest.importorskip("imageio_ffmpeg")
     run = make_run(tmp_path / "run", f"{__name__}:{name}")
-    assert main([str(run.path), *more]) == 2
+    assert main(to_arguments(run, DemoOptions(video=video))) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and words in error

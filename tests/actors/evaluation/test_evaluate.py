@@ -22,6 +22,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
 from actors.evaluation import evaluate
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
+from actors.evaluation.options import EvaluationOptions, to_arguments
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -169,7 +170,7 @@ def test_the_interval_is_wilson_s(successes: int, episodes: int, low: float, hig
 
 def test_the_figures_have_the_names_that_others_rely_on(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     write_weights(run_dir)
-    assert main([str(run_dir.path), "--episodes", "12", "--json"]) == 0
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=12, json=True))) == 0
     figures = json.loads(capsys.readouterr().out)
     names = {"run", "env", "algorithm", "policy_version", "episodes", "stochastic", "return_mean", "return_std"}
     names |= {"length_mean", "success_rate", "success_ci95", "score_mean"}
@@ -183,18 +184,18 @@ def test_the_figures_have_the_names_that_others_rely_on(run_dir: RunDir, capsys:
 
 def test_the_figures_for_people_name_the_run_and_its_policy(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     write_weights(run_dir)
-    assert main([str(run_dir.path), "--episodes", "9", "--stochastic"]) == 0
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=9, stochastic=True))) == 0
     told = capsys.readouterr().out
     assert "mine: tests.actors.evaluation.test_evaluate:Balance by dqn, policy v42, 9 episodes (stochastic)" in told
     assert "95% interval" in told
 
 
 def test_random_actions_need_no_weights_and_are_called_what_they_are(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(run_dir.path), "--episodes", "9", "--random", "--json"]) == 0
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=9, random=True, json=True))) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["algorithm"], figures["policy_version"], figures["stochastic"]) == ("random", None, True)
     assert 0 < figures["return_mean"] < LONGEST
-    assert main([str(run_dir.path), "--episodes", "9", "--random"]) == 0
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=9, random=True))) == 0
     assert "by actions at random, 9 episodes" in capsys.readouterr().out
 
 
@@ -209,7 +210,7 @@ def test_an_environment_that_says_nothing_of_success_has_no_success_rate() -> No
 
 def test_what_cannot_be_evaluated_is_one_line_and_status_2(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     def refused() -> str:
-        assert main([str(run_dir.path), "--episodes", "2"]) == 2
+        assert main(to_arguments(run_dir, EvaluationOptions(episodes=2))) == 2
         told = capsys.readouterr()
         assert told.out == "" and told.err.startswith("headrace: ") and told.err.count("\n") == 1
         return told.err

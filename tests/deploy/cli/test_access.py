@@ -9,9 +9,8 @@ import pytest
 
 from deploy import runs, settings
 from deploy.cli import main as cli
-from deploy.config.deploy import DeployConfig
 from deploy.config.files import write_config
-from deploy.config.run import RunConfig
+from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch import access
 from transport.run_dir import RunDir
 from transport.sockets.keys import Keys, KeysError

@@ -24,9 +24,9 @@ def test_it_says_what_is_there_and_why_the_rest_is_not(
     answer(monkeypatch, f"a notice\n{json.dumps(found)}\n")
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "-     cuda          not to be had: check the driver" in out and "-     directml      ROCm is the better road" in out
+    assert "-     cuda          not available: check the driver" in out and "-     directml      ROCm is the better road" in out
     assert "ok    cpu           CPU, computes in float32\n" in out and "          torch.compile\n" in out and "7 GB free\n" in out
-    assert "means cpu here, the first that is to be had of cuda, cpu" in out
+    assert "means cpu here, the first available of cuda, cpu" in out
     for what in ("python", "torch", "packages", "mario", "video", "cores", "memory", "disk"):
         assert f" {what} " in out
 
@@ -35,7 +35,7 @@ def test_what_is_lacking_is_named_at_the_end_and_the_status_is_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer(monkeypatch, "")
-    monkeypatch.setattr(doctor, "LEAST_FILES", 10**9)
+    monkeypatch.setattr(doctor, "MIN_OPEN_FILES", 10**9)
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "LACKS devices" in out and out.splitlines()[-1].startswith("Headrace lacks: devices") and "ulimit -n" in out

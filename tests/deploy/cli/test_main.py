@@ -95,31 +95,14 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["up", "--actor", "4"], "unknown option --actor; did you mean --actors?"),
-        (["up", "--replay.capasity", "4"], "did you mean --replay.capacity?"),
-        (["status", "--jso"], "did you mean --json?"),
-        (["upp"], "unknown command 'upp'; did you mean up?"),
         (["up", "--algo", "dqm"], "no algorithm is called 'dqm'; did you mean dqn?"),
-        (["up", "--actors", "many"], "'many' is not a whole number"),
-        (["up", "--actors"], "expected one argument"),
-        (["up", "--stop-after", "soon"], "'soon' is not a duration"),
-        (["up", "--learner.precision", "float8"], "'float8' is none of them; did you mean float32?"),
-        (["up", "--algorithm.double", "perhaps"], "'perhaps' is not true or false"),
-        (["up", "--actors", "0"], "--actors.count: expected int >= 1, got 0"),
-        (["up", "--device", "cudda"], "did you mean cuda?"),
         (["up", "--deploy.actor-python", "no/such/python"], "no/such/python does not run as a Python interpreter"),
-        (["up", "extra"], "unexpected 'extra'"),
         (["up", "--run", "../x"], "is not a name"),
         (["up", "--resume"], "there is no run mario-dqn to resume"),
-        (["up", "--resume", "--fresh"], "not allowed with"),
         (["status"], "there is no run in runs/ yet"),
         (["scale", "4"], "there is no run in runs/ yet"),
-        (["scale", "0"], "a run has 1 to 1024 actors, not 0"),
-        (["scale", "some"], "'some' is not a whole number"),
         (["down", "mine"], "no run named 'mine'"),
         (["eval", "mine"], "no run named 'mine'"),
-        (["presets", "mary"], "did you mean mario?"),
-        (["envs", "--picture", "x.png"], "--picture needs --check"),
     ],
 )
 def test_a_mistake_is_one_line_with_status_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
@@ -382,7 +365,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
         "--algorithm.n-step",
         "transitions kept in memory, the newest ones (not used with rollouts) (default:",
         "--algorithm.n-epochs",
-        "dqn 512, ppo 64, sac 256",
+        "(default: dqn 512, ppo 64, sac 256)",
         "--env ENV",
     ):
         assert words in " ".join(text.split())

@@ -10,10 +10,10 @@ import pytest
 
 from deploy.cli import main as cli
 from deploy.config.checks import fixed_keys
-from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Layer, read_run, write_config
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.options import Text
+from deploy.config.run import ConfigError
+from deploy.config.values import Text
 from tests.extension.stranger.envs import MODULE
 
 MAZE, FAMILY = f"{MODULE}:make_maze", f"{MODULE}:Corridors"
@@ -45,7 +45,7 @@ def test_a_factorys_options_have_the_types_of_its_signature() -> None:
     [
         ({"id": MAZE, "siz": Text("12")}, "unknown option --env.siz; did you mean --env.size?"),
         ({"id": MAZE, "size": Text("big")}, "--env.size: 'big' is not a whole number"),
-        ({"id": MAZE, "look": Text("up")}, "--env.look: 'up' is none of them; known: far, near"),
+        ({"id": MAZE, "look": Text("up")}, "--env.look: 'up' is not one of its values; known: far, near"),
         (
             {"id": MAZE, "tolerance": Text("0.1")},
             f"env.tolerance: only robot has it; {MAZE} does not",
@@ -55,8 +55,11 @@ def test_a_factorys_options_have_the_types_of_its_signature() -> None:
         ({"id": "CartPole-v1", "skip": Text("4")}, "env.skip: only mario and ALE/… have it; CartPole-v1 does not"),
         ({"id": "Pendulum-v1", "g": Text("down")}, "--env.g: 'down' is not a number"),
         ({"id": "robot", "tolerance": Text("2")}, "--env.tolerance: expected float < 1.0, got 2.0"),
-        ({"id": "robot", "tier": Text("foo")}, "--env.tier: 'foo' is none of them; known: all, easy, hard, medium"),
-        ({"id": "robot", "backend": Text("retro")}, "--env.backend: 'retro' is none of them; known: kinematic, pybullet"),
+        ({"id": "robot", "tier": Text("foo")}, "--env.tier: 'foo' is not one of its values; known: all, easy, hard, medium"),
+        (
+            {"id": "robot", "backend": Text("retro")},
+            "--env.backend: 'retro' is not one of its values; known: kinematic, pybullet",
+        ),
         ({"id": "snake", "stak": Text("1")}, "unknown option --env.stak; did you mean --env.stack?"),
         ({"id": "no_such_module:make", "x": Text("1")}, "no module 'no_such_module'"),
     ],

@@ -2,19 +2,20 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 from msgspec import Meta, Struct
 
 from deploy.config.checks import changes_refused_on_resume
-from deploy.config.errors import ConfigError
-from deploy.config.files import FLAGS, Layer, write_config
+from deploy.config.files import FLAGS, Layer, Preset, preset_for, presets, write_config
 from deploy.config.layers import layers, load_run_config, resolve
-from deploy.config.presets import Preset, preset_for, presets
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.algorithm import Dqn
 from transport.experience import Categorical, ExperienceSpec, observed
 from transport.names import FIXED, Named
+
+SAMPLED = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64)
 
 
 def from_flags(**flags: object) -> RunConfig:
@@ -205,7 +206,12 @@ def test_a_bad_flag_is_named_as_it_is_typed() -> None:
 )
 def test_sections_that_do_not_fit_one_another_are_refused(flags: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        from_flags(**flags)
+        resolve([Layer(FLAGS, flags)], spec=SAMPLED)
+
+
+def test_sizes_of_a_buffer_do_not_bind_a_run_that_learns_from_rollouts() -> None:
+    flags = {"replay": {"capacity": 100, "min_size": 200}}
+    assert resolve([Layer(FLAGS, flags)], spec=msgspec.structs.replace(SAMPLED, unit="rollouts")).replay.min_size == 200
 
 
 def test_all_complaints_come_at_once() -> None:

@@ -4,10 +4,9 @@ import pytest
 
 from deploy.cli import main as cli
 from deploy.config import renamed
-from deploy.config.errors import ConfigError
 from deploy.config.files import read_run, write_config
 from deploy.config.layers import layers, load_run_config, resolve
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,7 @@ def test_an_old_flag_answers_with_the_new_one_and_status_2(typed: str, capsys: p
 def test_a_value_that_is_no_longer_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[replay]\nselector = "best"\n')
-    with pytest.raises(ConfigError, match="replay.selector = 'best' is no longer taken: leave it out"):
+    with pytest.raises(ConfigError, match="replay.selector = 'best' is no longer accepted: leave it out"):
         resolve(layers({}, file))
 
 

@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_an_exported_file_acts_as_the_run_does_without_its_folder(run: RunDir, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    assert main([str(run.path), str(out)]) == 0
+    assert main([str(run.path), str(run.latest), str(out)]) == 0
     weights = checkpoint.read(run.latest)[0]
     original = q_network(SPEC, ALGORITHM).eval()
     checkpoint.load_into(original, weights)
@@ -53,7 +53,7 @@ def test_an_exported_file_acts_as_the_run_does_without_its_folder(run: RunDir, t
 
 def test_best_is_exported_on_request(run: RunDir, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    assert main([str(run.path), str(out), "--best"]) == 0
+    assert main([str(run.path), str(run.best), str(out)]) == 0
     assert load(out).metadata["policy_version"] == "5"
 
 
@@ -77,5 +77,5 @@ def test_a_file_of_another_format_is_refused_in_one_line(run: RunDir, tmp_path: 
 
 
 def test_where_nothing_can_be_written_one_line_says_so(run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(run.path), str(tmp_path / "no" / "out.safetensors")]) == 3
+    assert main([str(run.path), str(run.latest), str(tmp_path / "no" / "out.safetensors")]) == 3
     assert "cannot write" in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""The options of `headrace eval` and `headrace demo`. The command line makes flags of the fields that have a description, and
+passes all of them to the process that plays as one JSON argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from transport.run_dir import RunDir
+
+
+class PlayOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The policy and the environment of a run's weights, as far as they are not the newest and that of training."""
+
+    best: Annotated[bool, Meta(description="the weights of the best evaluation so far, instead of the newest")] = False
+    weights: Annotated[
+        str, Meta(description="the weights in this file, a checkpoint of the run or an export, instead of the newest")
+    ] = ""
+    env: dict[str, Any] = {}  # keys of the env section that differ from the run's
+
+
+class EvaluationOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    episodes: Annotated[int, Meta(ge=1, description="number of episodes")] = 100
+    random: Annotated[bool, Meta(description="random actions instead of a policy, for comparison")] = False
+    stochastic: Annotated[bool, Meta(description="act with exploration instead of greedily")] = False
+    tolerances: Annotated[
+        tuple[Annotated[float, Meta(gt=0, lt=100)], ...],
+        Meta(description="robot only: evaluate at each of these distances in metres too, such as 0.05,0.02,0.01"),
+    ] = ()
+    json: Annotated[bool, Meta(description="print the figures as JSON, for programs")] = False
+    precision: str = "float32"  # of convolutions, as in actors.precision
+
+
+class DemoOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    episodes: Annotated[int, Meta(ge=1, description="number of episodes")] = 1
+    seed: Annotated[int, Meta(ge=0, description="seed of the episodes; another one shows other episodes")] = 0
+    video: Annotated[str, Meta(description="record to this file, such as out.mp4, instead of opening a window")] = ""
+    headless: Annotated[bool, Meta(description="neither window nor file, only a line per episode")] = False
+
+
+Options = TypeVar("Options", bound=PlayOptions)
+
+
+def to_arguments(run_dir: RunDir, options: PlayOptions) -> list[str]:
+    return [str(run_dir.path), msgspec.json.encode(options).decode()]
+
+
+def from_arguments(arguments: Sequence[str], kind: type[Options]) -> tuple[RunDir, Options]:
+    run_dir, text = arguments
+    return RunDir(Path(run_dir)), msgspec.json.decode(text, type=kind)

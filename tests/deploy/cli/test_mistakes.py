@@ -1,0 +1,143 @@
+"""What a user types wrongly costs one line on stderr that says what to type instead, and status 2; nothing is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy import runs
+from deploy.cli import main as cli
+from deploy.config.renamed import RENAMED
+from deploy.launch import prepare as launch
+from deploy.launch.access import ROOT_WARNING
+
+
+@pytest.fixture(autouse=True)
+def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with one run, `night`, that has weights; launching anything fails the test."""
+    monkeypatch.chdir(tmp_path)
+    run = runs.run_dir("night")
+    run.create()
+    run.config.write_text("format = 2\n")
+    run.latest.write_bytes(b"weights")
+    run.log("learner").write_text("")
+
+    def launched(*arguments: object) -> None:
+        pytest.fail("the mistake was not noticed before the launch")
+
+    monkeypatch.setattr(launch, "preflight", launched)
+    monkeypatch.setattr(launch, "Probe", launched)
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
+    """The line on stderr."""
+    status = cli.main(typed)
+    captured = capsys.readouterr()
+    assert status == 2 and captured.out in ("", f"{ROOT_WARNING}\n") and captured.err.count("\n") == 1, captured
+    assert captured.err.startswith("headrace: ")
+    return captured.err.removeprefix("headrace: ").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("upp", "unknown command 'upp'; did you mean up?"),
+        ("--verson", "unknown option --verson; see `headrace --help`"),
+        ("up --actor 4", "unknown option --actor; did you mean --actors?"),
+        ("up --replay.capasity 4", "unknown option --replay.capasity; did you mean --replay.capacity?"),
+        ("up extra", "unexpected 'extra'; see `headrace up --help`"),
+        ("status --jso", "unknown option --jso; did you mean --json?"),
+        ("up --actors", "--actors/--actors.count: expected one argument"),
+        ("up --actors many", "--actors/--actors.count: 'many' is not a whole number, such as 12, 12_000 or 1e6"),
+        ("up --actors 1.5", "--actors/--actors.count: '1.5' is not a whole number, such as 12, 12_000 or 1e6"),
+        ("up --actors 0", "--actors.count: expected int >= 1, got 0"),
+        ("up --seed -1", "--seed: expected int >= 0, got -1"),
+        ("up --learner.learning-rate fast", "--learner.learning-rate: 'fast' is not a number"),
+        ("up --algorithm.gamma 1.5", "--algorithm.gamma: expected float <= 1.0, got 1.5"),
+        ("up --algorithm.double perhaps", "--algorithm.double: 'perhaps' is not true or false"),
+        ("up --learner.precision float8", "--learner.precision: 'float8' is not one of its values; did you mean float32?"),
+        ("up --replay.budget-bytes 4XB", "--replay.budget-bytes: '4XB' is not a number of bytes, such as 4e9 or 4GB"),
+        ("up --stop-after soon", "--stop-after: 'soon' is not a duration, such as 90s, 5m or 2h"),
+        ("up --device cudda", "--device: no device is called 'cudda'; did you mean cuda?"),
+        ("up --resume --fresh", "--fresh: not allowed with argument --resume"),
+        ("up --run new --resume", "there is no run new to resume; leave --resume out to start it"),
+        ("up --preset colectors", "--preset: there is no preset 'colectors'; did you mean collectors?"),
+        ("up --config none.toml", "cannot read none.toml: No such file or directory"),
+        ("up --config runs", "cannot read runs: Is a directory"),
+        ("up --env snake --env.tolerance 0.1", "--env.tolerance: only robot has it; snake does not"),
+        ("up --env snake --env.stak 2", "unknown option --env.stak; did you mean --env.stack?"),
+        ("up --env mario --env.skip often", "--env.skip: 'often' is not a whole number, such as 12, 12_000 or 1e6"),
+        ("up --env robot --env.tier far", "--env.tier: 'far' is not one of its values; did you mean hard?"),
+        ("up --env CartPole-v1 --algorithm.gae-lambda 0.9", "--algorithm.gae-lambda: only ppo has it; dqn does not"),
+        ("up --algo dqn --algorithm.gae_lambda 0.9", "--algorithm.gae-lambda: only ppo has it; choose it with --algo"),
+        ("eval nigth", "no run named 'nigth' in runs/; did you mean night?"),
+        ("eval night --episodes 0", "--episodes: expected int >= 1, got 0"),
+        (
+            "eval night --best",
+            "run night has no weights in checkpoints/best.safetensors yet, because no evaluation has finished: let it run longer",
+        ),
+        ("eval night --best --random", "--random: not allowed with argument --best"),
+        ("eval night --weights none", "--weights: there is no file none"),
+        ("eval night --tolerances near", "--tolerances: 'near' is not a number"),
+        ("eval night --tolerances 0.1,0", "--tolerances: expected float > 0.0, got [0.1, 0.0]"),
+        ("demo night --video no/out.mp4", "--video: there is no folder no"),
+        ("demo night --video out.mp4 --headless", "--headless: not allowed with argument --video"),
+        ("demo night --seed -1", "--seed: expected int >= 0, got -1"),
+        ("export night", "the following arguments are required: OUT.safetensors"),
+        ("scale 0 night", "a run has 1 to 1024 actors, not 0"),
+        ("logs lerner --run night", "run night has no log of lerner; did you mean learner?"),
+        ("trace night one", "KEY: 'one' is not a whole number, such as 12, 12_000 or 1e6"),
+        ("presets mary", "there is no preset 'mary'; did you mean mario?"),
+        ("envs --picture x.png", "--picture needs --check ENV, the environment to draw"),
+        ("bench replai", "there is no benchmark 'replai'; did you mean replay?"),
+    ],
+)
+def test_a_mistake_is_one_line(typed: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert mistake(capsys, *typed.split()) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[replay]\ncapasity = 3", "mine.toml: unknown key replay.capasity in table [replay]; did you mean capacity?"),
+        ("[replai]\ncapacity = 3", "mine.toml: unknown key replai in the top level; did you mean replay?"),
+        ("[replay]\ncapacity = 'big'", "mine.toml: replay.capacity: expected int, got str"),
+        ("[replay]\ncapacity = 0", "mine.toml: replay.capacity: expected int >= 1, got 0"),
+        ("replay = 3", "mine.toml: replay must be a table"),
+        ("[env]\nid = 'snake'\nurdf = 'arm.urdf'", "mine.toml: env.urdf: only robot has it; snake does not"),
+        ("[algorithm]\nname = 'dqn'\ngae_lambda = 1", "mine.toml: algorithm.gae_lambda: only ppo has it; dqn does not"),
+        ("[algorithm]\ngama = 1", "mine.toml: unknown key algorithm.gama in table [algorithm]; did you mean gamma?"),
+        (
+            "format = 99",
+            "mine.toml was written by a newer version of Headrace (format 99, this one reads up to 2): "
+            "use that version, or another --run",
+        ),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file_and_the_key(text: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text(text)
+    assert mistake(capsys, "up", "--config", "mine.toml") == line
+
+
+def test_a_file_that_is_not_toml_names_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text("[learner\nx = 1")
+    line = mistake(capsys, "up", "--config", "mine.toml")
+    assert line.startswith("mine.toml is not TOML: ") and "line 1" in line
+
+
+OLD = [key for key in RENAMED if key not in RENAMED.values()]  # PPO's target_kl is an option still, of another meaning
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_every_old_flag_answers_with_its_new_name(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flag, new = "--" + old.replace("_", "-"), "--" + RENAMED[old].replace("_", "-")
+    for typed in ((flag, "1"), (f"{flag}=1",), (f"--{old}", "1")):
+        assert mistake(capsys, "up", *typed) == f"{flag} is called {new} now"
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_every_old_key_of_a_file_answers_with_its_new_name(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    section, _, key = old.partition(".")
+    Path("mine.toml").write_text(f"[{section}]\n{key} = 1\n")
+    assert mistake(capsys, "up", "--config", "mine.toml") == f"mine.toml: {old} is called {RENAMED[old]} now"
