@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,12 @@ import pytest
 from deploy import runs
 from deploy.cli import main as cli
 from deploy.config.renamed import RENAMED
-from deploy.launch import prepare as launch
 from deploy.launch.access import ROOT_WARNING
 
 
 @pytest.fixture(autouse=True)
 def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with one run, `night`, that has weights; launching anything fails the test."""
+    """A folder with one run, `night`, that has weights; starting a process fails the test."""
     monkeypatch.chdir(tmp_path)
     run = runs.run_dir("night")
     run.create()
@@ -23,11 +23,10 @@ def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.latest.write_bytes(b"weights")
     run.log("learner").write_text("")
 
-    def launched(*arguments: object) -> None:
-        pytest.fail("the mistake was not noticed before the launch")
+    def started(*arguments: object, **options: object) -> None:
+        pytest.fail("a process was started before the mistake was noticed")
 
-    monkeypatch.setattr(launch, "preflight", launched)
-    monkeypatch.setattr(launch, "Probe", launched)
+    monkeypatch.setattr(subprocess, "Popen", started)
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
