@@ -65,7 +65,7 @@ def play(
 def load_policy(
     run_dir: RunDir, settings: ActorSettings, best: bool, file: str = "", precision: str = "float32"
 ) -> tuple[ActingPolicy, dict[str, str]]:
-    """The newest policy of a run (`best`: the best) or that of a file (`path`), and the metadata of its file.
+    """The newest policy of a run (`best`: the best) or that of a `file`, and the metadata of its file.
 
     Raises CheckpointError, or DeviceError for an unknown precision.
     """

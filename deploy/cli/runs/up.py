@@ -62,7 +62,9 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     group.add_argument(
         "--detach", action="store_true", help="run in the background; the command returns when all processes are ready"
     )
-    group.add_argument("--json", action="store_true", help="with --detach: print nothing but the JSON of `headrace status --json`")
+    group.add_argument(
+        "--json", action="store_true", help="with --detach: print nothing but the JSON of `headrace status --json`"
+    )
     either = group.add_mutually_exclusive_group()
     either.add_argument("--resume", action="store_true", help="fail unless there is a stopped run to resume")
     either.add_argument("--fresh", action="store_true", help="move the old folder of this run to NAME.1 first, and start anew")
