@@ -1,8 +1,8 @@
 """`headrace export`: writes a run's policy as one file that can be used without the run's folder.
 
-Runs as `python -m learner.weights.export RUN_DIR WEIGHTS OUT`. The file is a checkpoint: safetensors with a checksum. Its metadata hold
-the resolved configuration (`config`), the experience spec (`spec`), the environment's spaces (`spaces`) and the policy's
-description (`policy`) as JSON, enough to build the network and to act by it.
+Runs as `python -m learner.weights.export RUN_DIR WEIGHTS OUT`. The file is a checkpoint: safetensors with a checksum. Its
+metadata hold the resolved configuration (`config`), the experience spec (`spec`), the environment's spaces (`spaces`) and the
+policy's description (`policy`) as JSON, enough to build the network and to act by it.
 """
 
 from __future__ import annotations
