@@ -64,7 +64,7 @@ def test_two_ranks_learn_what_one_process_learns_from_the_doubled_batch(
     assert moved > 0.05 and max(apart.values()) < 5e-6, apart
 
 
-def test_a_gradient_of_one_rank_that_is_not_finite_is_a_step_that_nobody_takes(together: Path) -> None:
+def test_no_process_takes_a_step_whose_gradient_is_not_finite_in_one_of_them(together: Path) -> None:
     one, other = found(together, "broken")
     assert all(np.isfinite(one[name]).all() and one[name].tobytes() == other[name].tobytes() for name in one)
     assert one["skipped"] == 1
@@ -76,22 +76,22 @@ def test_running_statistics_become_those_of_rank_0(together: Path) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_ranks_hear_of_each_other_and_listen_to_nobody_else(together: Path) -> None:
+def test_collectives_return_the_same_in_all_processes_and_listen_on_loopback_only(together: Path) -> None:
     one, other = (json.loads((together / f"answers-{rank}.json").read_text()) for rank in range(2))
     for answers in (one, other):
         assert answers["any"] == [False, True] and answers["least"] == 10 and answers["total"] == 21
         assert set(answers["listening"]) <= {"127.0.0.1"}
 
 
-def test_who_waits_for_another_rank_beats_meanwhile(together: Path) -> None:
+def test_a_process_that_waits_for_another_sends_heartbeats(together: Path) -> None:
     assert (together / "beaten").exists() and not json.loads((together / "answers-0.json").read_text())["waited"]
 
 
-def test_who_has_lost_another_rank_is_told(together: Path) -> None:
+def test_a_process_that_has_lost_another_raises_group_broken(together: Path) -> None:
     assert (together / "broken").exists()
 
 
-def test_a_process_that_was_started_alone_has_nobody_to_ask() -> None:
+def test_a_process_that_was_started_alone_is_a_group_of_one() -> None:
     assert place() == (0, 1) and type(join(torch.device("cpu"), learning_together.Beating(Path()))) is type(ALONE)
     value, parameter = torch.tensor(2.0), torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.full((3,), 5.0)

@@ -39,7 +39,7 @@ def test_all_processes_share_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_each_process_has_a_card_of_its_own(name: str, two_gpus: None) -> None:
+def test_each_process_has_its_own_gpu(name: str, two_gpus: None) -> None:
     assert resolve_each(name, 2) == [torch.device("cuda", 0), torch.device("cuda", 1)]
 
 
@@ -47,7 +47,7 @@ def test_each_process_has_a_card_of_its_own(name: str, two_gpus: None) -> None:
     ("name", "processes", "reason"),
     [("cuda", 3, "there are 2: use --learner.processes 2"), ("cuda:1", 2, "one device, but there are 2 processes: use cuda")],
 )
-def test_more_processes_than_cards_are_refused(name: str, processes: int, reason: str, two_gpus: None) -> None:
+def test_more_processes_than_gpus_are_refused(name: str, processes: int, reason: str, two_gpus: None) -> None:
     with pytest.raises(DeviceError, match=reason):
         resolve_each(name, processes)
 
@@ -68,12 +68,12 @@ def test_a_device_without_collectives_serves_one_process(monkeypatch: pytest.Mon
         ({0: BROKEN_STATUS, 1: BROKEN_STATUS}, BROKEN_STATUS, "learner: its processes have lost the connection to each other\n"),
     ],
 )
-def test_the_first_cause_is_told(ended: dict[int, int], status: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_cause_is_logged(ended: dict[int, int], status: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ranks.explain(ended) == status and capsys.readouterr().out == line
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_what_no_process_can_do_is_said_once_and_ends_them_all(tmp_path: Path) -> None:
+def test_an_error_in_all_processes_is_logged_once_and_ends_them_all(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     run_dir.create()
     learner = msgspec.to_builtins(LearnerConfig(processes=2, device="cpu", batch_size=10, accumulation=3))

@@ -44,7 +44,7 @@ def test_plain_adam_moves_parameters_as_torchs_does_to_rounding(epsilon: float) 
 
 
 @pytest.mark.parametrize("to_plain", [True, False])
-def test_what_one_form_has_kept_another_goes_on_with(to_plain: bool) -> None:
+def test_one_implementation_continues_from_the_state_of_another(to_plain: bool) -> None:
     parameters = make_parameters()
     forms = (capabilities(CPU), BARE) if to_plain else (BARE, capabilities(CPU))
     first = make_adam(groups_of(parameters), 0.01, 1e-4, forms[0])
@@ -62,7 +62,7 @@ def test_what_one_form_has_kept_another_goes_on_with(to_plain: bool) -> None:
         assert float(one_step) == float(other_step)
 
 
-def test_it_is_chosen_by_what_the_device_lacks() -> None:
+def test_the_implementation_is_chosen_by_what_the_device_supports() -> None:
     for kind, expected in (("cpu", torch.optim.Adam), ("privateuseone", PlainAdam), ("mps", torch.optim.Adam)):
         able = TABLE[kind](torch.device(kind))
         assert type(make_adam(groups_of(make_parameters()), 0.01, 1e-4, able)) is expected

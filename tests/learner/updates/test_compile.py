@@ -75,7 +75,7 @@ def test_a_failure_is_one_line_and_changes_nothing(monkeypatch: pytest.MonkeyPat
     assert all(parameter.grad is None for parameter in dqn.policy.parameters())
 
 
-def test_what_works_is_given_back_with_no_gradient_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_loss_is_returned_and_leaves_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     dqn = make_dqn()
     stand_in(monkeypatch, dqn.loss)
     before = {name: value.clone() for name, value in dqn.policy.state_dict().items()}
@@ -84,7 +84,7 @@ def test_what_works_is_given_back_with_no_gradient_left_behind(monkeypatch: pyte
     assert all(parameter.grad is None for parameter in dqn.policy.parameters())
 
 
-def test_a_compiled_loss_serves_micro_batches_of_its_own_size_and_others_run_as_they_are(
+def test_a_compiled_loss_serves_micro_batches_of_its_own_size_and_others_run_eagerly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sizes: list[int] = []
@@ -104,7 +104,7 @@ def test_a_compiled_loss_serves_micro_batches_of_its_own_size_and_others_run_as_
     assert sizes == [8, 8, 8, 8, 8, 8], "once to compile it, then two updates of two and half of the last"
 
 
-def test_a_compiler_that_hangs_is_left_behind_when_the_run_stops_or_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_hangs_is_abandoned_when_the_run_stops_or_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     release, asked = threading.Event(), []
 
     def hangs(items: Weighted) -> Any:
@@ -123,7 +123,7 @@ def test_a_compiler_that_hangs_is_left_behind_when_the_run_stops_or_time_is_over
         release.set()
 
 
-def test_what_a_killed_compiler_left_is_not_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_killed_compiler_are_not_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     folder = tmp_path / "compiled"
     with pytest.raises(CompileError), cache_in(folder):

@@ -112,7 +112,7 @@ def same(one: Iterable[Tensor], other: Iterable[Tensor]) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
-def test_recorded_updates_are_those_that_would_have_been_done(graphs: list[StandIn], capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_updates_equal_eager_ones(graphs: list[StandIn], capsys: pytest.CaptureFixture[str]) -> None:
     usual, dqn = trained(), trained(RECORDING, 0)
     for seed in range(3):
         dqn.update(batch_of(seed))
@@ -131,7 +131,7 @@ def test_recorded_updates_are_those_that_would_have_been_done(graphs: list[Stand
             torch.testing.assert_close(one, other)
 
 
-def test_a_record_serves_updates_of_its_own_size_and_others_run_as_they_are(
+def test_a_record_serves_updates_of_its_own_size_and_others_run_eagerly(
     graphs: list[StandIn], capsys: pytest.CaptureFixture[str]
 ) -> None:
     usual, dqn = trained(updates=0), trained(RECORDING, 0)
@@ -170,7 +170,7 @@ def test_a_graph_recorded_after_a_change_of_the_learning_rate_follows_it(graphs:
         torch.testing.assert_close(one, other)
 
 
-def test_a_record_of_random_updates_draws_what_the_update_would_draw(graphs: list[StandIn]) -> None:
+def test_a_recorded_update_draws_the_random_numbers_that_the_eager_one_draws(graphs: list[StandIn]) -> None:
     spec = ExperienceSpec((vector(),), Continuous((-1.0, -1.0), (1.0, 1.0)), 16)
     torch.manual_seed(1)
     sac = watched(make_update(spec, SacConfig(hidden=16), RECORDING))
@@ -181,7 +181,7 @@ def test_a_record_of_random_updates_draws_what_the_update_would_draw(graphs: lis
 
 
 @pytest.mark.parametrize("spoiled", ["parameter", "priority", "metric"])
-def test_a_record_that_does_something_else_is_not_used_and_changes_nothing(
+def test_a_graph_that_differs_from_the_step_is_not_used_and_changes_nothing(
     spoiled: str, graphs: list[StandIn], capsys: pytest.CaptureFixture[str]
 ) -> None:
     usual, dqn = trained(), trained(RECORDING, 2)
@@ -238,7 +238,7 @@ def test_a_record_that_fails_changes_nothing() -> None:
     assert same(before, dqn.optimiser.changed_tensors())
 
 
-def test_without_graphs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_graphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "capabilities", capabilities)
     dqn = trained()
     with pytest.raises(RecordError, match="has no graphs"):

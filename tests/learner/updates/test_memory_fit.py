@@ -12,7 +12,7 @@ from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes
 from tests.learner.examples import make_batch, make_spec, make_update, vector
 
 
-def test_what_a_backward_pass_keeps_is_counted_per_item() -> None:
+def test_the_activations_of_a_backward_pass_are_counted_per_item() -> None:
     layers = nn.Sequential(nn.Linear(100, 50, bias=False), nn.Tanh())
     rows = torch.zeros(8, 100)
     found = bytes_per_item(lambda: layers(rows).sum(), list(layers.parameters()), 8)
@@ -31,7 +31,7 @@ def test_it_grows_with_the_network_not_with_its_parameters() -> None:
     assert of(500, 2) < 10 * of(50, 2)  # parameters would be 50 times as many
 
 
-def test_what_is_differentiated_by_hand_is_counted_too() -> None:
+def test_hand_written_gradients_are_counted_too() -> None:
     spec = make_spec(vector(size=5))
     dqn = make_update(spec, DqnConfig(hidden=32, network="mlp"))
     items = Weighted(make_batch(spec, 8), torch.ones(8))
@@ -47,7 +47,7 @@ def test_a_batch_is_split_until_it_fits(free: int, parts: int) -> None:
     assert fitting_parts(1_000, 1, 800.0, free) == parts
 
 
-def test_what_was_asked_for_is_never_joined() -> None:
+def test_configured_micro_batches_are_never_joined() -> None:
     assert fitting_parts(1_000, 8, 1.0, 10**12) == 8
 
 
@@ -69,7 +69,7 @@ def test_a_limit_counts_where_it_is_below_what_is_free() -> None:
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     ],
 )
-def test_an_error_of_memory_is_told_from_others(error: RuntimeError, is_memory: bool) -> None:
+def test_an_out_of_memory_error_is_recognised(error: RuntimeError, is_memory: bool) -> None:
     assert is_out_of_memory(error) is is_memory
 
 
