@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 POSIX = os.name == "posix"

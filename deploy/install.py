@@ -204,7 +204,7 @@ def probe(interpreter: str | Path) -> tuple[tuple[int, int], str, bool] | None:
 
 def lacks_compiler(extras: list[str], version: tuple[int, int]) -> bool:
     """Mario's emulator is built from source before Python 3.13; its build calls g++ by name."""
-    return "mario" in extras and version < (3, 13) and os.name == "posix" and not shutil.which("g++")
+    return bool(extras_with("nes-py", extras)) and version < (3, 13) and os.name == "posix" and not shutil.which("g++")
 
 
 def choose_python(environment: Environment, extras: list[str], wanted: str) -> tuple[str, tuple[int, int], bool]:
@@ -298,13 +298,14 @@ def install_packages(environment: Environment, uv: str, extras: list[str], build
     if "directml" not in extras:
         if not any(environment.install(uv, label, *arguments, *under) for label, arguments in torch_sources(build, torch)):
             raise environment.failure(f"{tool} could not install torch.")
-    needed = [extra for extra in extras if extra != "robot"]
+    apart = extras_with("pybullet", extras)  # there is no wheel for every Python, and the robot has another simulator
+    needed = [extra for extra in extras if extra not in apart]
     label = "Headrace, its libraries, and: " + ", ".join(needed) if needed else "Headrace and its libraries"
     project = f"{ROOT}[{','.join(needed)}]" if needed else str(ROOT)
     if not environment.install(uv, label, "--editable", project, *under, "--build-constraint", str(limits)):
         raise environment.failure(f"{tool} could not install Headrace.")
     bullet = ["--only-binary", "pybullet", "pybullet"]
-    if "robot" in extras and not environment.install(uv, "PyBullet, for the robot", *bullet, *under):
+    if apart and not environment.install(uv, "PyBullet, for the robot", *bullet, *under):
         print(NO_PYBULLET, flush=True)
 
 
@@ -322,11 +323,18 @@ def fingerprint(folder: Path, extras: list[str], build: str, torch: str) -> str:
     return f"{folder} {digest.hexdigest()}"
 
 
-def known_extras() -> list[str]:
-    """The names under [project.optional-dependencies]; read by hand, since older Pythons have no tomllib."""
+def known_extras() -> dict[str, list[str]]:
+    """The packages of each extra under [project.optional-dependencies]; by hand, since Python has tomllib only since 3.11."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
-    return re.findall(r"(?m)^([\w-]+) = \[", section)
+    names, lists = re.findall(r"(?m)^([\w-]+) = \[", section), re.split(r"(?m)^[\w-]+ = \[", section)[1:]
+    return {name: re.findall(r'"([\w.-]+)', lists[index]) for index, name in enumerate(names)}
+
+
+def extras_with(package: str, extras: list[str]) -> list[str]:
+    """Those of `extras` that contain a package."""
+    known = known_extras()
+    return [extra for extra in extras if package in known.get(extra, ())]
 
 
 @contextlib.contextmanager

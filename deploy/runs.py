@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
+from transport.experience import read_spec
 from transport.file_lock import try_lock, unlock
 from transport.names import nearest
 from transport.run_dir import RunDir
@@ -132,6 +133,11 @@ def read_status(run: RunDir) -> dict[str, Any] | None:
 def read_steps(run: RunDir) -> int:
     """Environment steps that the run has done, as of the newest status.json."""
     return int((read_status(run) or {}).get("steps") or 0)
+
+
+def learns_from_rollouts(run: RunDir) -> bool:
+    """Whether the learner takes whole chunks, once each, as the run's spec says, or samples from a buffer. Raises SpecError."""
+    return run.spec.is_file() and read_spec(run.spec.read_bytes()).unit == "rollouts"
 
 
 def set_aside(run: RunDir) -> Path | None:

@@ -60,9 +60,3 @@ def needs(config: RunConfig, env: ExperienceSpec) -> Needs:
         return make_algorithm(config.algorithm).needs(env)
     except ValueError as error:
         raise ConfigError(f"--algo {config.algorithm.name}: {error}") from error
-
-
-def takes_rollouts(config: RunConfig) -> bool:
-    from transport.experience import Categorical, observed
-
-    return needs(config, ExperienceSpec((observed("observation", (1,), "<f4"),), Categorical(1), 1)).unit == "rollouts"

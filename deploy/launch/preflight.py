@@ -14,9 +14,8 @@ from actors.envs.errors import EnvError
 from actors.envs.make import env_section
 from actors.envs.preflight import Facts, preflight
 from deploy.children import child_environment, python_command
-from deploy.config.errors import ConfigError
 from deploy.config.layers import layers, resolve
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from transport.experience import Categorical, ExperienceSpec
 from transport.names import nearest
 

@@ -14,10 +14,9 @@ from actors.envs.base import builtin_name
 from actors.envs.make import open_family, options_table
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
-from deploy.config.errors import ConfigError
 from deploy.config.files import Layer, Tree, write_config
 from deploy.config.layers import layers, resolve
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import access, preflight, resources, resume, settle
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from deploy.config.errors import ConfigError
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from deploy.places.waiting import WaitingLearner
 from learner.inference.base import PolicyDescription
 from transport.experience import ExperienceSpec, write_spec

@@ -7,9 +7,8 @@ import os
 
 from deploy import runs
 from deploy.config.checks import changes_refused_on_resume
-from deploy.config.errors import ConfigError
 from deploy.config.layers import load_run_config
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from learner.inference.base import PolicyDescription, read_description
 from learner.weights.errors import CheckpointError
 from transport.experience import ExperienceSpec, SpecError, read_spec

@@ -9,8 +9,7 @@ from msgspec import structs
 from actors.envs.preflight import Facts
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import validate
-from deploy.config.errors import ConfigError
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from deploy.launch.preflight import describe_actions
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores

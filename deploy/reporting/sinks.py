@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from deploy.reporting.base import NoOptions, Point, Sink
 from transport.names import UnknownName, find, nearest
 

@@ -16,7 +16,7 @@ replaced.
 
 from __future__ import annotations
 
-from deploy.config.deploy import DeployConfig
+from deploy.config.run import DeployConfig
 
 LEAST_HANG_SECONDS = 3.5
 SLOWER = 4.0  # times the slowest call of the pre-flight, which makes few calls

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 
 from deploy import runs
-from deploy.config.algorithm import takes_rollouts
 from deploy.config.run import RunConfig
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
@@ -35,6 +34,7 @@ class Reports:
     def __init__(self, run: RunDir, config: RunConfig, log: Log, supervisor: Supervisor, curriculum: Curriculum) -> None:
         self._run, self._log, self._supervisor, self._curriculum = run, log, supervisor, curriculum
         self._sinks = Sinks(config.deploy.sinks, config.deploy.sink_options, run.path, partial(log.line, "supervisor"))
+        self._rollouts = runs.learns_from_rollouts(run)
         self._began = time.monotonic()
         self._next_status, self._next_point, self._next_bottleneck = 0.0, self._began + POINT_SECONDS, self._began
         self._next_bottleneck += BOTTLENECK_SECONDS
@@ -97,11 +97,11 @@ class Reports:
             [slot.record for slot in self._supervisor.slots if slot.plan.role == "actor"],
             records.get("replay", {}),
             records.get("learner", {}),
-            min_size=0 if takes_rollouts(config) else config.replay.min_size,
+            min_size=0 if self._rollouts else config.replay.min_size,
             envs_per_actor=config.actors.envs_per_actor,
             cores=len(own_cores()),
             cores_busy=cores_busy(),
-            band=not takes_rollouts(config),
+            band=not self._rollouts,
             advice=make_algorithm(config.algorithm).advice,
         )
 

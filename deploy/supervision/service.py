@@ -13,7 +13,6 @@ from msgspec import structs
 from actors.config import run_seed
 from deploy import runs, settings
 from deploy.children import python_command, start_in_background
-from deploy.config.algorithm import takes_rollouts
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from deploy.launch import access
@@ -163,7 +162,7 @@ class Service:
 
     def _change_actors(self, before: int, actors: int) -> None:
         self.say(f"scaling from {before} to {actors} actors")
-        if actors > before and takes_rollouts(self._config):
+        if actors > before and runs.learns_from_rollouts(self._run):
             self.say(
                 "the size of rollout batches changes only when the run is started again: with more environments than chunks in "
                 "a batch, some chunks become too old and are dropped"

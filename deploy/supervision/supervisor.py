@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from deploy.config.deploy import DeployConfig
+from deploy.config.run import DeployConfig
 from deploy.places.base import OUT_OF_MEMORY, Exit, Process
 from deploy.supervision.liveness import Patience
 from deploy.supervision.slot import Slot

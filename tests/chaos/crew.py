@@ -16,9 +16,8 @@ import psutil
 from actors.config import ActorsConfig, EnvConfig
 from deploy import settings
 from deploy.children import child_environment
-from deploy.config.deploy import DeployConfig
 from deploy.config.files import write_config
-from deploy.config.run import RunConfig
+from deploy.config.run import DeployConfig, RunConfig
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE, read_life
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from deploy import runs
-from deploy.config.errors import ConfigError
 from deploy.config.layers import load_run_config
+from deploy.config.run import ConfigError
 from learner.inference.module import Module
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, Checkpoints

@@ -19,8 +19,7 @@ import pytest
 
 from deploy.children import child_environment, python_command
 from deploy.cli import main as cli
-from deploy.config.deploy import DeployConfig
-from deploy.config.run import RunConfig
+from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch import access, minimum_versions
 from tests.chaos.rows import Row
 from tests.harness.run import World

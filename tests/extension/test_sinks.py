@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config.errors import ConfigError
 from deploy.config.files import FLAGS, Layer, write_config
 from deploy.config.layers import load_run_config, resolve
+from deploy.config.run import ConfigError
 from deploy.reporting import sinks
 from deploy.reporting.base import Point
 from deploy.reporting.sinks import Sinks

@@ -13,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from deploy import runs
-from deploy.config.deploy import DeployConfig
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
-from deploy.config.run import RunConfig
+from deploy.config.run import DeployConfig, RunConfig
 from deploy.reporting.logs import Terminal
 from deploy.supervision.service import Service
 from deploy.supervision.topology import Plan, topology

@@ -10,20 +10,17 @@ from deploy.cli.policies.common import child
 from deploy.config.run import ConfigError
 from transport.names import nearest
 
-BENCHMARKS = {
-    "replay": "benchmarks.replay",
+FILES = {
     "restore": "benchmarks.replay.restore",
     "env": "benchmarks.actors.env",
     "inference": "benchmarks.actors.inference",
     "actor_start": "benchmarks.actors.actor_start",
     "emulators": "benchmarks.actors.emulators",
-    "pipeline": "benchmarks.pipeline",
-    "learner": "benchmarks.learner",
-    "device": "benchmarks.device",
     "gpu": "benchmarks.device.gpu",
-    "robot": "benchmarks.robot",
     "success": "benchmarks.robot.success",
 }
+FOLDERS = sorted(path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py"))
+BENCHMARKS = {name: f"benchmarks.{name}" for name in FOLDERS} | FILES
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:

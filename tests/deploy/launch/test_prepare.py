@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.envs.errors import EnvError
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from deploy.launch import preflight, prepare
 from deploy.launch.prepare import Request
 from deploy.launch.resources import NoSpace

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.config.errors import ConfigError
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
+from deploy.config.run import ConfigError
 from deploy.launch import settle
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 

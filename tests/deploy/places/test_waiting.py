@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from deploy.children import ROOT, child_environment
-from deploy.config.errors import ConfigError
+from deploy.config.run import ConfigError
 from deploy.launch.probe import Probe
 from deploy.places import local, waiting
 from deploy.places.base import Exit

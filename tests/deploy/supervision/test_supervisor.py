@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config.deploy import DeployConfig
-from deploy.config.run import RunConfig
+from deploy.config.run import DeployConfig, RunConfig
 from deploy.places.base import Exit, Usage
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.slot import Slot

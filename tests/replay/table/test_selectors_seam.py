@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from deploy.config.checks import validate
-from deploy.config.errors import ConfigError
 from deploy.config.layers import layers, resolve
-from deploy.config.run import RunConfig
+from deploy.config.run import ConfigError, RunConfig
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.ring import Ring

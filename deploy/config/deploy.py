@@ -1,3 +1,0 @@
-"""Moved to run.py."""
-
-from deploy.config.run import DeployConfig as DeployConfig
