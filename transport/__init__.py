@@ -1,1 +1,1 @@
-"""Bytes between processes. Knows arrays, knows nothing of learning."""
+"""Bytes between processes: arrays, messages, sockets, shared memory. Nothing here depends on learning."""

@@ -1,1 +1,1 @@
-"""The replay process: its sockets' two sides, actors and learners, and the table between them."""
+"""The replay server: its side of the actors and of the learners."""
