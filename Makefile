@@ -34,7 +34,7 @@ help:
 	@echo "make demo      watch that policy, or ARGS='--video out.mp4'"
 	@echo "make bench     measure the replay service on this machine"
 	@echo "make chaos     rehearse faults and attacks, under an hour: ARGS=--short, ARGS='R1 S6', ARGS=--help"
-	@echo "make learn-check  train what is known to learn, some twenty minutes"
+	@echo "make learn-check  train what is known to learn, and the other slow tests, under an hour"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
 	@echo "make docs      the documentation as web pages, docs/_build/html/index.html"
 	@echo "make docs-check  run every command that it shows, some twenty minutes: ARGS=README.md"
@@ -74,8 +74,9 @@ bench: environment
 chaos: environment
 	@exec $(PYTHON) -m tests.chaos $(ARGS)
 
+# All slow tests but those of the documentation.
 learn-check: environment
-	@exec $(PYTHON) -m pytest -m slow tests/learning -rA $(ARGS)
+	@exec $(PYTHON) -m pytest -m slow --ignore tests/docs -rA $(ARGS)
 
 # In an environment of its own. `newest` stays what it was when that was made: remove .venv-torch-newest to renew it.
 torch-check:
@@ -96,9 +97,7 @@ lint: environment
 	@$(PYTHON) -m mypy
 	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
 
-# Those that start processes and wait for them come one by one, and last; the others share two cores.
-PROCESSES = tests/flow tests/chaos tests/benchmarks tests/headrace tests/extension tests/deploy/supervision tests/deploy/places
-
+# Those that start whole runs or measure time have the machine for themselves, one by one, and last; the others share two cores.
 test: lint
-	@$(PYTHON) -m pytest -m "not slow" --numprocesses 2 $(foreach folder,$(PROCESSES),--ignore $(folder)) $(ARGS)
-	@$(PYTHON) -m pytest -m "not slow" $(PROCESSES) $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 2 $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow and alone" $(ARGS)

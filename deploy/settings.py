@@ -36,7 +36,8 @@ def write(run: RunDir, config: RunConfig) -> None:
 def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
     """Writes the files of an actor or the evaluator. Raises OSError."""
     tree, deploy = as_tree(config), config.deploy
-    _write(run, "transport", TransportSettings(deploy.bind, deploy.advertise, deploy.metrics_bytes, deploy.files_kept))
+    files = deploy.metrics_bytes, deploy.files_kept, deploy.record_seconds
+    _write(run, "transport", TransportSettings(deploy.bind, deploy.advertise, *files))
     _write(run, name, ActorProcess(config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator))
 
 

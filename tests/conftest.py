@@ -1,9 +1,10 @@
-"""For all tests: what hypothesis draws, and the table of rehearsed faults."""
+"""For all tests: what hypothesis draws, the table of rehearsed faults, and which tests need the machine for themselves."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,16 @@ pytest_plugins = ("tests.chaos.report",)
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("searching", deadline=None)
 settings.load_profile("steady" if length() == "short" else "searching")
+
+
+ALONE = [Path(__file__).parent / folder for folder in ("benchmarks", "flow", "headrace")]
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(folder in item.path.parents for folder in ALONE):
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture(autouse=True)

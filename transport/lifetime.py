@@ -20,7 +20,6 @@ from transport.sockets.keys import KeysError
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 0.5
-RECORD_SECONDS = 5.0
 GOODBYE_SECONDS = 0.5
 REFUSED = 3  # exit status, the same as of the headrace command
 HOPELESS_STATUS = 4  # exit status of a process that would fail again after a restart
@@ -111,7 +110,8 @@ class Lifetime:
             sys.exit(REFUSED)
         self.incarnation = new_incarnation()
         run_dir.metrics(name).parent.mkdir(parents=True, exist_ok=True)  # on another machine the folder does not exist yet
-        self.metrics = Metrics(run_dir.metrics(name), run_dir.transport.metrics_bytes, run_dir.transport.files_kept)
+        settings = run_dir.transport
+        self.metrics = Metrics(run_dir.metrics(name), settings.metrics_bytes, settings.files_kept)
         self.measure: Callable[[], None] = lambda: None  # called before a record is closed; set gauges there
         self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
@@ -121,7 +121,8 @@ class Lifetime:
         self._state: Literal["starting", "ready", "stopping"] = "starting"
         self._beats = 0
         self._next_beat = 0.0
-        self._next_record = time.monotonic() + RECORD_SECONDS
+        self._record_seconds = settings.record_seconds
+        self._next_record = time.monotonic() + self._record_seconds
         self._pending: Record = {}
         address = run_dir.endpoint("supervisor") if reports else None
         self._pid = known_as or os.getpid()
@@ -151,7 +152,7 @@ class Lifetime:
             return
         self._next_beat = now + BEAT_SECONDS
         if self._state == "ready" and now >= self._next_record:
-            self._next_record = now + RECORD_SECONDS
+            self._next_record = now + self._record_seconds
             self._pending = self._record()
             if line := self._describe(self._pending):
                 say(line)

@@ -106,6 +106,7 @@ class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     advertise: str = ""  # name or address that clients connect to; empty: `bind`, or the host's name if that is a wildcard
     metrics_bytes: int = 20_000_000  # size at which a metrics file is rotated
     files_kept: int = 1  # rotated files that are kept, of each kind
+    record_seconds: float = 5.0  # between two records of a process
 
 
 class RunDir:

@@ -90,6 +90,10 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         dict[str, dict[str, Any]],
         Meta(description="options of a sink, as a table of its own in a configuration file: [deploy.sink_options.NAME]"),
     ] = {}
+    record_seconds: Annotated[
+        float,
+        Meta(ge=0.5, description="seconds between two log lines of a process, and between two records of its metrics"),
+    ] = 5.0
     log_bytes: Annotated[int, Meta(ge=10_000, description="size at which a log file is rotated")] = 20_000_000
     metrics_bytes: Annotated[int, Meta(ge=10_000, description="size at which a metrics file is rotated")] = 20_000_000
     fresh_kept: Annotated[

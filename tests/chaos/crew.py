@@ -22,8 +22,8 @@ from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE, read_life
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command
 from tests.chaos.streams import counting_replay, counting_spec
-from tests.harness.run import PATIENCE_SECONDS, Run
-from tests.harness.waiting import gone, shared_memory
+from tests.harness.run import Run
+from tests.harness.waiting import PATIENCE_SECONDS, gone, shared_memory
 from transport.experience import write_spec
 from transport.messages import Scale, Scaling
 from transport.sockets.client import Client
@@ -47,7 +47,7 @@ class Crew(Run):
             env=EnvConfig(id="tests.chaos.simulator:vector"),
             actors=ActorsConfig(count=actors, envs_per_actor=1, memory_bytes=memory_bytes),
             replay=counting_replay(capacity=200_000, min_size=64),
-            deploy=DeployConfig(**deploy),
+            deploy=DeployConfig(**{"record_seconds": 1.0} | deploy),
         )
         self.run_dir.config.write_bytes(write_config(config))
         self.run_dir.spec.write_bytes(write_spec(SPEC))
@@ -96,7 +96,7 @@ class Crew(Run):
         client = Client(address)
         try:
             client.send(Scale(actors))
-            arrived = client.receive(10)
+            arrived = client.receive(30)
             assert arrived is not None and isinstance(arrived[0], Scaling)
             return arrived[0]
         finally:

@@ -1,22 +1,13 @@
-"""A replay server and writers of the counting environment's chunks, with faults between, histories and a verdict."""
+"""Writers of the counting environment's chunks, a server, faults between them, histories and a verdict."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import tomli_w
-
-from benchmarks.common.settings import write_settings
-from replay.config import ReplayConfig
 from replay.config import ReplayProcess as ReplaySettings
 from replay.server.server import ReplayServer
 from tests.chaos.checker import Verdict, check
@@ -24,11 +15,10 @@ from tests.chaos.history import recording
 from tests.chaos.streams import CountingStream, Feeder, counting_replay
 from tests.harness.message_proxy import Chances, MessageProxy
 from tests.harness.proxy import TcpProxy
-from tests.harness.waiting import ROOT
-from transport.experience import ExperienceSpec, write_spec
+from tests.harness.waiting import PATIENCE_SECONDS
+from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
-from transport.run_dir import RunDir
 
 
 class Feeders(ExitStack):
@@ -57,7 +47,7 @@ class Feeders(ExitStack):
         for feeder in self.feeders:
             feeder.turn(feeding)
 
-    def until(self, true: Callable[[], object], what: str, seconds: float = 10, feeding: bool = True) -> None:
+    def until(self, true: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS, feeding: bool = True) -> None:
         """Goes on, without a pause, until something is so."""
         deadline = time.monotonic() + seconds
         while not true():
@@ -69,13 +59,13 @@ class Feeders(ExitStack):
         end = time.monotonic() + seconds
         self.until(lambda: time.monotonic() >= end, "the time is over", seconds + 30)
 
-    def all_go_on(self, seconds: float = 10) -> float:
+    def all_go_on(self, seconds: float = PATIENCE_SECONDS) -> float:
         """Until more of everyone has been acknowledged; returns how long that took."""
         began, before = time.monotonic(), self.acknowledged
         self.until(lambda: all(now > then for now, then in zip(self.acknowledged, before, strict=True)), "all go on", seconds)
         return time.monotonic() - began
 
-    def drain(self, seconds: float = 20) -> None:
+    def drain(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Until everything that was sent has been acknowledged."""
         self.until(lambda: not self.outstanding, "all acknowledged", seconds, feeding=False)
 
@@ -123,66 +113,3 @@ class Served(Feeders):
         """Ends everything first."""
         self.close()
         return super().verdict()
-
-
-class ReplayProcess:
-    """`python -m replay`, in a run's folder that holds just what it needs."""
-
-    def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig) -> None:
-        """Nothing is started yet."""
-        self.run_dir = RunDir(folder / "run")
-        self.run_dir.create()
-        self.run_dir.config.write_text(tomli_w.dumps({"replay": msgspec.to_builtins(config)}))
-        self.run_dir.spec.write_bytes(write_spec(spec))
-        write_settings(self.run_dir, {"replay": msgspec.to_builtins(config)})
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> ReplayProcess:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.kill()
-        self.run_dir.remove_sockets()
-
-    @property
-    def pid(self) -> int:
-        """Of the life that there is."""
-        assert self.process is not None
-        return self.process.pid
-
-    @property
-    def bound(self) -> bool:
-        """Whether this life of it has bound its socket."""
-        try:
-            found = json.loads((self.run_dir.path / "endpoints" / "replay.json").read_text())
-        except (OSError, ValueError):
-            return False
-        return bool(found["pid"] == self.pid)
-
-    @property
-    def address(self) -> str:
-        """Where it listens, in all its lives."""
-        return str(self.run_dir.endpoint("replay"))
-
-    @property
-    def text(self) -> str:
-        """What it printed."""
-        return self.run_dir.log("replay").read_text()
-
-    @property
-    def dead(self) -> bool:
-        """Whether it has ended."""
-        return self.process is None or self.process.poll() is not None
-
-    def start(self, module: str = "replay", *arguments: str) -> None:
-        """Another life, of `module`: tests.flow.dying_replay kills itself at a moment that is asked for."""
-        command = [sys.executable, "-m", module, str(self.run_dir.path), *arguments]
-        with self.run_dir.log("replay").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=log, stderr=log)
-
-    def kill(self) -> None:
-        """kill -9."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(15)
-            self.process = None

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import psutil
-import tomli_w
 
-from benchmarks.common.settings import write_settings
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.ring import Ring
-from tests.harness.waiting import ROOT, wait_until
+from tests.harness.replay import ReplayProcess
+from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item, make_spec
-from transport.experience import Chunk, write_spec
+from transport.experience import Chunk
 from transport.lifetime import new_incarnation
-from transport.run_dir import RunDir
 
 SPEC = make_spec(length=16, stack=1, n_step=1)
 CONFIG = ReplayConfig(min_size=1, capacity=400_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
@@ -85,68 +79,36 @@ class Honest(threading.Thread):
             raise self.error
 
 
-class Siege:
+class Siege(ReplayProcess):
     """`with Siege(path, "tcp") as siege: …`: a server of its own process, and an honest writer where one is asked for."""
 
     def __init__(self, path: Path, scheme: str = "ipc", config: ReplayConfig = CONFIG, descriptors: int = 0) -> None:
         """`descriptors`: how many the server may have; 0 for as many as here."""
-        self.run_dir = RunDir(path)
-        self.run_dir.create()
-        document = {"seed": 0, "replay": msgspec.to_builtins(config)}
-        self.run_dir.config.write_text(tomli_w.dumps(document))
-        self.run_dir.spec.write_bytes(write_spec(SPEC))
-        write_settings(self.run_dir, document)
-        self._command = [sys.executable, "-m", "tests.chaos.besieged", str(path), scheme, str(descriptors)]
+        super().__init__(path, SPEC, config)
+        self._arguments = scheme, str(descriptors)
         self._honest: list[Honest] = []
 
-    def start(self) -> None:
+    def serve(self) -> None:
         """Starts the server, again after it has died."""
-        (self.run_dir.path / "endpoints" / "replay.json").unlink(missing_ok=True)
-        with open(self.run_dir.log("replay"), "ab") as log:
-            environment = os.environ | {"HEADRACE_SUPERVISOR_PID": str(os.getpid())}
-            self.server = subprocess.Popen(self._command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-        wait_until(lambda: self.run_dir.endpoint("replay") is not None, 30, "replay is bound")
-        self.address = str(self.run_dir.endpoint("replay"))
-        self.process = psutil.Process(self.server.pid)
+        self.start("tests.chaos.besieged", *self._arguments)
+        wait_until(lambda: self.bound, what="replay is bound")
 
     def __enter__(self) -> Siege:
-        self.start()
+        self.serve()
         return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.server.kill()
-        self.server.wait(15)
-        self.run_dir.remove_sockets()
 
     def honest(self, seconds: float) -> Honest:
         """One that is at work; waits for its first acknowledgement."""
         made = Honest(self.address, seconds)
         self._honest.append(made)
         made.start()
-        wait_until(lambda: made.acknowledged > 0, 20, "the honest writer is served")
+        wait_until(lambda: made.acknowledged > 0, what="the honest writer is served")
         return made
-
-    @property
-    def alive(self) -> bool:
-        """Whether the server has not ended."""
-        return self.server.poll() is None
 
     @property
     def resident(self) -> int:
         """Bytes of memory that the server holds."""
-        return int(self.process.memory_info().rss)
-
-    @property
-    def log(self) -> str:
-        """What it printed."""
-        return self.run_dir.log("replay").read_text(errors="replace")
-
-    def stop(self) -> dict[str, float]:
-        """Asks the server to end; returns its last record."""
-        self.server.terminate()
-        assert self.server.wait(20) == 0, self.log
-        record: dict[str, float] = msgspec.json.decode(self.run_dir.metrics("replay").read_bytes().splitlines()[-1])
-        return record
+        return int(psutil.Process(self.pid).memory_info().rss)
 
     def stored(self) -> tuple[int, int]:
         """Steps of the honest writer that are in the log: (lost, doubled) of those acknowledged. The server must have ended."""

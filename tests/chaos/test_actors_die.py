@@ -17,7 +17,7 @@ from tests.chaos.rows import Row
 from tests.chaos.simulator import FAULTS_VARIABLE, Faults, command
 from tests.harness.run import World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
+pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.skipif(os.name != "posix", reason="signals")]
 DETECT_SECONDS, ACCEPT_SECONDS = 0.5, 10.0
 KILL_SECONDS = 4.5  # and what a replacement takes: 200 kills in 20 minutes
 WORK_SECONDS = 8.0  # between two hangs of one actor: twenty in a row are a crash loop, and given up

@@ -334,7 +334,7 @@ def test_all_processes_of_a_learner_go_back_together(row: Row, bench: Bench, tmp
         wait_until(learned, 120, "both go on")
         for rank in ranks:
             rank.send_signal(signal.SIGTERM)
-        wait_until(lambda: all(rank.poll() is not None for rank in ranks), 30, "both end")
+        wait_until(lambda: all(rank.poll() is not None for rank in ranks), what="both end")
     finally:
         for rank in ranks:
             rank.kill()

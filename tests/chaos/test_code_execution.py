@@ -123,7 +123,7 @@ def test_nothing_that_arrives_or_lies_on_the_disk_is_run(row: Row, tmp_path: Pat
                 while control.receive(0.01):
                     pass
         follower = WeightFollower(*publisher.addresses, Module(nn.Linear(3, 2)))
-        wait_until(lambda: follower.poll() or follower.version == 0, 10, "weights are served still")
+        wait_until(lambda: follower.poll() or follower.version == 0, what="weights are served still")
         served = honest.rate(1)
         honest.leave()
         record = siege.stop()
@@ -142,13 +142,13 @@ def test_a_learner_with_pickles_for_weights_is_not_followed(tmp_path: Path) -> N
     announcer, server = f"ipc://{tmp_path}/a", Server(f"ipc://{tmp_path}/p")
     follower = WeightFollower(announcer, server.address, Module(nn.Linear(3, 2)))
     follower.poll()
-    arrival = server.receive(5)
+    arrival = server.receive(30)
     assert arrival is not None
     hostile = payloads(canary)
     for payload in hostile:
         server.send(arrival[0], Weights(1, 1, "x"), [payload])
     server.send(arrival[0], Weights(1, 1, "x"), [bytes(FRAME_BYTES)] * 20)
-    wait_until(lambda: (follower.poll(), follower.rejected == len(hostile) + 1)[1], 5, "all are rejected")
+    wait_until(lambda: (follower.poll(), follower.rejected == len(hostile) + 1)[1], what="all are rejected")
     assert follower.version == -1 and not canary.exists()
     follower.close()
     server.close()

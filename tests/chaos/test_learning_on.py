@@ -22,7 +22,7 @@ from tests.harness.run import World
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
 
-pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="kill -9")]
+pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.skipif(os.name != "posix", reason="kill -9")]
 SCORE = 400.0  # of 500: what `make learn-check` asks of the same preset
 KILL_SECONDS = (4.0, 8.0)  # 200 in twenty minutes, as actors alone are killed in R1
 LONGEST_SECONDS = 900

@@ -77,6 +77,7 @@ def test_messages_lost_doubled_and_late_are_taken_once(row: Row, tmp_path: Path,
     assert verdict.sound
 
 
+@pytest.mark.alone
 @pytest.mark.row("R7b", "replay reads nothing for 30 s while links have heartbeats", "0 disconnects")
 def test_a_full_queue_is_not_taken_for_death(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = row.times(2, 30)
@@ -129,7 +130,7 @@ def test_a_silent_partition_is_reported_and_healed(row: Row, tmp_path: Path, cap
                     told[end] = time.monotonic() - began
             return all(told.values())
 
-        served.until(both_told, "both ends report", 15)
+        served.until(both_told, "both ends report")
         served.go_on(seconds - (time.monotonic() - began))
         grown = psutil.Process().memory_info().rss - before - proxy.held_bytes  # which is of this process as well
         proxy.set()
@@ -170,7 +171,7 @@ def test_a_slow_line_is_slow_and_nothing_else(row: Row, line: str, tmp_path: Pat
             delay_seconds=delay, jitter_seconds=jitter, bytes_per_second=rate, stall_probability=loss, stall_seconds=2 * delay
         )
         served.add(proxy.address, 2)
-        served.all_go_on(30)
+        served.all_go_on()
         end, longest = over(seconds), 0.0
         while time.monotonic() < end:
             began, before = time.monotonic(), sum(served.acknowledged)

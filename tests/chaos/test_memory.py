@@ -16,9 +16,10 @@ import pytest
 
 from replay.client.sampler import Sampler
 from replay.client.writer import ExperienceWriter
-from tests.chaos.links import Feeders, ReplayProcess
+from tests.chaos.links import Feeders
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
+from tests.harness.replay import ReplayProcess
 from tests.harness.waiting import wait_until
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import new_incarnation
@@ -26,7 +27,7 @@ from transport.messages import Ack, Insert
 from transport.sockets.client import Client
 from transport.sockets.server import Server
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.alone]
 ACTORS = 8
 SPARE_BYTES = 64 << 20
 MOST_BYTES = 8 << 20
@@ -54,9 +55,9 @@ def test_replay_takes_no_more_memory_than_it_says(row: Row, tmp_path: Path) -> N
     spec = counting_spec(chunk_length=32, side=84)
     config = counting_replay(capacity=8_000, durable=True)
     chunk = noise(spec)
-    with ReplayProcess(tmp_path, spec, config) as replay:
+    with ReplayProcess(tmp_path / "run", spec, config) as replay:
         replay.start()
-        wait_until(lambda: replay.bound, 30, "replay bound")
+        wait_until(lambda: replay.bound, what="replay bound")
         process = psutil.Process(replay.pid)
         at_rest = process.memory_info().rss
         writers = [ExperienceWriter(replay.address, f"actor-{n}", new_incarnation(), spec, 1) for n in range(ACTORS)]
@@ -99,12 +100,12 @@ def test_a_slow_learner_holds_the_actors_back(row: Row, tmp_path: Path) -> None:
     seconds = row.times(0, 60, 600)
     spec = counting_spec()
     config = counting_replay(capacity=5_000, min_size=64, samples_per_insert_low=2.0, samples_per_insert_high=4.0)
-    with Feeders(tmp_path, spec) as feeders, ReplayProcess(tmp_path, spec, config) as replay:
+    with Feeders(tmp_path, spec) as feeders, ReplayProcess(tmp_path / "run", spec, config) as replay:
         feeders.log = replay.run_dir.segments
         replay.start()
-        feeders.until(lambda: replay.bound, "replay bound", 30)
+        feeders.until(lambda: replay.bound, "replay bound")
         feeders.add(replay.address, ACTORS)
-        feeders.until(lambda: sum(feeders.acknowledged) > config.capacity, "a full table", 30)  # nobody is held without a learner
+        feeders.until(lambda: sum(feeders.acknowledged) > config.capacity, "a full table")  # nobody is held without a learner
         with closing(Sampler(replay.address, "learner", new_incarnation(), spec, BATCH_SIZE, SLOTS)) as sampler:
 
             def learn(seconds: float, pause_seconds: float) -> tuple[int, int, list[int]]:

@@ -128,7 +128,7 @@ def test_weights_of_another_network_are_not_adopted(row: Row, tmp_path: Path) ->
     wrong = [q_network(SPEC, DqnConfig(hidden=9, n_step=2)), others[0], nn.Linear(2, 2)]
     for version, other in enumerate(wrong, 1):
         publisher.publish(other, version)
-        wait_until(lambda version=version: follower.poll() or follower.rejected >= version, 10, "an answer")  # type: ignore[misc]
+        wait_until(lambda version=version: follower.poll() or follower.rejected >= version, what="an answer")  # type: ignore[misc]
         assert follower.version == -1 and pack(module.state_dict()) == before
         follower._asked = 0.0  # ask for the next at once
     row.measured(rejected=follower.rejected, adopted=0)

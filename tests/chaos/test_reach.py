@@ -22,7 +22,7 @@ from deploy.cli import main as cli
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch import access, minimum_versions
 from tests.chaos.rows import Row
-from tests.harness.run import World
+from tests.harness.run import Stubs, World
 from tests.harness.waiting import ROOT, wait_until
 from tests.transport.keys import Ring
 from transport import messages
@@ -35,44 +35,26 @@ from transport.sockets.keys import KeysError
 pytestmark = pytest.mark.chaos
 
 
-class Host:
-    """A supervisor over stub processes, with keys."""
+class Host(Stubs):
+    """A run of processes that stand in for the roles, with keys where it listens over TCP."""
 
     def __init__(self, folder: Path, bind: str) -> None:
-        self.run_dir = RunDir(folder / "run")
+        super().__init__(folder, *(["--bind", bind] if bind else []))
         if bind:
             self.ring = Ring(self.run_dir.key_folder)
-        self.folder = folder
-        command = [
-            sys.executable,
-            "-m",
-            "tests.harness.host",
-            "stubs",
-            str(self.run_dir.path),
-            *(["--bind", bind] if bind else []),
-        ]
-        self.terminal = folder / "terminal"
-        with self.terminal.open("wb") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+        self.start()
 
-    def until_ready(self) -> Host:
-        wait_until(lambda: b"actor-0 is ready" in self.terminal.read_bytes(), 30, "ready")
-        return self
-
-    def family(self) -> list[psutil.Process]:
+    @property
+    def processes(self) -> list[psutil.Process]:
         """The supervisor and all below it."""
-        supervisor = psutil.Process(self.process.pid)
+        assert self.supervisor is not None
+        supervisor = psutil.Process(self.supervisor.pid)
         return [supervisor, *supervisor.children(recursive=True)]
 
     def client(self, name: str) -> Client:
         address = self.run_dir.endpoint("supervisor")
         assert address is not None
         return Client(address, keys=self.ring.of(name), endpoint="supervisor")
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait(20)
 
 
 @pytest.fixture
@@ -103,8 +85,10 @@ def test_nothing_but_loopback_listens_and_a_wider_address_is_refused_without_key
     row: Row, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent, bound = hosts(""), hosts("127.0.0.1")
-    over_ipc = listening({process.pid for process in silent.until_ready().family()})
-    over_tcp = listening({process.pid for process in bound.until_ready().family()})
+    silent.up()
+    bound.up()
+    over_ipc = listening({process.pid for process in silent.processes})
+    over_tcp = listening({process.pid for process in bound.processes})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 1000, raising=False)
     refused = cli.main(["up", "--env", "CartPole-v1", "--run", "mine", "--deploy.bind", "0.0.0.0"])
@@ -118,54 +102,55 @@ def test_nothing_but_loopback_listens_and_a_wider_address_is_refused_without_key
 
 @pytest.mark.row("S16", "an actor's key on the control port", "refused; fuzzed verbs: no process started")
 def test_an_actor_cannot_steer_the_run(row: Row, hosts: Any) -> None:
-    host = hosts("127.0.0.1").until_ready()
-    before = {process.pid for process in host.family()}
+    host = hosts("127.0.0.1")
+    host.up()
+    before = {process.pid for process in host.processes}
     actor = host.client("actor-1")
     answers = []
     for message in (messages.Stop("fire"), messages.Scale(50)):
         actor.send(message)
-        arrived = actor.receive(10)
+        arrived = actor.receive(30)
         answers.append(type(arrived[0]).__name__ if arrived else "nothing")
-    actor.send(messages.Progress("learner", psutil.Process(host.process.pid).children()[1].pid, "stopping", 1, {"updates": 1e9}))
+    actor.send(messages.Progress("learner", host.pid("learner"), "stopping", 1, {"updates": 1e9}))
     chance, verbs = random.Random(0), row.times(2000, 200_000)
     for number in range(verbs):
         kind = chance.choice(list(messages.TYPES))
         fields = {"type": kind, "reason": "x", "actors": 9, "name": "actor-0", "command": "sh"} if number % 2 else {"type": kind}
         header = msgspec.msgpack.encode(fields) if number % 3 else chance.randbytes(40)
-        wait_until(lambda header=header: actor._send_parts([header]), 30, "sent")  # type: ignore[misc]
+        wait_until(lambda header=header: actor._send_parts([header]), what="sent")  # type: ignore[misc]
     while actor.receive(1.0) is not None:  # the answers to those that were well formed: all has been read
         pass
     operator = host.client("operator")
     operator.send(messages.Scale(1))  # as many as there are
     arrived = operator.receive(60)
-    after = {process.pid for process in host.family()}
+    after = {process.pid for process in host.processes}
     row.measured(
         f"{verbs} fuzzed verbs", stop=answers[0], scale=answers[1], started=len(after - before), ended=len(before - after)
     )
     operator.send(messages.Stop("enough"))
-    stopping = operator.receive(10)
-    status = host.process.wait(20)
+    stopping = operator.receive(30)
+    status = host.ended()
     for client in (actor, operator):
         client.close()
     assert answers == ["Refused", "Refused"] and before == after
     assert arrived is not None and isinstance(arrived[0], messages.Scaling)
     assert stopping is not None and isinstance(stopping[0], messages.Stopping) and status == 0
-    assert b"does not authorise" in host.terminal.read_bytes()
+    assert "does not authorise" in host.text
 
 
 @pytest.mark.row("S17", "where secrets can be seen", "ps, environment and logs hold no key; wrong mode: refuses to start")
 def test_no_secret_is_told_and_an_open_file_is_refused(row: Row, hosts: Any, tmp_path: Path) -> None:
-    host = hosts("127.0.0.1").until_ready()
+    host = hosts("127.0.0.1")
+    host.up()
     secrets = [host.ring.of(name).pair.secret for name in (*keys.ALWAYS, "actor-0", "actor-1")]
-    told = [" ".join([*process.cmdline(), *map(str, process.environ().items())]) for process in host.family()]
-    host.process.terminate()
-    host.process.wait(20)
+    told = [" ".join([*process.cmdline(), *map(str, process.environ().items())]) for process in host.processes]
+    host.interrupt()
     files = [file for file in host.folder.rglob("*") if file.is_file() and file.parent != host.run_dir.key_folder]
     told += [file.read_bytes().decode(errors="replace") for file in files]
     leaks = sum(secret in text for secret in secrets for text in told)
     (host.run_dir.key_folder / "actor-0.secret").chmod(0o644)
     command = [sys.executable, "-m", "tests.harness.stub", str(host.run_dir.path), "actor-0", "well"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     config = RunConfig(deploy=DeployConfig(bind="127.0.0.1"))
     with pytest.raises(KeysError, match="actor-0.secret") as caught:
         access.check(host.run_dir, config)
@@ -259,7 +244,7 @@ def test_an_actor_works_from_a_copied_folder(row: Row, tmp_path: Path) -> None:
         wait_until(lambda: b"no connection to" in (stranger / "out").read_bytes(), 60, "the stranger refused")
         metrics = RunDir(worker).metrics("actor-100")
         wait_until(lambda: metrics.exists() and acknowledged(metrics) > 0, 60, "acknowledged")
-        wait_until(lambda: max(record.get("handshakes_failed", 0) for record in world.records("replay")) > 0, 30, "counted")
+        wait_until(lambda: max(record.get("handshakes_failed", 0) for record in world.records("replay")) > 0, what="counted")
         warnings = (tmp_path / "terminal").read_text().count("warning: this run belongs to root")
         row.measured(listening=sorted(only_loopback), warnings_to_root=warnings, acknowledged_steps=acknowledged(metrics))
         row.measured(strangers_steps=int(b"steps/s" in (stranger / "out").read_bytes()))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.links import Feeders, ReplayProcess
+from tests.chaos.links import Feeders
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
+from tests.harness.replay import ReplayProcess
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.alone]
 ACTORS = 4
 RESUME_SECONDS = 5.0
 MOMENTS = ("between_log_and_table", "inside_a_record")
@@ -27,10 +28,10 @@ def test_what_replay_acknowledged_outlives_it(row: Row, tmp_path: Path) -> None:
     chance = random.Random(3)
     config = counting_replay(capacity=2_000_000, state_seconds=0.5, fsync_seconds=0.5)
     slowest = 0.0
-    with Feeders(tmp_path, SPEC) as feeders, ReplayProcess(tmp_path, SPEC, config) as replay:
+    with Feeders(tmp_path, SPEC) as feeders, ReplayProcess(tmp_path / "run", SPEC, config) as replay:
         feeders.log = replay.run_dir.segments
         replay.start()
-        feeders.until(lambda: replay.bound, "replay bound", 30)
+        feeders.until(lambda: replay.bound, "replay bound")
         feeders.add(replay.address, ACTORS)
         for kill in range(kills):
             if kill % 2:  # at the worst of moments: what it has written down it has not acknowledged
@@ -38,18 +39,18 @@ def test_what_replay_acknowledged_outlives_it(row: Row, tmp_path: Path) -> None:
                 feeders.until(lambda: replay.dead, "replay dies by itself", 60)
             else:
                 enough = sum(feeders.acknowledged) + chance.randrange(20, 4000)
-                feeders.until(lambda enough=enough: sum(feeders.acknowledged) > enough, "some steps more", 30)  # type: ignore[misc]
+                feeders.until(lambda enough=enough: sum(feeders.acknowledged) > enough, "some steps more")  # type: ignore[misc]
             replay.kill()
             feeders.turn()  # into the void
             if kill % 2 or kill + 1 == kills:
                 replay.start()
-                feeders.until(lambda: replay.bound, "replay bound again", 30)
-                slowest = max(slowest, feeders.all_go_on(30))
+                feeders.until(lambda: replay.bound, "replay bound again")
+                slowest = max(slowest, feeders.all_go_on())
         feeders.drain()
         replay.kill()
         verdict = feeders.verdict()
         replay.start()
-        feeders.until(lambda: replay.bound, "a last life", 30, feeding=False)
+        feeders.until(lambda: replay.bound, "a last life", feeding=False)
         restored = int(re.findall(r"restored ([\d,]+) items", replay.text)[-1].replace(",", ""))
     row.measured(verdict.text, kills=kills, slowest_resume_seconds=slowest, restored=restored, **verdict.figures)
     assert verdict.sound and len(verdict.lost) == 0

@@ -123,41 +123,41 @@ def ends() -> Iterator[Ends]:
 def test_the_proxy_passes_everything_on_and_keeps_it(ends: Ends) -> None:
     for _ in range(5):
         ends.send(BLOB)
-    wait_until(lambda: ends.heard() == 5, 10, "five messages")
+    wait_until(lambda: ends.heard() == 5, what="five messages")
     assert ends.got == [(number, [BLOB]) for number in range(5)]
     assert bytes(ends.proxy.recorded[1, "up"]).count(BLOB) == 5 and ends.proxy.connections == 1
 
 
 def test_a_reset_ends_connections_and_the_next_one_works(ends: Ends) -> None:
     ends.send()
-    wait_until(lambda: ends.heard() == 1, 10, "a message")
+    wait_until(lambda: ends.heard() == 1, what="a message")
     assert ends.proxy.reset() == 1
-    wait_until(lambda: ends.proxy.connections == 2, 10, "another connection")
+    wait_until(lambda: ends.proxy.connections == 2, what="another connection")
     ends.send()
-    wait_until(lambda: ends.heard() == 2, 10, "a message over it")
+    wait_until(lambda: ends.heard() == 2, what="a message over it")
 
 
 def test_a_connection_is_cut_in_the_middle_of_a_message(ends: Ends) -> None:
     ends.send()
-    wait_until(lambda: ends.heard() == 1, 10, "a message")
+    wait_until(lambda: ends.heard() == 1, what="a message")
     ends.proxy.cut(50_000)
     ends.send(BLOB)
-    wait_until(lambda: ends.proxy.resets == 1, 10, "the cut")
-    wait_until(lambda: ends.proxy.connections == 2, 10, "another connection")
+    wait_until(lambda: ends.proxy.resets == 1, what="the cut")
+    wait_until(lambda: ends.proxy.connections == 2, what="another connection")
     ends.send()
-    wait_until(lambda: ends.heard() >= 2 and ends.got[-1][0] == 2, 10, "what came after")
+    wait_until(lambda: ends.heard() >= 2 and ends.got[-1][0] == 2, what="what came after")
     assert (1, [BLOB]) not in ends.got, "half of it was lost"
 
 
 def test_in_a_blackhole_nothing_passes_and_afterwards_all_of_it(ends: Ends) -> None:
     ends.send()
-    wait_until(lambda: ends.heard() == 1, 10, "a message")
+    wait_until(lambda: ends.heard() == 1, what="a message")
     ends.proxy.set(blackhole=True)
     ends.send(BLOB)
     time.sleep(0.2)
     assert ends.heard() == 1
     ends.proxy.set()
-    wait_until(lambda: ends.heard() == 2, 10, "what waited")
+    wait_until(lambda: ends.heard() == 2, what="what waited")
 
 
 @pytest.mark.parametrize(
@@ -171,18 +171,18 @@ def test_in_a_blackhole_nothing_passes_and_afterwards_all_of_it(ends: Ends) -> N
 )
 def test_the_proxy_slows(ends: Ends, faults: dict[str, float], least_seconds: float) -> None:
     ends.send()
-    wait_until(lambda: ends.heard() == 1, 10, "a message")
+    wait_until(lambda: ends.heard() == 1, what="a message")
     ends.proxy.set(**faults)
     begun = time.monotonic()
     ends.send(BLOB)
-    wait_until(lambda: ends.heard() == 2, 20, "the message")
+    wait_until(lambda: ends.heard() == 2, what="the message")
     assert time.monotonic() - begun >= least_seconds
     assert ends.got[-1] == (1, [BLOB])
 
 
 def test_the_proxy_flips_bits(ends: Ends) -> None:
     ends.send()
-    wait_until(lambda: ends.heard() == 1, 10, "a message")
+    wait_until(lambda: ends.heard() == 1, what="a message")
     ends.proxy.set(flip_probability=0.5)
     wrong = 0
 
@@ -193,7 +193,7 @@ def test_the_proxy_flips_bits(ends: Ends) -> None:
         wrong = sum(parts != [BLOB] for _, parts in ends.got[1:])
         return wrong > 0
 
-    wait_until(found, 20, "a wrong bit")
+    wait_until(found, what="a wrong bit")
 
 
 def test_the_message_proxy_drops_doubles_and_delays_by_its_seed(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_the_message_proxy_drops_doubles_and_delays_by_its_seed(tmp_path: Path) 
                 server.send(arrival[0], Ack(arrival[1].credit_bytes))
             return proxy.seen["up"] == 400 and len(got) == 400 - proxy.dropped["up"] + proxy.doubled["up"]
 
-        wait_until(heard, 20, "what was not dropped")
+        wait_until(heard, what="what was not dropped")
         answered: list[int] = []
 
         def answers() -> bool:
@@ -222,7 +222,7 @@ def test_the_message_proxy_drops_doubles_and_delays_by_its_seed(tmp_path: Path) 
                     answered.append(arrival[0].next_sequence)
             return proxy.seen["down"] == len(got) and len(answered) == len(got) - proxy.dropped["down"]
 
-        wait_until(answers, 20, "answers")
+        wait_until(answers, what="answers")
         assert 50 < proxy.dropped["up"] < 150 and 30 < proxy.doubled["up"] < 130 and got != sorted(got)
         assert 0.35 * len(got) < proxy.dropped["down"] < 0.65 * len(got)
         for client in clients:

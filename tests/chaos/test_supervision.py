@@ -18,7 +18,7 @@ from tests.chaos.rows import Row
 from tests.harness.waiting import gone, shared_memory, wait_until
 from transport.experience import ExperienceSpec
 
-pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
+pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.skipif(os.name != "posix", reason="signals")]
 GONE_SECONDS, STOP_SECONDS, REFUSE_SECONDS, SCALE_SECONDS = 3.0, 10.0, 2.0, 10.0
 WINDOW = 8  # chunks that an actor may hold, by its credit
 NOTHING = {"processes": 0, "sockets": 0, "shared_memory": 0}
@@ -46,7 +46,7 @@ def test_nothing_outlives_a_killed_supervisor(row: Row, tmp_path: Path) -> None:
             run.supervisor.kill()
             began = time.monotonic()
             run.supervisor.wait()
-            wait_until(lambda: not run.descendants(), 30, "all have gone")
+            wait_until(lambda: not run.descendants(), what="all have gone")
             slowest = max(slowest, time.monotonic() - began)
             memory = len(shared_memory() - run.shared_memory)
             assert memory == 0
@@ -76,7 +76,7 @@ def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
             run.supervisor.kill()
             began = time.monotonic()
             run.supervisor.wait()
-            wait_until(lambda: not run.descendants(), 30, "all have gone")
+            wait_until(lambda: not run.descendants(), what="all have gone")
             took = time.monotonic() - began
             row.measured(kills=number + 1, seconds=took)
             assert took <= GONE_SECONDS
@@ -108,7 +108,7 @@ def test_no_server_of_a_simulator_survives_its_actor(row: Row, tmp_path: Path) -
             run.tell()
             os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
-            run.until(lambda servers=servers: all(map(gone, servers)), "its server has gone", 10)
+            run.until(lambda servers=servers: all(map(gone, servers)), "its server has gone")
             slowest = max(slowest, time.monotonic() - began)
             run.until(lambda name=name, pid=pid: run.process(name)["pid"] not in (None, pid), "it is replaced")
             survived += sum(not gone(server) for server in servers)
@@ -133,7 +133,7 @@ def test_a_second_start_is_refused(row: Row, tmp_path: Path) -> None:
             said = second[1]
             assert second[0] != 0 and "is already up" in said and "Traceback" not in said
         other = run.another()  # past the first look: whoever holds the lock
-        assert other.wait(30) == 3
+        assert other.wait(60) == 3
         after = {process["name"]: process["pid"] for process in run.status["processes"]}
         run.down()
         verdict = run.verdict()

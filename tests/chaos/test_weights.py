@@ -35,7 +35,7 @@ from transport.sockets.announcements import Announcer
 from transport.sockets.frames import cut
 from transport.sockets.server import Server
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.alone]
 SIZE = 1000  # of a layer: 4 MB
 LATE_SECONDS = 2.0
 
@@ -88,7 +88,7 @@ def test_who_joins_late_has_the_newest_weights_soon(row: Row, stack: ExitStack) 
             follower.poll()
             return follower.version >= announced
 
-        wait_until(has_it, 20, "the weights")
+        wait_until(has_it, what="the weights")
         slowest = max(slowest, time.monotonic() - began)
         torn += bool((module.weight != follower.version).any())
         follower.close()
@@ -106,7 +106,7 @@ def test_an_actor_that_starts_late_acts_under_what_was_out(row: Row, tmp_path: P
     fleet = Fleet(tmp_path / "run", env, ActorsConfig(count=times, envs_per_actor=1, chunk_seconds=0.2), replay, 3)
     stack.callback(fleet.close)
     fleet.start_replay()
-    wait_until(lambda: fleet.run_dir.endpoint("replay") is not None, 30, "replay bound")
+    wait_until(lambda: fleet.run_dir.endpoint("replay") is not None, what="replay bound")
     for _ in range(3):
         fleet.publish()
     out: dict[int, int] = {}
@@ -149,7 +149,7 @@ def test_who_does_not_read_slows_nobody(row: Row, tmp_path: Path, stack: ExitSta
             learner.turn()
             return newest() > then
 
-        wait_until(follows, 30, "it follows")
+        wait_until(follows, what="it follows")
 
     memory = {"usual": 0, "stopped": 0}  # at most
     process = psutil.Process()
@@ -241,7 +241,7 @@ def test_damaged_weights_are_never_adopted(row: Row, stack: ExitStack) -> None:
         serves(damaged=False)
         return follower.version == 1
 
-    wait_until(whole_ones_are_welcome, 10, "undamaged weights are adopted")
+    wait_until(whole_ones_are_welcome, what="undamaged weights are adopted")
 
 
 @pytest.mark.row(

@@ -21,13 +21,13 @@ def test_each_process_gets_what_is_configured_in_a_file_of_its_own(tmp_path: Pat
         "actors": {"count": 2, "threads": 3},
         "replay": {"samples_per_insert_high": math.inf},
         "learner": {"learning_rate": 0.5},
-        "deploy": {"bind": "127.0.0.1", "files_kept": 4},
+        "deploy": {"bind": "127.0.0.1", "files_kept": 4, "record_seconds": 2.0},
     }
     config = resolve([Layer(FLAGS, flags)])
     settings.write(run, config)
     names = {"transport", "replay", "learner", "evaluator", "export", "actor-0", "actor-1"}
     assert {path.stem for path in (run.path / "settings").iterdir()} == names
-    assert run.transport == TransportSettings("127.0.0.1", files_kept=4)
+    assert run.transport == TransportSettings("127.0.0.1", files_kept=4, record_seconds=2.0)
     replay = msgspec.json.decode(run.settings("replay").read_bytes(), type=ReplayProcess)
     assert replay.seed == 7 and replay.replay.samples_per_insert_high > 1e300, "JSON has no infinity"
     learner = msgspec.json.decode(run.settings("learner").read_bytes(), type=LearnerProcess)

@@ -37,7 +37,7 @@ def test_a_sink_that_raises_is_off_with_one_line_and_the_others_go_on(tmp_path: 
     names = ["tests.extension.sinks:Raising", CSV, "tests.extension.sinks:Unmakeable"]
     made = Sinks(names, {}, tmp_path, said.append)
     made.write(point(100))
-    wait_until(lambda: len(said) == 2, 10, "both are off")
+    wait_until(lambda: len(said) == 2, what="both are off")
     made.write(point(200))
     made.close()
     assert sorted(said) == [

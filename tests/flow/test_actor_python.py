@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="a
 
 SETTINGS = """
 --env CartPole-v1 --actors 1 --run mine --total-steps 2000 --algorithm.hidden 16 --actors.chunk-seconds 0.5 --device cpu
---replay.capacity 20_000 --replay.min-size 200 --learner.batch-size 32 --seed 3
+--replay.capacity 20_000 --replay.min-size 200 --learner.batch-size 32 --seed 3 --deploy.record-seconds 1
 """.split()
 
 

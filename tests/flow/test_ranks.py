@@ -62,7 +62,7 @@ def test_a_learner_of_two_processes_survives_its_parts_and_stops_as_one(world: W
     agent, members = world.process("learner")["pid"], ranks(world)
     assert len(members) == 2
     os.kill(agent, signal.SIGKILL)
-    wait_until(lambda: all(gone(member.pid) for member in members), 3, "the end of both processes without their parent")
+    wait_until(lambda: all(gone(member.pid) for member in members), what="the end of both processes without their parent")
     ready_again(world, agent)
 
     pids = [world.process("learner")["pid"], *(member.pid for member in ranks(world))]

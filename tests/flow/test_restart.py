@@ -153,7 +153,7 @@ def test_a_learner_killed_goes_on_from_its_newest_sound_checkpoint(tmp_path: Pat
     fleet.run_dir.config.write_text(tomli_w.dumps(document))
     write_settings(fleet.run_dir, document)
     fleet.start_replay()
-    wait_until(lambda: fleet.run_dir.endpoint("replay") is not None, 30, "replay bound")
+    wait_until(lambda: fleet.run_dir.endpoint("replay") is not None, what="replay bound")
     with feeding(fleet) as send:
         epochs = kill_learners(fleet, send)
     assert epochs == sorted(set(epochs))

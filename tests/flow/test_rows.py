@@ -82,7 +82,7 @@ def test_each_step_arrives_once_and_as_it_was(
         fleet.publish()
         enough = len(checker.seen) + 600
         while len(checker.seen) < enough:
-            wait_until(lambda: take(0.5), 30, "the next rollout")
+            wait_until(lambda: take(0.5), what="the next rollout")
     checker.check_none_shortened()
     actors = [fleet.ask_to_stop(f"actor-{index}") for index in range(2)]
     while take(0.5) or any(actor.poll() is None for actor in actors):  # replay holds inserts while nobody samples

@@ -106,7 +106,6 @@ def test_a_killed_actor_is_replaced_while_the_run_goes_on(world: World) -> None:
     world.until(
         lambda: world.process("actor-1")["pid"] not in (None, before["actor-1"]) and world.process("actor-1")["state"] == "ready",
         "a new actor-1 at work",
-        10,
     )
     assert time.monotonic() - begun < 10
     assert world.process("actor-1")["restarts"] >= 1 and world.process("actor-1")["last_exit"] == "killed by SIGKILL"
@@ -121,7 +120,7 @@ def test_a_killed_learner_is_replaced_and_versions_go_on_rising_at_the_actors(wo
     world.until(lambda: world.run_dir.latest.exists() and world.versions("actor-0"), "weights on disk")
     before, actors = world.pids(), {name: len(world.versions(name)) for name in ("actor-0", "actor-1")}
     os.kill(before["learner"], signal.SIGKILL)
-    world.until(lambda: world.process("learner")["pid"] not in (None, before["learner"]), "a new learner", 10)
+    world.until(lambda: world.process("learner")["pid"] not in (None, before["learner"]), "a new learner")
     world.until(lambda: world.process("learner")["state"] == "ready", "the new learner at work")
     highest = {name: max(world.versions(name)) for name in actors}
     for name in actors:
@@ -140,7 +139,7 @@ def test_no_process_survives_its_supervisor_and_the_next_up_resumes(world: World
     pids = [child.pid for child in psutil.Process(world.supervisor.pid).children(recursive=True)]
     assert len(pids) >= len(NAMES)
     world.close()
-    wait_until(lambda: all(map(gone, pids)), 3, "the end of every process")
+    wait_until(lambda: all(map(gone, pids)), what="the end of every process")
     assert json.loads(world.command("status", "--json").stdout)["state"] == "dead"
     world.up()
     assert "resuming run mine after" in world.text

@@ -37,7 +37,7 @@ def scale(fleet: Fleet, actors: int) -> Scaling:
     client = Client(address)
     try:
         client.send(Scale(actors))
-        arrived = client.receive(10)
+        arrived = client.receive(30)
         assert arrived is not None and isinstance(arrived[0], Scaling)
         return arrived[0]
     finally:

@@ -17,6 +17,7 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from benchmarks.common.settings import write_settings
+from deploy.config.run import DeployConfig
 from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
@@ -55,6 +56,7 @@ class Fleet:
             "replay": replay,
             "algorithm": self.algorithm,
             "learner": LearnerConfig(),
+            "deploy": DeployConfig(record_seconds=1.0),
         }
         document = {"seed": 0, "total_steps": 0} | msgspec.to_builtins(sections)
         self.run_dir.config.write_text(tomli_w.dumps(document))
@@ -118,7 +120,7 @@ class Fleet:
 
     def sampler(self, batch_size: int, shared: bool = True) -> Sampler:
         """A learner's connection; waits until replay is bound."""
-        wait_until(lambda: self.run_dir.endpoint("replay") is not None, 30, "replay bound")
+        wait_until(lambda: self.run_dir.endpoint("replay") is not None, what="replay bound")
         address = self.run_dir.endpoint("replay")
         assert address is not None
         sampler = Sampler(address, "learner", new_incarnation(), self.spec, batch_size, 3, shared)
@@ -132,7 +134,7 @@ class Fleet:
 
     def stop(self, name: str) -> int:
         """Asks a process to end, and waits for it."""
-        code = self.ask_to_stop(name).wait(15)
+        code = self.ask_to_stop(name).wait(60)
         del self.processes[name]
         return code
 
@@ -140,7 +142,7 @@ class Fleet:
         """kill -9."""
         process = self.processes.pop(name)
         process.kill()
-        process.wait(15)
+        process.wait(60)
 
     def log(self, name: str) -> str:
         """What a process printed."""
@@ -157,7 +159,7 @@ class Fleet:
             sampler.close()
         for process in self.processes.values():
             process.kill()
-            process.wait(15)
+            process.wait(60)
         if self.publisher is not None:
             self.publisher.close()
         self.run_dir.remove_sockets()

@@ -58,14 +58,14 @@ def main() -> int:
     parser.add_argument("how", nargs="*")
     parser.add_argument("--total-steps", type=int, default=0)
     parser.add_argument("--stop-after", type=float, default=0.0)
-    parser.add_argument("--stop-seconds", type=float, default=2.0)
+    parser.add_argument("--stop-seconds", type=float, default=60.0)
     parser.add_argument("--bind", default="")
     options = parser.parse_args()
     run = RunDir(options.run_dir)
     try:
         with runs.locked(run):
             if options.kind == "stubs":
-                deploy = DeployConfig(stop_seconds=options.stop_seconds, restarts=1, bind=options.bind)
+                deploy = DeployConfig(stop_seconds=options.stop_seconds, restarts=1, bind=options.bind, record_seconds=1.0)
                 config = RunConfig(total_steps=options.total_steps, deploy=deploy)
                 run.config.write_bytes(write_config(config))
                 plan: Plans = stubs(dict(pair.split("=") for pair in options.how))

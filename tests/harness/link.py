@@ -11,7 +11,7 @@ from replay.client.sampler import Sampler
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
-from tests.harness.waiting import TURN_SECONDS, Clock, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, TURN_SECONDS, Clock, wait_until
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
@@ -63,7 +63,7 @@ class Link:
         self.opened.append(sampler)
         return sampler
 
-    def until(self, true: Callable[[], object], *writers: ExperienceWriter, seconds: float = 10) -> None:
+    def until(self, true: Callable[[], object], *writers: ExperienceWriter, seconds: float = PATIENCE_SECONDS) -> None:
         def turned() -> bool:
             if self.clock:
                 self.clock.now += TURN_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import msgspec
 
 from deploy import runs
 from deploy.children import child_environment, python_command
-from tests.harness.waiting import shared_memory, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, shared_memory, wait_until
 from transport.experience import ExperienceSpec, read_spec
 from transport.run_dir import RunDir
 
-PATIENCE_SECONDS = 60.0
+OFTEN = ("--deploy.record-seconds", "1")  # what tests wait for is in the records
 
 
 class Run:
@@ -95,11 +96,16 @@ class Run:
         """The experience that the run records."""
         return read_spec(self.run_dir.spec.read_bytes())
 
-    def interrupt(self, seconds: float = PATIENCE_SECONDS) -> int:
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
         """Ctrl-C, and the exit status."""
         assert self.supervisor is not None
-        self.supervisor.send_signal(signal.SIGINT)
-        return self.supervisor.wait(seconds)
+        self.supervisor.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """The exit status, once the run has ended."""
+        assert self.supervisor is not None
+        return self.supervisor.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
         """Ends the supervisor by SIGKILL, if there is one."""
@@ -107,6 +113,25 @@ class Run:
             self.supervisor.kill()
             self.supervisor.wait()
             self.supervisor = None
+
+    def close(self) -> None:
+        """Ends what is left, without order."""
+        self.kill()
+
+
+class Stubs(Run):
+    """A supervisor over processes that stand in for every role."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        """`arguments`: those of `tests.harness.host stubs RUN_DIR`."""
+        super().__init__(folder, "mine", (), child_environment())
+        self.run_dir.path.mkdir(parents=True)
+        command = [sys.executable, "-P", "-m", "tests.harness.host", "stubs"]
+        self.command_line = [*command, str(self.run_dir.path), *arguments]
+
+    def close(self) -> None:
+        super().close()
+        self.run_dir.remove_sockets()
 
 
 class World(Run):
@@ -123,17 +148,13 @@ class World(Run):
         return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=90)
 
     def another(self) -> subprocess.Popen[bytes]:
-        up = python_command("deploy.cli.main", "up", "--env", self.env, "--actors", "2", "--run", "mine", *self.settings)
+        up = python_command("deploy.cli.main", "up", "--env", self.env, "--actors", "2", "--run", "mine", *OFTEN, *self.settings)
         self.command_line = [*self.prefix, *up]
         return super().another()
 
     def stop(self) -> int:
         """Ctrl-C."""
         try:
-            return self.interrupt(30)
+            return self.interrupt()
         finally:
             self.close()
-
-    def close(self) -> None:
-        """Ends what is left, without order."""
-        self.kill()

@@ -13,11 +13,14 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 SHARED_MEMORY = Path("/dev/shm")
 TURN_SECONDS = 0.02
+PATIENCE_SECONDS = 60.0  # for what takes a moment on an idle machine: only what never happens is late
 
 T = TypeVar("T")
 
 
-def wait_until(true: Callable[[], T], seconds: float = 20.0, what: str = "it happens", turn_seconds: float = TURN_SECONDS) -> T:
+def wait_until(
+    true: Callable[[], T], seconds: float = PATIENCE_SECONDS, what: str = "it happens", turn_seconds: float = TURN_SECONDS
+) -> T:
     """Waits for a predicate, never for a while; returns what it said. `turn_seconds` lie between two looks."""
     deadline = time.monotonic() + seconds
     while not (found := true()):

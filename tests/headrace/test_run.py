@@ -22,6 +22,7 @@ SMALL: dict[str, Any] = {
     "replay": {"min_size": 256},
     "learner": {"batch_size": 64, "updates_per_epoch": 5},
     "evaluator": {"enabled": False},
+    "deploy": {"record_seconds": 1.0},
 }
 
 
@@ -146,7 +147,9 @@ def test_a_stopped_run_goes_on_and_is_stopped_again(run: headrace.Run, folder: P
 
 def test_a_run_that_fails_says_which_process_and_why(folder: Path) -> None:
     with pytest.raises(headrace.RunFailedError) as caught:
-        headrace.train(own_env.Breaks, actors=1, run="breaks", deploy={"restarts": 0}, **SMALL).wait(DEADLINE_SECONDS)
+        headrace.train(own_env.Breaks, actors=1, run="breaks", **SMALL | {"deploy": {"restarts": 0, "record_seconds": 1.0}}).wait(
+            DEADLINE_SECONDS
+        )
     assert "actor" in str(caught.value) and "this corridor has collapsed" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not headrace.Run("breaks").is_up

@@ -134,7 +134,7 @@ def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: 
     for name, value in learner.update.modules["policy"].state_dict().items():
         assert np.array_equal(weights[name], value.numpy()), "the last weights are on disk"
     ring = bench.server.table.ring  # type: ignore[attr-defined]
-    wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, 10, "the batches")
+    wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, what="the batches")
     priorities = ring._selector._tree.get(np.arange(ring.size))
     assert len(set(priorities.tolist())) > 2, "priorities have reached the table"
 
@@ -150,7 +150,7 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
         before = {name: rows.clone() for name, rows in batch.observation.items()}
         given_back = done - done % 2  # of four slots two at a time
         filled, turns = CONFIG.batch_size * (given_back + 1 + CONFIG.prefetch), bench.turns
-        wait_until(lambda: bench.drawn >= filled and bench.turns > turns + 3, 10, "the other slots")
+        wait_until(lambda: bench.drawn >= filled and bench.turns > turns + 3, what="the other slots")
         assert bench.drawn <= CONFIG.batch_size * (done + 1 + CONFIG.prefetch), "the slot in use stays reserved"
         assert all(torch.equal(rows, before[name]) for name, rows in batch.observation.items())
         done += 1
@@ -171,7 +171,7 @@ def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -
         follower.poll()
         return follower.version == 0
 
-    wait_until(arrived, 30, "version 0")
+    wait_until(arrived, what="version 0")
     for name, value in learner.update.modules["policy"].state_dict().items():
         assert torch.equal(network.state_dict()[name], value)
     follower.close()

@@ -107,7 +107,7 @@ def test_a_signal_only_sets_the_flag_and_the_loop_ends_by_itself(run_dir: RunDir
     child = start(CHILD, str(run_dir.path))
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     child.send_signal(number)
-    assert child.wait(30) == 0
+    assert child.wait(60) == 0
     assert child.stdout.readlines()[-1] == "closed\n"
     last = json.loads(run_dir.metrics("actor-0").read_text().splitlines()[-1])
     assert "uptime_seconds" in last, "the last interval is written too"
@@ -119,7 +119,7 @@ def test_known_as_sets_the_reported_pid_and_without_reports_nothing_is_sent(
     silent, deputy = make_lifetime(reports=False), make_lifetime(known_as=4711)
     silent.ready()
     deputy.ready()
-    arrived = server.receive(10)
+    arrived = server.receive(30)
     assert arrived is not None and arrived[1].pid == 4711
     silent.close()
     deputy.close()
@@ -130,14 +130,14 @@ def test_known_as_sets_the_reported_pid_and_without_reports_nothing_is_sent(
             pids.add(arrival[1].pid)
         return bool(pids)
 
-    wait_until(last_record, 10, "the last record")
+    wait_until(last_record, what="the last record")
     assert pids == {4711}
 
 
 def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
     made = make_lifetime()
     made.ready()
-    arrived = server.receive(10)
+    arrived = server.receive(30)
     assert arrived is not None and isinstance(arrived[1], Progress)
     assert (arrived[1].name, arrived[1].pid, arrived[1].state, arrived[1].beats) == ("actor-0", os.getpid(), "ready", 1)
     server.send(arrived[0], Stop("enough"))
@@ -147,7 +147,7 @@ def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_life
         made.beat()
         return made.stopping
 
-    wait_until(stopped, 10, "the flag")
+    wait_until(stopped, what="the flag")
     states: list[str] = []
 
     def reported() -> bool:
@@ -155,7 +155,7 @@ def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_life
             states.append(arrival[1].state)
         return "stopping" in states
 
-    wait_until(reported, 10, "the report")
+    wait_until(reported, what="the report")
 
 
 def test_records_are_printed_written_and_sent(
@@ -174,14 +174,14 @@ def test_records_are_printed_written_and_sent(
                 records.append(arrival[1].record)
         return bool(records)
 
-    wait_until(arrived, 10, "a record")
+    wait_until(arrived, what="a record")
     assert records[0]["steps"] == 12
     assert "12 steps\n" in capsys.readouterr().out
     assert json.loads(run_dir.metrics("actor-0").read_text().splitlines()[0])["steps"] == 12
     made.metrics.count("steps", 3)
     records.clear()
     made.close()
-    wait_until(arrived, 10, "the last record")
+    wait_until(arrived, what="the last record")
     assert records[0]["steps"] == 15
 
 
@@ -192,9 +192,22 @@ def test_beats_are_sent_once_a_second_however_often_the_loop_turns(server: Serve
         made.beat()
     made._next_beat = 0.0
     made.beat()
-    arrived = server.receive(10)
+    arrived = server.receive(30)
     assert arrived is not None and arrived[1].beats == 1001 and arrived[1].state == "starting"
     assert server.receive(0) is None
+
+
+def test_records_are_written_as_often_as_the_run_says(run_dir: RunDir, make_lifetime: Callable[[], Lifetime]) -> None:
+    run_dir.settings("transport").write_text('{"record_seconds": 0.05}')
+    made = make_lifetime()
+    made.ready()
+
+    def written() -> bool:
+        made._next_beat = 0.0
+        made.beat()
+        return run_dir.metrics("actor-0").read_bytes().count(b"\n") >= 3
+
+    wait_until(written, what="three records")
 
 
 def test_a_process_works_without_a_supervisor(make_lifetime: Callable[[], Lifetime]) -> None:
@@ -220,7 +233,7 @@ def test_a_full_disk_loses_records_only(run_dir: RunDir, server: Server, make_li
             sent.append(arrival[1].record.get("steps", 0))
         return 7 in sent
 
-    wait_until(arrived, 10, "a record")
+    wait_until(arrived, what="a record")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on other systems a thread checks once a second")
@@ -230,8 +243,8 @@ def test_a_child_ends_soon_after_its_supervisor_is_killed(run_dir: RunDir, start
     child = psutil.Process(int(parent.stdout.readline()))
     assert parent.stdout.readline() == "ready\n"
     parent.kill()
-    parent.wait(10)
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 3, "the child's end")
+    parent.wait(60)
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, what="the child's end")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on other systems a thread checks once a second")
@@ -239,7 +252,7 @@ def test_a_child_whose_supervisor_has_already_ended_ends_at_once(
     run_dir: RunDir, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PARENT_VARIABLE, "1")  # the real parent is this test
-    assert start(CHILD, str(run_dir.path)).wait(30) == 1
+    assert start(CHILD, str(run_dir.path)).wait(60) == 1
 
 
 def test_keeping_memory_is_harmless_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_what_another_process_writes_is_seen_here() -> None:
         "import sys; from transport.slab import Layout, Slab;"
         f"slab = Slab.open({LAYOUT!r}, 2, sys.argv[1]); slab.slots[1]['key'][:] = [7, 8, 9]"
     )
-    subprocess.run([sys.executable, "-c", script, slab.name], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script, slab.name], check=True, timeout=60)
     assert slab.slots[1]["key"].tolist() == [7, 8, 9]
     assert bytes(slab.raw(1)[64:72]) == np.int64(7).tobytes()
     slab.close()

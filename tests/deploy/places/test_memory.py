@@ -108,7 +108,7 @@ def test_resident_memory_is_that_of_all_processes_that_are_named() -> None:
 
 
 def ended(child: Child) -> Exit:
-    wait_until(lambda: child.poll() is not None, 10, "its end")
+    wait_until(lambda: child.poll() is not None, what="its end")
     found = child.poll()
     assert found is not None
     return found

@@ -30,12 +30,12 @@ class Family:
         environment = child_environment(**{reaper.MARK_VARIABLE: self.mark})
         self.child = Child("child", [sys.executable, "-S", "-c", code], environment, lambda name, line: self.lines.append(line))
         orphans.began(self.child.pid, self.mark)
-        wait_until(lambda: bool(self.lines), 10, "the server")
+        wait_until(lambda: bool(self.lines), what="the server")
         self.server = int(self.lines[0])
 
     def die(self) -> None:
         self.child.kill()
-        wait_until(lambda: self.child.poll() is not None, 10, "its end")
+        wait_until(lambda: self.child.poll() is not None, what="its end")
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def test_what_a_dead_process_has_left_is_ended_and_nothing_of_the_others(orphans
     dead.die()
     assert not gone(dead.server), "its own session kept it out of the group"
     orphans.tend([alive.child.pid])
-    wait_until(lambda: gone(dead.server), 5, "the end of the server")
+    wait_until(lambda: gone(dead.server), what="the end of the server")
     assert not gone(alive.server) and orphans.members() == {alive.child.pid: [alive.child.pid, alive.server]}
     alive.die()
     orphans.close()
-    wait_until(lambda: gone(alive.server), 5, "the end of the other")
+    wait_until(lambda: gone(alive.server), what="the end of the other")
 
 
 def test_the_reaper_ends_groups_and_families_when_the_pipe_ends(orphans: Orphans) -> None:
@@ -64,8 +64,8 @@ def test_the_reaper_ends_groups_and_families_when_the_pipe_ends(orphans: Orphans
     assert standing_by is not None and standing_by.stdin is not None
     assert psutil.Process(standing_by.pid).memory_info().rss < 20_000_000
     standing_by.stdin.close()
-    assert standing_by.wait(5) == 0
-    wait_until(lambda: family.child.poll() is not None and gone(family.server), 5, "the end of all")
+    assert standing_by.wait(60) == 0
+    wait_until(lambda: family.child.poll() is not None and gone(family.server), what="the end of all")
 
 
 def test_a_reaper_that_died_is_replaced_and_the_next_one_knows_all(orphans: Orphans) -> None:
@@ -79,8 +79,8 @@ def test_a_reaper_that_died_is_replaced_and_the_next_one_knows_all(orphans: Orph
     second = orphans._reaper
     assert second is not None and second.pid != first.pid and second.stdin is not None
     second.stdin.close()
-    second.wait(5)
-    wait_until(lambda: family.child.poll() is not None, 5, "the end of the group")
+    second.wait(60)
+    wait_until(lambda: family.child.poll() is not None, what="the end of the group")
 
 
 SUPERVISOR = """
@@ -108,18 +108,18 @@ def test_an_orphan_without_a_mark_is_adopted_and_ended_at_the_end() -> None:
         assert psutil.Process(orphan).ppid() == host.pid
         host.stdin.write("\n")
         host.stdin.flush()
-        assert host.wait(10) == 0
-        wait_until(lambda: gone(orphan), 5, "the orphan's end")
+        assert host.wait(60) == 0
+        wait_until(lambda: gone(orphan), what="the orphan's end")
 
 
 def test_only_whole_marks_count(tmp_path: Path) -> None:
     marks = ["aa:1", "aa:12", "ab:1"]
     sleepers = [subprocess.Popen(["sleep", "600"], env=os.environ | {reaper.MARK_VARIABLE: mark}) for mark in marks]
     try:
-        wait_until(lambda: {*reaper.families("aa:")} == {"aa:1", "aa:12"}, 5, "both are found")
+        wait_until(lambda: {*reaper.families("aa:")} == {"aa:1", "aa:12"}, what="both are found")
         assert {sleeper.pid for sleeper in sleepers} <= children()
         assert reaper.kill_families("aa:", spared=["aa:12"]) == 1
-        assert sleepers[0].wait(5) == -9 and [sleeper.poll() for sleeper in sleepers[1:]] == [None, None]
+        assert sleepers[0].wait(60) == -9 and [sleeper.poll() for sleeper in sleepers[1:]] == [None, None]
     finally:
         for sleeper in sleepers:
             sleeper.kill()

@@ -1,13 +1,12 @@
 import io
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from deploy.reporting.logs import Log, LogFile, Terminal, show
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from transport.run_dir import RunDir
 
 
@@ -66,19 +65,18 @@ def test_a_disk_that_refuses_costs_lines_but_not_the_run(tmp_path: Path) -> None
 
 
 def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
-    released = threading.Event()
+    opened, waits = threading.Event(), list[bool]()
 
     class Paused(io.StringIO):
         def write(self, text: str) -> int:
-            released.wait(10)
+            waits.append(opened.wait(PATIENCE_SECONDS))
             return super().write(text)
 
     terminal = Terminal(Paused())
-    began = time.monotonic()
     for number in range(20_000):
         terminal.line(str(number))
-    assert time.monotonic() - began < 5
-    released.set()
+    opened.set()
+    assert wait_until(lambda: waits, what="the first line is written")[0], "a line waited for the terminal"
     terminal.close()
 
 
@@ -108,5 +106,5 @@ def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, capsy
     with path.open("a") as file:
         file.write("last\n")
     over.set()
-    follower.join(5)
+    follower.join(60)
     assert shows("first\nsecond\nthird\nfourth\nlast\n")

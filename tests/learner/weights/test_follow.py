@@ -78,7 +78,7 @@ class Forger:
             follower.poll()
             return until()
 
-        wait_until(turned, 30, "the forgery was looked at")
+        wait_until(turned, what="the forgery was looked at")
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def follows(follower: WeightFollower, version: int) -> None:
         time.sleep(0.001)
         return follower.version == version
 
-    wait_until(reached, 30, f"version {version}")
+    wait_until(reached, what=f"version {version}")
 
 
 def test_a_follower_that_starts_late_gets_the_newest(link: Link) -> None:
@@ -152,7 +152,7 @@ def test_a_poll_that_brings_nothing_says_so_and_lag_counts_what_was_announced(li
     assert follower.poll() is False
     follower._ask = lambda: None  # type: ignore[method-assign]  # announcements arrive, payloads are not asked for
     publisher.publish(make_module(5.0), 5)
-    wait_until(lambda: not follower.poll() and follower.newest == 5, 30, "the announcement")
+    wait_until(lambda: not follower.poll() and follower.newest == 5, what="the announcement")
     assert follower.version == 0 and follower.lag == 5
 
 
@@ -250,14 +250,14 @@ def test_weights_that_are_not_finite_are_never_announced_and_the_last_good_ones_
     follower = WeightFollower(*publisher.addresses, Module(module))
 
     def arrives(version: int) -> None:
-        wait_until(lambda: follower.poll() and follower.version == version, 10, f"version {version}")
+        wait_until(lambda: follower.poll() and follower.version == version, what=f"version {version}")
 
     publisher.publish(make_module(1.0), 1)
     arrives(1)
     publisher.publish(make_module(float("inf")), 2)
-    wait_until(lambda: publisher.refused == 1, 10, "version 2 is refused")
+    wait_until(lambda: publisher.refused == 1, what="version 2 is refused")
     late = WeightFollower(*publisher.addresses, Module(make_module(0.0)))
-    wait_until(lambda: late.poll() and late.version == 1, 10, "a late follower gets the last finite weights")
+    wait_until(lambda: late.poll() and late.version == 1, what="a late follower gets the last finite weights")
     assert late.newest == 1 and values(module) == {1.0}
     assert "policy v2 is not published" in capsys.readouterr().out
     publisher.publish(make_module(3.0), 3)

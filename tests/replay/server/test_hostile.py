@@ -280,7 +280,7 @@ def liar(tmp_path: Path) -> Iterator[Server]:
 
 
 def peer_of(liar: Server) -> bytes:
-    arrival = liar.receive(5)
+    arrival = liar.receive(30)
     assert arrival is not None
     return arrival[0]
 
@@ -294,21 +294,21 @@ def test_a_writer_ignores_impossible_acknowledgements(liar: Server) -> None:
     writer = ExperienceWriter(liar.address, "actor-0", 1, SPEC, 1)
     peer = peer_of(liar)
     liar.send(peer, WriterWelcome(1, 1, 2**62, 2**62))
-    wait_until(lambda: polled(writer) and writer.impossible == 1, 5, "the welcome is counted")
+    wait_until(lambda: polled(writer) and writer.impossible == 1, what="the welcome is counted")
     assert not writer.has_credit
     liar.send(peer, WriterWelcome(1, 1, 0, 2**62))
-    wait_until(lambda: polled(writer) and writer.has_credit, 5, "credit")
+    wait_until(lambda: polled(writer) and writer.has_credit, what="credit")
     assert writer.credit_bytes == MOST_CREDIT_BYTES
     for chunk in CHUNKS[:3]:
         writer.insert(chunk)
     liar.send(peer, Ack(4))
     liar.send(peer, Ack(2))
     liar.send(peer, Ack(1))
-    wait_until(lambda: polled(writer) and writer.outstanding == 1, 5, "the possible one is taken")
+    wait_until(lambda: polled(writer) and writer.outstanding == 1, what="the possible one is taken")
     assert writer.impossible == 2 and writer.acknowledged_steps == 8
     for number in range(2000):
         liar.send(peer, (Greet(), Credit(0), Hold(), Sample(1, 1))[number % 4])
-    wait_until(lambda: polled(writer) and writer.credit_bytes == 0, 5, "it has read on")
+    wait_until(lambda: polled(writer) and writer.credit_bytes == 0, what="it has read on")
     assert writer.outstanding == 1
     writer.close()
 
@@ -319,6 +319,6 @@ def test_a_sampler_ignores_batches_that_it_has_not_requested(liar: Server) -> No
     liar.send(peer, SamplerWelcome(1, False))
     for slot, generation, parts in ((0, 99, []), (63, 1, []), (0, 1, [b"short"]), (1, 2, [b"x"])):
         liar.send(peer, Sample(slot, generation), parts)
-    wait_until(lambda: (sampler.next(0), sampler.impossible >= 3)[1], 5, "all are counted")
+    wait_until(lambda: (sampler.next(0), sampler.impossible >= 3)[1], what="all are counted")
     assert sampler.next(0) is None
     sampler.close()

@@ -45,12 +45,12 @@ def client(server: Server) -> Iterator[Client]:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_and_its_parts_arrive_unchanged(server: Server, client: Client, message: messages.Message) -> None:
     assert client.send(message, [b"one", b""])
-    arrival = server.receive(5)
+    arrival = server.receive(30)
     assert arrival is not None
     peer, received, parts = arrival
     assert received == message and parts == [b"one", b""]
     assert server.send(peer, Ack(7))
-    answer = client.receive(5)
+    answer = client.receive(30)
     assert answer is not None and answer[0] == Ack(7)
 
 
@@ -58,7 +58,7 @@ def test_malformed_messages_are_counted_and_dropped(server: Server, client: Clie
     for junk in (b"", b"\xc1", b"\xff" * 100, msgpack.packb({"type": "ack"}), msgpack.packb({"type": "nonsense"})):
         client.socket.send_multipart([junk])
     client.send(Hold())
-    arrival = server.receive(5)
+    arrival = server.receive(30)
     assert arrival is not None and arrival[1] == Hold()
     assert server.malformed == 5
 
@@ -67,7 +67,7 @@ def test_a_part_beyond_the_limit_disconnects_its_sender_and_no_other(server: Ser
     greedy, honest = Client(server.address), Client(server.address)
     greedy.send(Hold(), [bytes(200_000)])
     honest.send(Ack(1))
-    arrival = server.receive(5)
+    arrival = server.receive(30)
     assert arrival is not None and arrival[1] == Ack(1)
     assert server.receive(0.2) is None
     greedy.close()
@@ -77,10 +77,10 @@ def test_a_part_beyond_the_limit_disconnects_its_sender_and_no_other(server: Ser
 def test_sending_to_a_lost_peer_returns_false(server: Server) -> None:
     client = Client(server.address)
     client.send(Hold())
-    arrival = server.receive(5)
+    arrival = server.receive(30)
     assert arrival is not None
     client.close()
-    wait_until(lambda: not server.send(arrival[0], Hold()), 5, "the server notices")
+    wait_until(lambda: not server.send(arrival[0], Hold()), what="the server notices")
 
 
 def test_a_listener_keeps_only_the_newest_announcement(tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_a_listener_keeps_only_the_newest_announcement(tmp_path: Path) -> None:
             received.append(newest.version)
         return newest is not None and newest.version == version
 
-    wait_until(lambda: receives(0), 5, "the listener has joined")
+    wait_until(lambda: receives(0), what="the listener has joined")
     for version in range(1, 50):
         announcer.announce(Announce(1, version, 10, "s"))
-    wait_until(lambda: receives(50), 5, "the newest version")
+    wait_until(lambda: receives(50), what="the newest version")
     assert received == sorted(received) and len(received) < 25, "old announcements piled up"
     announcer.close()
     listener.close()

@@ -119,14 +119,14 @@ def test_a_client_is_authorised_for_its_own_name_and_role_only(ring: Ring, host:
     clients = {name: ring.client(server, name) for name in ("actor-0", "actor-1", "learner")}
     for name, client in clients.items():
         client.send(Hold(), [b"part"])
-        arrival = server.receive(5)
+        arrival = server.receive(30)
         assert arrival is not None and arrival[1] == Hold() and arrival[2] == [b"part"]
         assert not server.authorise(arrival[0], keys.role_of(name), name)
         assert server.impostors == 0
         assert name in server.authorise(arrival[0], "actor", "actor-7") and server.impostors == 1
         assert server.authorise(arrival[0], "operator")
         server.impostors = 0
-        assert server.send(arrival[0], Hold()) and client.receive(5) is not None
+        assert server.send(arrival[0], Hold()) and client.receive(30) is not None
         client.close()
     server.close()
 
@@ -135,7 +135,7 @@ def test_all_learner_processes_use_the_learners_key(ring: Ring) -> None:
     server = ring.server()
     client = ring.client(server, "learner-1")
     client.send(Hold())
-    arrival = server.receive(5)
+    arrival = server.receive(30)
     assert arrival is not None and not server.authorise(arrival[0], "learner", "learner-1")
     client.close()
     server.close()
@@ -149,7 +149,7 @@ def test_a_listener_with_a_key_receives_announcements(ring: Ring) -> None:
         announcer.announce(Announce(1, 2, 10, "s"))
         return listener.newest() is not None
 
-    wait_until(received, 10, "the announcement")
+    wait_until(received, what="the announcement")
     listener.close()
     announcer.close()
 
@@ -173,10 +173,10 @@ def test_a_key_added_to_the_list_is_admitted_without_a_restart_and_its_owner_is_
         output += capfd.readouterr().out
         return server.handshakes_failed >= 2 and "no connection to replay at tcp://127.0.0.1:" in output
 
-    wait_until(refused_and_warned, 10, "refusals and a warning")
+    wait_until(refused_and_warned, what="refusals and a warning")
     with (ring.folder / "public").open("a") as file:
         file.write(f"actor-9 {other.of('actor-9').pair.public}\n")
-    arrival = server.receive(10)
+    arrival = server.receive(30)
     assert arrival is not None and not server.authorise(arrival[0], "actor", "actor-9")
     late.close()
     server.close()
@@ -189,7 +189,7 @@ def test_the_authenticator_ends_with_the_last_server_and_starts_with_the_next(ri
     first.close()
     client = ring.client(second, "operator", "supervisor")
     client.send(Hold())
-    assert second.receive(5) is not None
+    assert second.receive(30) is not None
     second.close()
     third = ring.server()
     assert AUTHENTICATOR.alarms == 0
@@ -222,7 +222,7 @@ def test_a_run_bound_to_an_address_keeps_its_ports_across_restart_and_resume(tmp
     assert run_dir.endpoint("replay") is None
     assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"  # the port is in use now
     server.close()
-    wait_until(lambda: run_dir.bind_address("replay") == server.address, 5, "the port free again")
+    wait_until(lambda: run_dir.bind_address("replay") == server.address, what="the port free again")
 
 
 @pytest.mark.parametrize(
