@@ -25,7 +25,7 @@ from learner.inference.program import Program
 from learner.throughput_line import describe
 from learner.updates.runtime import LearnerRuntime
 from replay.table.layout import PRIORITY
-from tests.extension.test_environments import headrace
+from tests.extension.test_environments import evaluated, headrace
 from tests.learner.examples import CPU, make_batch, make_spec, vector
 from transport.experience import read_spec
 
@@ -100,7 +100,7 @@ def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
     done = json.loads((tmp_path / "runs" / "mine" / "status.json").read_text())["steps"]
     resumed = headrace(tmp_path, "up", *SMALL, "--total-steps", str(done + 1_000))
     assert "resuming run mine" in resumed and "continues from epoch-" in resumed
-    figures = json.loads(headrace(tmp_path, "eval", "mine", "--episodes", "2", "--json").splitlines()[-1])
+    figures = evaluated(tmp_path, 2)
     assert (figures["algorithm"], figures["episodes"]) == (QR, 2)
 
 
@@ -127,7 +127,6 @@ def test_with_the_packages_own_network_it_balances_the_pole_within_three_minutes
     --actors.chunk-seconds 1 --stop-after 180s --run mine
     """
     headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *options.split(), seconds=400)
-    told = headrace(tmp_path, "eval", "mine", "--episodes", "100", "--json").splitlines()
-    figures = json.loads(next(line for line in told if line.startswith("{")))  # the rest is what it says on the way
+    figures = evaluated(tmp_path, 100)
     print(figures)
     assert figures["return_mean"] >= 400

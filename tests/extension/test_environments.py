@@ -30,6 +30,13 @@ def headrace(folder: Path, *arguments: str, status: int = 0, seconds: float = 20
     return done.stdout + done.stderr
 
 
+def evaluated(folder: Path, episodes: int) -> dict[str, Any]:
+    """What `headrace eval --json` answers; the other lines are what it says on the way."""
+    lines = headrace(folder, "eval", "mine", "--episodes", str(episodes), "--json", seconds=400).splitlines()
+    figures: dict[str, Any] = json.loads(next(line for line in lines if line.startswith("{")))
+    return figures
+
+
 def env_section(folder: Path) -> dict[str, Any]:
     section: dict[str, Any] = tomllib.loads((folder / "runs" / "mine" / "config.toml").read_text())["env"]
     return section
@@ -44,7 +51,7 @@ def test_a_family_with_options_runs_resumes_and_is_evaluated(tmp_path: Path) -> 
     assert "another env.length (6, now 7)" in headrace(tmp_path, "up", *SMALL, "--env.length", "7", status=2)
     resumed = headrace(tmp_path, "up", *SMALL, "--stop-after", "3s", "--total-steps", "0", "--env.backend", "slow")
     assert "resuming run mine" in resumed and env_section(tmp_path)["backend"] == "slow"
-    figures = json.loads(headrace(tmp_path, "eval", "mine", "--episodes", "2", "--json").splitlines()[-1])
+    figures = evaluated(tmp_path, 2)
     assert figures["env"] == "stranger.envs:Corridors:narrow" and figures["episodes"] == 2
 
 

@@ -42,7 +42,7 @@ def updates(world: World) -> float:
 
 
 @pytest.mark.parametrize(
-    ("world", "struck"), [pytest.param(case.values[:2], case.values[2], id=case.id) for case in CASES], indirect=["world"]
+    ("world", "struck"), [pytest.param(case.values[:2], case.values[2], id=case.id, marks=case.marks) for case in CASES], indirect=["world"]
 )
 def test_a_run_learns_on_whoever_is_killed_and_is_evaluated(world: World, struck: tuple[str, ...]) -> None:
     world.start()
