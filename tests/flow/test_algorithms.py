@@ -16,11 +16,13 @@ pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="s
 
 COMMON = "--algorithm.hidden 16 --learner.checkpoint-epochs 2 --device cpu --seed 3 --actors.envs-per-actor 2"
 CASES = [
-    # environment, algorithm's options, what is to be struck
-    pytest.param("CartPole-v1", "--algo ppo --learner.batch-size 128 --env.chunk-length 16", ("learner", "replay"), id="ppo"),
+    # (environment, algorithm's options), what is to be struck
+    pytest.param(("CartPole-v1", "--algo ppo --learner.batch-size 128 --env.chunk-length 16"), ("learner", "replay"), id="ppo"),
     pytest.param(
-        "robot",
-        "--algo sac --env.backend kinematic --replay.min-size 300 --learner.batch-size 32 --replay.samples-per-insert-low 8",
+        (
+            "robot",
+            "--algo sac --env.backend kinematic --replay.min-size 300 --learner.batch-size 32 --replay.samples-per-insert-low 8",
+        ),
         ("learner",),
         id="sac-with-hindsight",
         marks=pytest.mark.slow,
@@ -41,9 +43,7 @@ def updates(world: World) -> float:
     return float(world.status.get("learner", {}).get("updates") or 0)
 
 
-@pytest.mark.parametrize(
-    ("world", "struck"), [pytest.param(case.values[:2], case.values[2], id=case.id, marks=case.marks) for case in CASES], indirect=["world"]
-)
+@pytest.mark.parametrize(("world", "struck"), CASES, indirect=["world"])
 def test_a_run_learns_on_whoever_is_killed_and_is_evaluated(world: World, struck: tuple[str, ...]) -> None:
     world.start()
     world.until(lambda: updates(world) > 0, "the first updates")
