@@ -1,6 +1,6 @@
-"""Actions that the environment forbids, in numpy, for those who act. The newest row's mask counts: 1 allowed, 0 forbidden.
+"""Masked actions in numpy, for acting. The mask of the newest row counts: 1 is allowed, 0 is forbidden.
 
-A mask of zeros allows everything: it is that of an observation nobody acts on. In torch: learner/algorithms/arithmetic/masked.py.
+A mask of zeros allows every action: no action is taken on such an observation. In torch: learner/algorithms/arithmetic/masked.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LOWEST = np.finfo(np.float32).min
 
 
 def allowed_actions(spec: ExperienceSpec, observation: Columns) -> np.ndarray | None:
-    """[K, n] bool of an observation {name: [K, stack, *shape]}; None where every action is always allowed."""
+    """[K, n] bool, from an observation {name: [K, stack, *shape]}; None where the environment has no mask."""
     if not (isinstance(spec.action, Categorical) and spec.action.masked):
         return None
     mask = observation[ACTION_MASK][:, -1] != 0
@@ -21,10 +21,11 @@ def allowed_actions(spec: ExperienceSpec, observation: Columns) -> np.ndarray | 
 
 
 def masked(values: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Q-values or logits [K, n], -inf where an action is forbidden; so the argmax is an allowed one, whatever the values are."""
+    """Q-values or logits [K, n] with -inf for forbidden actions. The argmax is an allowed action, even of values that are not
+    finite."""
     return np.where(allowed, np.maximum(values, LOWEST), -np.inf)
 
 
 def draw_allowed(random: np.random.Generator, allowed: np.ndarray) -> np.ndarray:
-    """An action [K] for each row of `allowed` [K, n], each allowed one as likely."""
+    """Actions [K], uniform over the allowed ones of each row of `allowed` [K, n]."""
     return np.where(allowed, random.random(allowed.shape), -1.0).argmax(1)

@@ -1,14 +1,13 @@
-"""The state of a network with memory as columns of experience, for algorithms that learn from whole chunks. No torch here."""
+"""Columns for the recurrent state of a network with memory, for algorithms that learn from whole chunks. No torch here."""
 
 from __future__ import annotations
 
 from transport.experience import Column
 
-# Of the built-in memories, learner/networks/recurrent.py: the names of their parts, each [width].
+# Names of the state's parts, each [width], of the built-in memories in learner/networks/recurrent.py.
 STATES = {"lstm": ("memory/h", "memory/c"), "gru": ("memory/h",)}
 
 
 def memory_columns(memory: str, width: int) -> tuple[Column, ...]:
-    """A chunk has each part once: as it was before its first row, with the rows of the burn-in counted. The actor resets it at
-    the beginning of each episode."""
+    """One value per chunk: the state before the first row of the burn-in. The actor resets the state where an episode begins."""
     return tuple(Column(name, (width,), "<f4", once=True) for name in STATES[memory])

@@ -34,6 +34,11 @@ def test_no_forbidden_action_arrives(env: tuple[str, ...], algorithm: tuple[str,
         assert "forbidden action" not in log.read_text(), log
 
 
+def test_a_picture_of_it_is_drawn_by_allowed_actions(tmp_path: Path) -> None:
+    headrace(tmp_path, "envs", "--check", ENV[1], "--picture", "seen.png")
+    assert (tmp_path / "seen.png").stat().st_size > 1000
+
+
 def test_an_algorithm_without_masks_is_refused_in_one_line_before_the_launch(tmp_path: Path) -> None:
     refused = headrace(tmp_path, "up", *ENV, "--algo", "stranger.qr:QrDqn", *SMALL, status=2)
     said = "stranger.guarded:Guarded has 5 masked actions, and --algo stranger.qr:QrDqn has no masked actions: --algo dqn or ppo"

@@ -1,4 +1,4 @@
-"""For environments whose `info` says which actions are allowed: `--env.wrappers actors.envs.foreign.masks:MaskFromInfo`."""
+"""A wrapper for environments with a mask in `info`: `--env.wrappers actors.envs.foreign.masks:MaskFromInfo`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transport.experience import ACTION_MASK
 
 
 class MaskFromInfo(gymnasium.Wrapper):
-    """`info["action_mask"]` becomes an entry of the observation: beside those of a Dict, or beside `observation`."""
+    """Moves `info["action_mask"]` into the observation: as one more entry of a Dict, or beside an entry `observation`."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         """Raises EnvError where the actions are not Discrete."""
@@ -32,7 +32,7 @@ class MaskFromInfo(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
         seen, reward, terminated, truncated, info = self.env.step(action)
-        ended = terminated or truncated  # nobody acts on the last observation
+        ended = terminated or truncated  # no action is taken on the last observation
         return self._with_mask(seen, self._none if ended else self._read(info)), reward, terminated, truncated, info
 
     def _read(self, info: dict[str, Any]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Actions that the environment forbids, in torch, for losses and targets. In numpy: learner/algorithms/masks.py."""
+"""Masked actions in torch, for losses and targets. In numpy: learner/algorithms/masks.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FORBIDDEN = -1e8  # finite: a probability of exactly 0 whose product with its lo
 
 
 def masked(spec: ExperienceSpec, values: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-    """Q-values or logits [N, n] of {name: [N, stack, *shape]}, FORBIDDEN where the newest row's mask forbids the action.
+    """Q-values or logits [N, n] of observations {name: [N, stack, *shape]}, FORBIDDEN where the newest row's mask is 0.
 
-    A mask of zeros allows everything: nobody acts on such an observation. Without a mask the values stay as they are.
+    A mask of zeros allows every action: no action is taken on such an observation. Without a mask the values are unchanged.
     """
     if not (isinstance(spec.action, Categorical) and spec.action.masked):
         return values

@@ -26,9 +26,9 @@ class Returns(NamedTuple):
 
 
 def unrolled_rows(batch: Chunks, stack: int) -> Rows:
-    """The rows of B chunks from row stack-1 on: T = burn_in + L + n_step, of which row burn_in + i holds item i.
+    """The rows of B chunks from row stack-1 on: T = burn_in + L + n_step; row burn_in + i holds item i.
 
-    A state that a chunk has once (`Column.once`) is that before the first of them.
+    A chunk's recurrent state (`Column.once`) is the one before the first of these rows.
     """
     index = stack_index(batch.episode_step, stack).transpose(0, 1)  # [T, B, stack]
     observation = stack_rows({name: column.flatten(0, 1) for name, column in batch.observation.items()}, index)
@@ -36,8 +36,8 @@ def unrolled_rows(batch: Chunks, stack: int) -> Rows:
 
 
 def n_step_returns(reward: Tensor, terminated: Tensor, valid: Tensor, n: int, gamma: float) -> Returns:
-    """Returns of the first T of T + n rows. All [T + n, B]; rows without action (`valid` False) mean nothing but as what the row
-    before them bootstraps from. Sutton and Barto 2018, eq. 7.1."""
+    """Returns of the first T of T + n rows; all arguments [T + n, B]. A row without action (`valid` False) has no return of its
+    own; the row before it bootstraps from it. Sutton and Barto 2018, eq. 7.1."""
     length = len(reward) - n
     going, ended = torch.ones_like(valid[:length]), torch.zeros_like(valid[:length])
     steps, return_ = torch.zeros_like(going, dtype=torch.int64), torch.zeros_like(reward[:length])
