@@ -12,6 +12,7 @@ import torch
 
 from actors.agent import Agent
 from actors.chunker import Chunker
+from headrace import load as headrace_load
 from learner.algorithms.base import ActionBatch, Mode, find_algorithm, join, make_algorithm, read_algorithm
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
@@ -20,6 +21,7 @@ from learner.inference.program import Program
 from learner.updates.base import Chunks
 from learner.updates.runtime import LearnerRuntime
 from replay.table.layout import PRIORITY
+from tests.extension.stranger.recall import Recall
 from tests.extension.test_environments import headrace
 from tests.learner.examples import CPU, vector
 from tests.learner.rollouts import observe, to_arrays
@@ -192,6 +194,17 @@ def test_it_learns_to_remember_through_up_and_is_evaluated(tmp_path: Path) -> No
     lines = headrace(tmp_path, "eval", "mine", "--episodes", "200", "--json").splitlines()
     figures = json.loads(next(line for line in lines if line.startswith("{")))
     assert figures["success_rate"] > 0.9, figures
+    policy, env, right = headrace_load(run), Recall(), 0.0
+    for seed in range(60):
+        seen, _ = env.reset(seed=seed)
+        policy.reset()
+        ended = False
+        while not ended:
+            seen, reward, ended, _, _ = env.step(policy.predict(seen))
+            right += reward
+    assert right > 54, "a loaded policy remembers within an episode, and forgets at a reset"
+    resumed = headrace(tmp_path, "up", *options, "--total-steps", "26_000")
+    assert "resuming run mine" in resumed and "items and all priorities are restored" in resumed
 
 
 def test_it_is_found_without_torch_and_says_what_it_wants() -> None:
