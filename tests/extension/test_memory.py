@@ -203,7 +203,8 @@ def test_it_learns_to_remember_through_up_and_is_evaluated(tmp_path: Path) -> No
             seen, reward, ended, _, _ = env.step(policy.predict(seen))
             right += reward
     assert right > 54, "a loaded policy remembers within an episode, and forgets at a reset"
-    resumed = headrace(tmp_path, "up", *options, "--total-steps", "26_000")
+    done = json.loads((run / "status.json").read_text())["steps"]
+    resumed = headrace(tmp_path, "up", *options, "--total-steps", str(done + 1_000))
     assert "resuming run mine" in resumed and "items and all priorities are restored" in resumed
 
 
