@@ -64,7 +64,7 @@ def test_a_plain_checkpoint_is_told_from_an_exported_one(run: RunDir) -> None:
 
 def test_a_file_of_another_format_is_refused_in_one_line(run: RunDir, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    assert main([str(run.path), str(out)]) == 0
+    assert main([str(run.path), str(run.latest), str(out)]) == 0
     weights, metadata = checkpoint.read(out)
     spec, config = msgspec.json.decode(metadata["spec"]), msgspec.json.decode(metadata["config"])
     old_spec = msgspec.json.encode({key: value for key, value in spec.items() if key != "format"}).decode()
