@@ -94,6 +94,7 @@ docs-check: environment
 
 lint: environment
 	@$(PYTHON) -m ruff check
+	@$(PYTHON) -m ruff format --check -q
 	@$(PYTHON) -m mypy
 	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
 
