@@ -10,13 +10,12 @@ from msgspec import Struct
 
 from benchmarks.common.settings import write_settings
 from benchmarks.replay.wire import Kind, make_spec
-from learner.algorithms.base import Needs, join
-from learner.algorithms.dqn.algorithm import Dqn
+from learner.algorithms.base import Needs, join, make_algorithm
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
 from learner.config import LearnerConfig
 from transport.experience import ExperienceSpec, write_spec
+from transport.names import Named
 from transport.run_dir import RunDir
 
 REWARD_SCALE = 1e-3  # the reward of a recorded row is its number
@@ -35,9 +34,12 @@ class Workload(Struct, frozen=True):
         return self.needs.unit == "rollouts"
 
     @property
+    def algorithm_name(self) -> str:
+        return "dqn" if isinstance(self.algorithm, DqnConfig) else "ppo"
+
+    @property
     def needs(self) -> Needs:
-        kind = Dqn if isinstance(self.algorithm, DqnConfig) else Ppo
-        return kind(self.algorithm).needs(make_spec(self.kind, 1, "none"))  # type: ignore[arg-type]
+        return make_algorithm(Named(self.algorithm_name, self.algorithm)).needs(make_spec(self.kind, 1, "none"))
 
     @property
     def images(self) -> bool:
@@ -105,7 +107,7 @@ class Setting(Struct, frozen=True):
         document = {
             "seed": 1,
             "env": {"id": "recorded"},
-            "algorithm": msgspec.to_builtins(workload.algorithm),
+            "algorithm": {"name": workload.algorithm_name} | msgspec.to_builtins(workload.algorithm),
             "learner": msgspec.to_builtins(self.learner()),
         }
         run_dir.config.write_text(tomli_w.dumps(document))
