@@ -93,7 +93,7 @@ def test_only_the_late_stream_sends_a_short_chunk() -> None:
     streams.check()
 
 
-def test_nobody_sends_an_empty_chunk_however_late_it_is() -> None:
+def test_an_empty_chunk_is_never_sent_however_late_it_is() -> None:
     streams = Streams(make_spec(length=8, stack=2, n_step=5), 2, seconds=1.0)
     never = np.zeros(2, bool)
     for _ in range(5):  # the first item's five following rows are not there yet

@@ -115,7 +115,7 @@ class Verdict:
         """One line, with examples of what is wrong."""
         evicted = f", {self.evicted:,} evicted" if self.evicted else ""
         line = (
-            f"{len(self.attempted):,} steps by {self.lives} lives, {len(self.acknowledged):,} acknowledged{evicted}, "
+            f"{len(self.attempted):,} steps by {self.lives} incarnations, {len(self.acknowledged):,} acknowledged{evicted}, "
             f"{len(self.stored):,} stored ({len(self.recovered):,} recovered)"
         )
         for name in ("lost", "unexpected", "doubled"):

@@ -43,7 +43,7 @@ def what_was_stored(*lives: Life, chunks: int = 3) -> Stored:
 def test_a_sound_history_is_found_sound_and_what_was_stored_without_a_word_is_recovered() -> None:
     verdict = judge([a_life()], what_was_stored(a_life()))
     assert verdict.sound and len(verdict.recovered) == 4 and len(verdict.acknowledged) == 8 and len(verdict.attempted) == 14
-    assert verdict.text == "14 steps by 1 lives, 8 acknowledged, 12 stored (4 recovered)"
+    assert verdict.text == "14 steps by 1 incarnations, 8 acknowledged, 12 stored (4 recovered)"
 
 
 def test_what_was_never_acknowledged_may_be_missing() -> None:
@@ -62,7 +62,7 @@ def test_one_acknowledged_item_that_is_missing_is_lost() -> None:
     assert judge([a_life()], stored).figures["lost"] == 1
 
 
-def test_what_nobody_attempted_is_unexpected() -> None:
+def test_a_step_that_no_actor_attempted_is_unexpected() -> None:
     stored = what_was_stored(a_life())
     stored.ids.append(pack_id(7, 5, 0))
     stored.chunks.append(2)

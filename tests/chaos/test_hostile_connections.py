@@ -106,7 +106,7 @@ def test_no_process_of_a_run_ends_by_connections_without_end(row: Row, tmp_path:
 
 @pytest.mark.row("S11", "500 half-open handshakes", "real actors connect within 5 s")
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-def test_half_open_handshakes_keep_nobody_out(row: Row, tmp_path: Path, scheme: str) -> None:
+def test_half_open_handshakes_keep_no_actor_out(row: Row, tmp_path: Path, scheme: str) -> None:
     seconds = row.times(scheme == "tcp", 20, 60)
     with Siege(tmp_path, scheme) as siege:
         half_open = [Raw(siege.address, shake=False) for _ in range(500)]

@@ -191,7 +191,7 @@ def test_messagepack_bombs_are_refused(row: Row) -> None:
     "quarantined within 2 s, others' rate -<10%, server never exits",
 )
 @pytest.mark.parametrize("kind", ["broken", "repeated", "unfit"])
-def test_who_sends_nonsense_is_put_in_quarantine_and_nobody_else_suffers(row: Row, tmp_path: Path, kind: str) -> None:
+def test_a_peer_that_sends_nonsense_is_quarantined_and_no_other_suffers(row: Row, tmp_path: Path, kind: str) -> None:
     seconds = row.times(0, 20, 60)
     with Siege(tmp_path) as siege:
         honest = siege.honest(3 * seconds + 40)

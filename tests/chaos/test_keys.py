@@ -114,7 +114,7 @@ def kill(thread: threading.Thread) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.alone
 @pytest.mark.row("S4", "the authenticator dies", "new connections refused (0 delivered); alarm in 2 s or less")
-def test_without_the_authenticator_nobody_new_is_let_in(
+def test_without_the_authenticator_no_new_peer_is_admitted(
     row: Row, ring: Ring, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "HANDSHAKE_MS", 1000)  # what a client waits before it tries again
@@ -152,7 +152,7 @@ def test_without_the_authenticator_nobody_new_is_let_in(
 
 @pytest.mark.alone
 @pytest.mark.row("S4", "the authenticator hangs", "new connections refused (0 delivered); alarm in 2 s or less")
-def test_while_the_authenticator_hangs_nobody_new_is_let_in(row: Row, ring: Ring) -> None:
+def test_while_the_authenticator_hangs_no_new_peer_is_admitted(row: Row, ring: Ring) -> None:
     server, release = ring.server(), threading.Event()
     (domain,) = AUTHENTICATOR._find_names
     honest = AUTHENTICATOR._find_names[domain]
@@ -235,7 +235,7 @@ def test_recorded_bytes_are_not_accepted_again(row: Row, ring: Ring) -> None:
 
 
 @pytest.mark.row("S13", "an actor's key speaks in another's name", "rejected and counted, the other unaffected")
-def test_nobody_speaks_in_anothers_name(row: Row, ring: Ring) -> None:
+def test_no_peer_can_use_the_name_of_another(row: Row, ring: Ring) -> None:
     spec, metrics = make_spec(), Metrics()
     settings = ReplayProcess(0, ReplayConfig(min_size=1, capacity=4096))
     server = ReplayServer(spec, settings, "tcp://127.0.0.1:*", 1, metrics, keys=ring.of("replay"))

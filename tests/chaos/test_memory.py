@@ -105,7 +105,9 @@ def test_a_slow_learner_holds_the_actors_back(row: Row, tmp_path: Path) -> None:
         replay.start()
         feeders.until(lambda: replay.bound, "replay bound")
         feeders.add(replay.address, ACTORS)
-        feeders.until(lambda: sum(feeders.acknowledged) > config.capacity, "a full table")  # nobody is held without a learner
+        feeders.until(
+            lambda: sum(feeders.acknowledged) > config.capacity, "a full table"
+        )  # no actor is blocked without a learner
         with closing(Sampler(replay.address, "learner", new_incarnation(), spec, BATCH_SIZE, SLOTS)) as sampler:
 
             def learn(seconds: float, pause_seconds: float) -> tuple[int, int, list[int]]:

@@ -72,7 +72,7 @@ class Learner:
 @pytest.mark.row(
     "R14", "somebody who acts joins late", "50 times: newest announced version within 2 s, never acts on untrained weights"
 )
-def test_who_joins_late_has_the_newest_weights_soon(row: Row, stack: ExitStack) -> None:
+def test_a_process_that_joins_late_has_the_newest_weights_soon(row: Row, stack: ExitStack) -> None:
     times = row.times(10, 50)
     learner = Learner(stack, 200)
     slowest, torn = 0.0, 0
@@ -130,7 +130,7 @@ def test_an_actor_that_starts_late_acts_under_what_was_out(row: Row, tmp_path: P
     "time to publish (p99) changes < 5%, memory of the learner is flat; afterwards it goes on with the newest, skipping",
 )
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_who_does_not_read_slows_nobody(row: Row, tmp_path: Path, stack: ExitStack) -> None:
+def test_a_peer_that_does_not_read_slows_no_other(row: Row, tmp_path: Path, stack: ExitStack) -> None:
     """Stopped and not, in turn, so that what else the machine does falls upon both; the best of three rounds, likewise."""
     seconds = row.times(0, 60)
     learner = Learner(stack, SIZE)

@@ -1,4 +1,4 @@
-"""A sink of somebody's own, and some that misbehave."""
+"""A sink of a package outside, and some that fail."""
 
 from pathlib import Path
 from typing import Annotated, Any

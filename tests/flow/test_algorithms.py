@@ -44,7 +44,7 @@ def updates(world: World) -> float:
 
 
 @pytest.mark.parametrize(("world", "struck"), CASES, indirect=["world"])
-def test_a_run_learns_on_whoever_is_killed_and_is_evaluated(world: World, struck: tuple[str, ...]) -> None:
+def test_a_run_goes_on_learning_after_kills_and_is_evaluated(world: World, struck: tuple[str, ...]) -> None:
     world.start()
     world.until(lambda: updates(world) > 0, "the first updates")
     for name in struck:

@@ -106,7 +106,7 @@ def feeding(fleet: Fleet) -> Iterator[Callable[[], None]]:
 
 
 def kill_learners(fleet: Fleet, send: Callable[[], None]) -> list[int]:
-    """Three lives of the learner that are killed and one that ends in order; one finds its newest checkpoint damaged.
+    """Three incarnations of the learner that are killed and one that ends in order; one finds its newest checkpoint damaged.
 
     Returns the epoch that each reached.
     """

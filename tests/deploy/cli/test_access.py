@@ -47,7 +47,7 @@ def test_keys_are_made_for_a_run_that_does_not_exist_yet_and_then_kept(capsys: p
     assert Keys(Path("runs/night/keys"), "actor-1").pair == before
 
 
-def test_renewing_leaves_nobody_who_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_renewing_leaves_no_peer_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "keys", "night", "--actors", "3")
     before = Keys(Path("runs/night/keys"), "actor-0").pair
     said(capsys, "keys", "night", "--renew", "actor-1")

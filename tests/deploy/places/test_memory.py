@@ -74,7 +74,7 @@ def test_the_count_is_read_once_a_second_and_that_of_a_former_group_goes_on_to_c
     assert watch.lately
 
 
-def test_a_system_without_such_counts_accuses_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_system_without_such_counts_accuses_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "oom_counter", lambda pid: tmp_path / "nothing")
     assert not OutOfMemoryWatch(1).lately
 

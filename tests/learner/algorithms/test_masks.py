@@ -1,4 +1,4 @@
-"""Masked actions: nobody chooses a forbidden one, and no target or log-probability counts one."""
+"""Masked actions: a forbidden one is never chosen, and no target or log-probability counts one."""
 
 from __future__ import annotations
 

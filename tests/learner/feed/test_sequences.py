@@ -53,7 +53,7 @@ class Replay:
         arrays = LAYOUT.view(self.memory, slot)
         for array in arrays.values():
             array[...] = self.drawn
-        arrays["valid"][:, -2:], arrays["policy_version"][:, -2:] = 0, 99  # nobody acted there
+        arrays["valid"][:, -2:], arrays["policy_version"][:, -2:] = 0, 99  # no action was taken there
         return SampledBatch(slot, self.drawn, arrays)
 
     def release(self, batch: SampledBatch) -> None:

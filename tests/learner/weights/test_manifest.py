@@ -67,7 +67,9 @@ def test_two_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> No
     assert len(read_manifest(tmp_path) or {}) == 20
 
 
-def test_a_lock_that_somebody_keeps_is_waited_for_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_another_process_keeps_is_waited_for_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(manifest, "LOCK_SECONDS", 0.05)
     with manifest.locked(tmp_path):
         with pytest.raises(OSError):

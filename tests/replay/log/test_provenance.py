@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_item_that_can_be_drawn_is_traced_to_who_sent_it(folder: Path) -> None:
+def test_every_item_that_can_be_drawn_is_traced_to_the_actor_that_sent_it(folder: Path) -> None:
     table, journal = opened(folder)
     items = every_item(table)
     journal.close(dict)

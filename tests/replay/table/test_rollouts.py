@@ -397,7 +397,7 @@ def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the
     link.until(lambda: server.learners.count == 2, feeder.writer)
     found: list[dict[str, np.ndarray]] = []
     while len(found) + 4 <= len(CHUNKS):
-        # Nobody learns (no slot is leased) before both have their batch; then both give it back, as processes in step do.
+        # No learner learns (no slot is leased) before both have their batch; then both give it back, as processes in step do.
         batches: dict[int, SampledBatch] = {}
 
         def turn(batches: dict[int, SampledBatch] = batches) -> bool:
