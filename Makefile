@@ -95,10 +95,10 @@ docs-check: environment
 lint: environment
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check -q
-	@$(PYTHON) -m mypy
+	@$(PYTHON) -m mypy --num-workers 2
 	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
 
-# Those that start whole runs or measure time have the machine for themselves, one by one, and last; the others share two cores.
+# Those that measure time or what a kill costs have the machine for themselves, one by one, and last; the others share two cores.
 test: lint
-	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 2 $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup $(ARGS)
 	@$(PYTHON) -m pytest -m "not slow and alone" $(ARGS)

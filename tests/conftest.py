@@ -18,13 +18,13 @@ settings.register_profile("searching", deadline=None)
 settings.load_profile("steady" if length() == "short" else "searching")
 
 
-ALONE = [Path(__file__).parent / folder for folder in ("benchmarks", "flow", "headrace")]
+ALONE = Path(__file__).parent / "benchmarks"
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(folder in item.path.parents for folder in ALONE):
+        if ALONE in item.path.parents:
             item.add_marker(pytest.mark.alone)
 
 

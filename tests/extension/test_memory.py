@@ -178,9 +178,9 @@ def test_it_learns_to_remember_through_up_and_is_evaluated(tmp_path: Path) -> No
     --algorithm.hidden 32 --algorithm.memory-width 32 --algorithm.n-step 2 --algorithm.gamma 0.9
     --algorithm.target-update-interval 50 --replay.capacity 20_000 --replay.min-size 1_000
     --replay.samples-per-insert-low 15 --replay.samples-per-insert-high 20 --learner.updates-per-epoch 5
-    --learner.publish-epochs 1 --actors 1 --actors.chunk-seconds 1 --device cpu --run mine
+    --learner.publish-epochs 1 --actors 1 --actors.chunk-seconds 1 --deploy.record-seconds 1 --device cpu --run mine
     """.split()
-    headrace(tmp_path, "up", "--env", ENV, "--algo", R2D2, *options, "--total-steps", "25_000", seconds=380)
+    headrace(tmp_path, "up", "--env", ENV, "--algo", R2D2, *options, "--total-steps", "18_000", seconds=380)
     run = tmp_path / "runs" / "mine"
     spec = read_spec((run / "spec.json").read_bytes())
     assert (spec.unit, spec.burn_in, spec.chunk_length) == ("sequences", 4, 16)

@@ -13,7 +13,12 @@ import pytest
 from tests.harness.run import World
 from tests.harness.waiting import gone, wait_until
 
-pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.flow,
+    pytest.mark.alone,
+    pytest.mark.skipif(os.name != "posix", reason="signals"),
+    pytest.mark.timeout(240),
+]
 
 SETTINGS = """
 --algorithm.hidden 16 --actors.envs-per-actor 2 --actors.chunk-seconds 0.5 --replay.capacity 20_000 --replay.min-size 100

@@ -15,7 +15,12 @@ import pytest
 from tests.harness.run import World
 from tests.harness.waiting import gone, shared_memory, wait_until
 
-pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.flow,
+    pytest.mark.alone,
+    pytest.mark.skipif(os.name != "posix", reason="signals"),
+    pytest.mark.timeout(240),
+]
 
 NAMES = ("replay", "learner", "actor-0", "actor-1")
 SETTINGS = """

@@ -15,7 +15,8 @@ import pytest
 import headrace
 from tests.headrace import own_env
 
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(180)]
+# One worker has the whole file, as its tests share a run.
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(180), pytest.mark.xdist_group("a run from Python")]
 STEPS = 3_000
 DEADLINE_SECONDS = 120.0
 SMALL: dict[str, Any] = {
