@@ -13,7 +13,7 @@ import numpy as np
 from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig, run_seed
-from actors.envs.vector import Episode, VectorEnv
+from actors.envs.vector import Episode, VectorEnv, successes
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference, run_description
@@ -231,9 +231,9 @@ class Actor:
             metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
             metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))
             metrics.gauge("episode_score", float(np.mean([episode.score for episode in self._recent])))
-            successes = [episode.success for episode in self._recent if episode.success is not None]
-            if successes:
-                metrics.gauge("success_rate", float(np.mean(successes)))
+            succeeded = successes(self._recent, self._env.reports_success)
+            if succeeded is not None:
+                metrics.gauge("success_rate", float(np.mean(succeeded)))
 
     def _drain(self, observation: Columns) -> None:
         """Sends the remaining chunks and waits, for at most drain_seconds, until replay has acknowledged them."""

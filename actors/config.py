@@ -87,7 +87,7 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(gt=0, description="longest time that an actor keeps steps before it sends them, even if the chunk is not full"),
     ] = 10.0
-    threads: Annotated[int, Meta(ge=1, description="CPU threads that compute in each actor")] = 1
+    threads: Annotated[int, Meta(ge=1, le=1024, description="CPU threads that compute in each actor")] = 1
     memory_bytes: Annotated[
         int,
         Meta(
@@ -118,6 +118,14 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
     episodes: Annotated[int, Meta(ge=1, description="episodes of one evaluation, all played with the same weights")] = 20
     max_episode_steps: Annotated[int, Meta(ge=1, description="steps after which an episode of an evaluation is cut off")] = 27_000
+    max_idle_steps: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="steps without reward after which an episode of an evaluation is cut off, such as a game that waits for "
+            "a button; 0 means never",
+        ),
+    ] = 3_000
     core_share: Annotated[
         float,
         Meta(

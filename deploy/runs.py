@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from deploy.config.run import ConfigError
+from deploy.reporting.status_file import read_document
 from transport.experience import read_spec
 from transport.file_lock import try_lock, unlock
 from transport.names import nearest
@@ -82,15 +82,13 @@ def chosen(parsed: argparse.Namespace) -> RunDir:
 
 @contextmanager
 def locked(run: RunDir) -> Iterator[None]:
-    """Locks the run until the end of the block, or of this process. Raises AlreadyUp."""
-    run.path.mkdir(parents=True, exist_ok=True)
-    with open(run.lock, "a+b") as file:
-        for attempt in range(LOCK_TRIES):
-            if try_lock(file):
-                break
-            if attempt == LOCK_TRIES - 1:
-                raise AlreadyUp(run, supervisor_pid(run))
-            time.sleep(LOCK_PAUSE_SECONDS)
+    """Locks the run's name until the end of the block, or of this process. Raises AlreadyUp.
+
+    The lock lies beside the run's folder: it holds while that folder is made, moved aside or deleted. The lock of a name without
+    a folder is removed in the end, with the folders that were made for it.
+    """
+    made = [folder for folder in (run.lock.parent, run.path.parent) if not folder.exists()]
+    with _lock(run) as file:
         file.truncate(0)
         file.write(str(os.getpid()).encode())
         file.flush()
@@ -98,7 +96,35 @@ def locked(run: RunDir) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+            if not run.path.exists():
+                _remove([run.lock], made)
             unlock(file)
+
+
+def _lock(run: RunDir) -> BinaryIO:
+    """The open, locked file of a run. Raises AlreadyUp."""
+    for _ in range(LOCK_TRIES):
+        run.path.parent.mkdir(parents=True, exist_ok=True)
+        run.lock.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            file = open(run.lock, "a+b", opener=lambda path, flags: os.open(path, flags, 0o600))
+        except FileNotFoundError:  # another process has just removed the folder of locks
+            continue
+        if try_lock(file):
+            if run.lock.exists() and os.path.samestat(os.fstat(file.fileno()), run.lock.stat()):
+                return file
+        file.close()  # locked by another process, or removed by it
+        time.sleep(LOCK_PAUSE_SECONDS)
+    raise AlreadyUp(run, supervisor_pid(run))
+
+
+def _remove(files: Sequence[Path], folders: Sequence[Path]) -> None:
+    """Removes files, and folders that are empty then. On Windows an open file stays."""
+    with suppress(OSError):
+        for file in files:
+            file.unlink()
+        for folder in folders:
+            folder.rmdir()
 
 
 def is_up(run: RunDir) -> bool:
@@ -124,10 +150,9 @@ def supervisor_pid(run: RunDir) -> int | None:
 def read_status(run: RunDir) -> dict[str, Any] | None:
     """The newest status.json, or None."""
     try:
-        status = json.loads(run.status.read_text())
-    except (OSError, ValueError, RecursionError):
+        return read_document(run.status.read_bytes())
+    except OSError:
         return None
-    return status if isinstance(status, dict) else None
 
 
 def read_steps(run: RunDir) -> int:
@@ -147,7 +172,7 @@ def set_aside(run: RunDir) -> Path | None:
     target = run.path.with_name(f"{run.name}.{max(_aside(run), default=0) + 1}")
     run.path.rename(target)
     if (kept := RunDir(target).key_folder).exists():
-        run.path.mkdir()
+        run.make_private()
         kept.rename(run.key_folder)
     return target
 

@@ -9,17 +9,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from actors.config import EnvConfig
+from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.make import make_env, read_env
 from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
-from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play, summarise
+from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play
+from actors.evaluation.figures import figures_of
 from headrace.errors import ConfigurationError, raises_one_line
 from headrace.names import reference
 from headrace.policy import Policy, load
 from learner.algorithms.base import Mode
-
-MOST_STEPS = 27_000  # episodes are truncated after this many steps, as by the evaluator of a run
 
 
 @raises_one_line
@@ -47,7 +46,7 @@ def evaluate(
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
         return make_env(config, evaluation=evaluation) if given is None else given
 
-    vector = VectorEnv(config, policy.spec, count, seeds, evaluation=True, make=make, most_steps=MOST_STEPS)
+    vector = VectorEnv(config, policy.spec, count, seeds, EvaluatorConfig(), make)
     try:
         _check_same(policy, vector.example)
         policy.seed(seed + SEED_OFFSET)
@@ -57,7 +56,7 @@ def evaluate(
         if given is None:
             vector.close()
     known = policy.about | {"env": "a given environment" if given is not None else config.id, "stochastic": not deterministic}
-    return known | summarise(played)
+    return known | figures_of(vector, played)
 
 
 def _read_env(env: str | Callable[..., gymnasium.Env] | Mapping[str, Any]) -> EnvConfig:

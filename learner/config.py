@@ -78,6 +78,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
+            le=1024,
             description="CPU threads that compute, in all learner processes together; 0 means every core that actors "
             "and replay leave free where images are trained on by the CPU, and 1 everywhere else",
         ),

@@ -63,7 +63,7 @@ class Learner:
             while not self.runtime.ending:
                 self.train_epoch(feed)
             feed.finish()
-            self._save_at_the_end()
+            self.checkpoints.save(self.epoch, self.version)  # also after updates that were skipped: the weights are sound
         finally:
             feed.close()
             self.publication.close()
@@ -114,12 +114,6 @@ class Learner:
         self._checkpoint_due = False
         if not self.group.any(not saved):
             self.rollback.progressed()
-
-    def _save_at_the_end(self) -> None:
-        if self.rollback.unsettled:
-            self.group.say("the last updates were not finite: no checkpoint is written, earlier checkpoints are kept")
-        else:
-            self.checkpoints.save(self.epoch, self.version)
 
     def _resume(self) -> tuple[int, int]:
         """The epoch to continue from, and a version that no actor can have seen with other weights."""

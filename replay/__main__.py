@@ -84,7 +84,7 @@ def main() -> int:
         return 2
     run_dir.write_endpoint("replay", server.address)
     say(server.table.summary)
-    lifetime.measure = server.measure
+    lifetime.measure, lifetime.steps, lifetime.restored_steps = server.measure, server.steps, server.steps()
     limits = ResourceLimits([server.address], server.table.memory_bytes)
     lifetime.ready()
     while not lifetime.stopping:

@@ -63,6 +63,9 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     reward_limit: Annotated[
         float, Meta(gt=0, description="chunks that contain a reward of larger magnitude, or NaN, are rejected and counted")
     ] = 1e9
+    observation_limit: Annotated[
+        float, Meta(gt=0, description="chunks that contain an observation of larger magnitude, or NaN, are rejected and counted")
+    ] = 1e9
     durable: Annotated[
         bool,
         Meta(

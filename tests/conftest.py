@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if ALONE in item.path.parents:
             item.add_marker(pytest.mark.alone)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache() -> Iterator[None]:
+    """The folders of pytest are too deep for sockets, so runs have theirs in the user's cache: one for the tests."""
+    with tempfile.TemporaryDirectory(prefix="hr") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ BEAT_SECONDS = 0.5
 GOODBYE_SECONDS = 0.5
 REFUSED = 3  # exit status, the same as of the headrace command
 HOPELESS_STATUS = 4  # exit status of a process that would fail again after a restart
+State = Literal["starting", "ready", "stopping"]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
@@ -113,12 +114,14 @@ class Lifetime:
         settings = run_dir.transport
         self.metrics = Metrics(run_dir.metrics(name), settings.metrics_bytes, settings.files_kept)
         self.measure: Callable[[], None] = lambda: None  # called before a record is closed; set gauges there
+        self.steps: Callable[[], int] = lambda: 0  # environment steps that replay has collected; 0 in other processes
+        self.restored_steps = 0  # of these, by earlier incarnations
         self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
         self._shares = Shares()
         self._describe = describe
         self._stopping = False
-        self._state: Literal["starting", "ready", "stopping"] = "starting"
+        self._state: State = "starting"
         self._beats = 0
         self._next_beat = 0.0
         self._record_seconds = settings.record_seconds
@@ -163,9 +166,12 @@ class Lifetime:
                 self._stopping, self.drain_seconds = True, arrived[0].drain_seconds
             elif isinstance(arrived[0], Assignment):
                 self.assignment = arrived[0]
-        state = "stopping" if self._stopping else self._state
-        if self._control.send(Progress(self.name, self._pid, state, self._beats, self._pending)):
+        state: State = "stopping" if self._stopping else self._state
+        if self._control.send(self._progress(state, self._pending)):
             self._pending = {}
+
+    def _progress(self, state: State, record: Record) -> Progress:
+        return Progress(self.name, self._pid, state, self._beats, record, self.steps(), self.restored_steps)
 
     def _record(self) -> Record:
         self.measure()
@@ -183,7 +189,7 @@ class Lifetime:
         last = self._record()
         self.metrics.close()
         if self._control is not None:
-            self._control.send(Progress(self.name, self._pid, "stopping", self._beats, last))
+            self._control.send(self._progress("stopping", last))
             self._control.close(linger_seconds=GOODBYE_SECONDS)
 
 

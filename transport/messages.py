@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 PROTOCOL = 4
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
-MOST_ACTORS = 1024
+MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
 DRAIN_SECONDS = 2.0  # for an actor to send its remaining experience when the run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
@@ -49,7 +49,7 @@ class WriterHello(Message, frozen=True, tag="writer_hello"):
     incarnation: Incarnation
     protocol: Count
     spec_digest: Name
-    streams: Annotated[int, Meta(ge=1, le=100_000)]
+    streams: Annotated[int, Meta(ge=1, le=MOST_STREAMS)]
     first_sequence: Count
 
 
@@ -206,6 +206,8 @@ class Progress(Message, frozen=True, tag="progress"):
     state: Literal["starting", "ready", "stopping"]
     beats: Count  # iterations of the main loop since the start
     record: Annotated[dict[Name, float], Meta(max_length=256)]
+    steps: Count = 0  # of environments, collected by replay; 0 from others
+    restored_steps: Count = 0  # of these, collected by earlier incarnations
 
 
 class Assignment(Message, frozen=True, tag="assignment"):

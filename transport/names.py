@@ -30,15 +30,18 @@ class UnknownName(ValueError):
     """A name that cannot be resolved; the text says why, and what to write instead, in one line."""
 
 
-def find(name: str, builtin: Mapping[str, str], kind: str) -> Any:
+def find(name: str, builtin: Mapping[str, str], kind: str, related: Mapping[str, str] | None = None) -> Any:
     """Imports the object that `name` refers to.
 
-    `builtin` maps short names to `package.module:Name`; `kind` is the word for messages, such as "algorithm". The working
-    directory is searched too. Raises UnknownName.
+    `builtin` maps short names to `package.module:Name`; `kind` is the word for messages, such as "algorithm"; `related` maps
+    names that are not built in to the built-in one that serves the same purpose. The working directory is searched too. Raises
+    UnknownName.
     """
     module_name, _, attribute = builtin.get(name, name).partition(":")
     if not attribute:
-        raise UnknownName(f"no {kind} is called {name!r}; {nearest(name, builtin)}; write package.module:Name for your own")
+        near = (related or {}).get(name.lower())
+        hint = f"the nearest to it is {near}" if near else nearest(name, builtin)
+        raise UnknownName(f"no {kind} is called {name!r}; {hint}; write package.module:Name for your own")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:

@@ -8,11 +8,11 @@ import json
 import os
 import socket
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +21,7 @@ import msgspec
 from transport.sockets.keys import Keys
 
 MAX_SOCKET_PATH = 100  # for folder and role together; the kernel allows 107 bytes
+LONGEST_ROLE = "supervisor"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -99,6 +100,26 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def _takes_sockets(folder: Path) -> bool:
+    """Whether the folder, which is made, is one that only this user can enter and whose file system has sockets."""
+    if not hasattr(socket, "AF_UNIX") or not hasattr(os, "getuid"):
+        return False
+    trial = folder / f".{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(trial))
+        return True
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            trial.unlink()
+
+
 class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """settings/transport.json: how the processes of a run connect to each other, and the limits of their metrics files."""
 
@@ -146,8 +167,8 @@ class RunDir:
 
     @property
     def lock(self) -> Path:
-        """Locked by the supervisor while the run is up."""
-        return self.path / "run.lock"
+        """Locked by whoever starts, supervises or changes the run. It stays where it is when the run's folder is moved aside."""
+        return self.path.parent / ".locks" / self.name
 
     @property
     def status(self) -> Path:
@@ -227,17 +248,43 @@ class RunDir:
         """The keys of the process `name`; None if the run has no keys or does not use TCP. Raises KeysError."""
         return Keys(self.key_folder, name) if self.transport.bind and self.key_folder.exists() else None
 
-    def create(self) -> None:
-        for folder in ("logs", "metrics", "checkpoints", "endpoints", "replay", "settings"):
-            (self.path / folder).mkdir(parents=True, exist_ok=True)
+    def make_private(self) -> None:
+        """Makes the run's folder, which only this user may enter: it holds keys, code by name and locks. One that exists stays as
+        it is."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, exist_ok=True)
 
     @property
-    def sockets(self) -> Path:
-        """A folder with a short name for ipc sockets, accessible only to this user; the same at each start of the run."""
-        base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    def identity(self) -> tuple[int, int] | None:
+        """Device and inode of the folder, which another one of the same name does not have; None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def create(self) -> None:
+        self.make_private()
+        for folder in ("logs", "metrics", "checkpoints", "endpoints", "replay", "settings"):
+            (self.path / folder).mkdir(exist_ok=True)
+
+    @property
+    def socket_folders(self) -> list[Path]:
+        """The folders that may hold the ipc sockets, the best first: in the run's folder, where nobody removes them while it is
+        up; in the user's cache and in the folder for temporary files, whose paths are short."""
         token = hashlib.blake2b(str(self.path).encode(), digest_size=6).hexdigest()
         user = os.getuid() if hasattr(os, "getuid") else 0
-        return Path(base) / f"headrace-{user}-{token}"
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "headrace" / token
+        folders = [self.path / "sockets", cache, Path(tempfile.gettempdir()) / f"headrace-{user}-{token}"]
+        return [
+            folder for folder in folders if folder.is_absolute() and len(os.fsencode(folder / LONGEST_ROLE)) <= MAX_SOCKET_PATH
+        ]
+
+    @cached_property
+    def sockets(self) -> Path | None:
+        """A folder for ipc sockets that only this user can enter, the same at each start; None where none can be made."""
+        self.make_private()
+        return next((folder for folder in self.socket_folders if _takes_sockets(folder)), None)
 
     def bind_address(self, role: str) -> str:
         """The address of the server of `role`: TCP if the settings have an address, else ipc in a private folder, else loopback.
@@ -246,15 +293,15 @@ class RunDir:
         """
         if host := self.transport.bind:
             return f"tcp://{in_url(host)}:{self._port(role, host)}"
-        if sys.platform == "win32" or len(str(self.sockets)) > MAX_SOCKET_PATH - len(role):
+        if self.sockets is None:
+            if others := [folder for folder in self.socket_folders if folder.exists()]:
+                raise PermissionError(
+                    f"{others[0]} must be a folder that only you can enter (mode 0700); remove it and start again"
+                )
             previous = self.endpoint(role)
             return previous if previous and previous.startswith("tcp://127.0.0.1:") else "tcp://127.0.0.1:*"
-        folder = self.sockets
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{folder} must be a folder that only you can enter (mode 0700); remove it and start again")
-        return f"ipc://{folder}/{role}"
+        self.sockets.mkdir(mode=0o700, exist_ok=True)
+        return f"ipc://{self.sockets}/{role}"
 
     def _port(self, role: str, host: str) -> str:
         """The previous port of the server of `role`; "*", any free port, if it had none or another program uses it now."""
@@ -266,13 +313,14 @@ class RunDir:
 
     def remove_sockets(self) -> None:
         """Deletes the socket folder and the endpoint files of a run that has stopped."""
-        for folder in (self.sockets, self.path / "endpoints"):
-            if folder.is_dir():
+        for folder in (*self.socket_folders, self.path / "endpoints"):
+            if folder.is_dir() and not folder.is_symlink():
                 for entry in folder.iterdir():
                     if entry.suffix != ".port":
                         entry.unlink(missing_ok=True)
-        if self.sockets.is_dir():
-            self.sockets.rmdir()
+        for folder in self.socket_folders:
+            with suppress(OSError):  # there is none, or it belongs to someone else
+                folder.rmdir()
 
     def write_endpoint(self, role: str, address: str) -> None:
         """Publishes the address of the server of `role` for its clients. Call it after the server has bound to `address`."""

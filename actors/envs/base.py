@@ -81,6 +81,8 @@ class EnvironmentFamily(Protocol):
     # The flags --env.X and the keys of [env]. Every field needs a default; Meta(extra=FIXED): a resumed run must keep the value.
     Options: ClassVar[type[Struct]] = NoOptions
     default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images, 1 for vectors
+    success_name: ClassVar[str] = ""  # a further name of the success rate in `headrace eval --json`, such as flag_rate
+    reports_success: ClassVar[bool] = False  # True: an episode whose info has no is_success has failed
 
     env_id: str  # as the user typed it; `variant(env_id)` is the part after the family's name
     options: Any  # an instance of Options

@@ -23,7 +23,7 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.envs.base import ComputeReward
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import env_section, make_env, open_family, options_table, read_env, settle
 from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
 
@@ -164,9 +164,8 @@ def child(order: Order) -> None:
         except EnvError as error:
             _write(report, _Line(phase, error=str(error)))
         except Exception as error:  # an environment may raise anything; report it in one line
-            message = " ".join(str(error).split())
             where = "" if phase == "import" else f" in {phase}"
-            _write(report, _Line(phase, error=f"{order.env.get('id')}{where}: {type(error).__name__}: {message}"))
+            _write(report, _Line(phase, error=f"{order.env.get('id')}{where}: {in_one_line(error)}"))
 
 
 def _try(order: Order, enter: Any) -> Facts:
@@ -210,7 +209,7 @@ def _try(order: Order, enter: Any) -> Facts:
             check_observation("step", env.observation_space, spec.fields, seen)
             check_reward(outcome[1])
             if not isinstance(outcome[4], dict):
-                raise EnvError(f"step must return a dict as info, not {type(outcome[4]).__name__}")
+                raise EnvError(f"step must return a dict as info, not {_kind(outcome[4])}")
             if goals:
                 results.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
@@ -255,9 +254,15 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
         if "unexpected keyword argument 'seed'" not in str(error):
             raise
         raise EnvError("reset must take a seed, as in Gymnasium's API: `def reset(self, *, seed=None, options=None)`") from error
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {type(result).__name__}")
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {_kind(result)}")
+    if not isinstance(result[1], dict):
+        raise EnvError(f"reset must return a dict as info, not {_kind(result[1])}")
     return result[0]
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
 
 
 def _some_action(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, number: int) -> Any:

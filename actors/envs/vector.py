@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -9,13 +10,16 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 
-from actors.config import EnvConfig
+from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import ComputeReward, Outcome, Simulators
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.spaces import read_observation
 from actors.envs.spec import to_env_action
 from transport.experience import Column, ExperienceSpec
+from transport.text import plain
+
+MOST_GROUP = 64  # characters of a group's name
 
 
 class Make(Protocol):
@@ -25,7 +29,7 @@ class Make(Protocol):
 
 
 class Episode(NamedTuple):
-    """An episode that has ended. `score` is the environment's own figure, or total_reward if it has none."""
+    """An episode that has ended. `score` is the environment's own figure, or total_reward if it has no finite one."""
 
     env: int
     total_reward: float
@@ -34,6 +38,16 @@ class Episode(NamedTuple):
     success: bool | None  # None: the environment does not report it
     group: str = ""  # the name under which it is reported, such as a tier of targets
     level: int = -1  # of the curriculum; -1: the full task
+    broken: bool = False  # truncated because an observation or reward was not finite
+    idle: bool = False  # truncated because it gave no reward for too long
+
+
+def successes(episodes: Sequence[Episode], reported: bool = False) -> list[bool] | None:
+    """Whether each episode was a success: one that broke or reports nothing was not. None if no episode reports it, unless the
+    environment is known to (`reported`)."""
+    if not reported and all(episode.success is None for episode in episodes):
+        return None
+    return [bool(episode.success) and not episode.broken for episode in episodes]
 
 
 class VectorStep(NamedTuple):
@@ -61,26 +75,26 @@ class VectorEnv:
         spec: ExperienceSpec,
         count: int,
         seeds: Sequence[int],
-        evaluation: bool = False,
+        evaluation: EvaluatorConfig | None = None,
         make: Make = make_env,
-        most_steps: int = 0,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
-        Episodes are truncated after `most_steps` steps (0: never), besides the environment's own limit. If environments are
-        stepped in turn, `beat` is called after each: together, slow ones take longer than a process may be silent.
-
-        `evaluation` uses the family's Setup.evaluation and evaluation_start.
+        In an evaluation, episodes are also truncated after its max_episode_steps, and after max_idle_steps in a row without
+        reward; the family's Setup.evaluation and evaluation_start are used. If environments are stepped in turn, `beat` is called
+        after each: together, slow ones take longer than a process may be silent.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
         self.broken = 0  # episodes truncated because an observation or reward was not finite
-        self._most_steps = most_steps
+        self._evaluation = evaluation
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         self._family = family = open_family(config)
-        self.example = env = make(config, evaluation=evaluation)  # read its spaces; only `simulators` steps it
+        self.success_name = family.success_name
+        self.reports_success = family.reports_success  # or an episode has
+        self.example = env = make(config, evaluation=evaluation is not None)  # read its spaces; only `simulators` steps it
         # Wrappers must see each step, so wrapped environments are stepped in turn.
         batched = family.simulators(env, count) if env.unwrapped is env else None
         self._simulators: Simulators
@@ -89,11 +103,11 @@ class VectorEnv:
         else:
             random = np.random.default_rng(list(seeds))
             options = partial(family.evaluation_start, random) if evaluation else lambda: None
-            envs = [env, *(make(config, evaluation=evaluation) for _ in range(count - 1))]
+            envs = [env, *(make(config, evaluation=evaluation is not None) for _ in range(count - 1))]
             self._simulators = EnvsInTurn(envs, spec.fields, options, beat)
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
-        self._length = np.zeros(count, np.int64)
+        self._length, self._idle = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._last: dict[str, np.ndarray] = {}  # the observations to act on
 
     def reset(self) -> dict[str, np.ndarray]:
@@ -121,15 +135,19 @@ class VectorEnv:
             truncated |= broken & ~terminated
         self._total_reward += reward
         self._length += 1
-        if self._most_steps:
-            truncated |= ~terminated & (self._length >= self._most_steps)
+        idle = self._cut_off(reward, terminated, truncated, self._evaluation) if self._evaluation else None
         ended = np.flatnonzero(terminated | truncated)
         self._last = observation
         if not len(ended):
             return VectorStep(observation, reward, terminated, truncated, observation, [])
         groups = [group[k] if len(group) else "" for k in ended.tolist()]
         levels = [int(level[k]) if len(level) else -1 for k in ended.tolist()]
-        episodes = [self._episode(k, score[k], success[k], groups[i], levels[i]) for i, k in enumerate(ended.tolist())]
+        episodes = [
+            self._episode(k, score[k], success[k])._replace(
+                group=groups[i], level=levels[i], broken=bool(broken[k]), idle=idle is not None and bool(idle[k])
+            )
+            for i, k in enumerate(ended.tolist())
+        ]
         final = {name: np.empty_like(rows) for name, rows in observation.items()}
         for name, rows in self._start(ended).items():
             final[name][ended] = observation[name][ended]
@@ -156,13 +174,21 @@ class VectorEnv:
         """Closes every environment."""
         self._simulators.close()
 
+    def _cut_off(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, limits: EvaluatorConfig) -> np.ndarray:
+        """Truncates the episodes that are too long for an evaluation. Gives [K] bool: those that gave no reward for too long."""
+        self._idle = np.where(reward == 0, self._idle + 1, 0)
+        truncated |= ~terminated & (self._length >= limits.max_episode_steps)
+        idle: np.ndarray = ~terminated & ~truncated & (self._idle >= (limits.max_idle_steps or np.inf))
+        truncated |= idle
+        return idle
+
     def _start(self, where: np.ndarray) -> dict[str, np.ndarray]:
         """Starts an episode in environments `where` [M]. Gives the observations [M, *shape] by field name."""
         seeds = [self._seeds[k] for k in where.tolist()]
         for k in where.tolist():
             self._seeds[k] = None
         self._total_reward[where] = 0.0
-        self._length[where] = 0
+        self._length[where] = self._idle[where] = 0
         observation = self._simulators.reset(where, seeds)
         if self._not_finite(observation, np.zeros(len(where))).any():
             raise EnvError("reset gave an observation that is not finite")
@@ -176,12 +202,21 @@ class VectorEnv:
                 broken = broken | ~fine.reshape(len(broken), -1).all(1)
         return broken
 
-    def _episode(self, k: int, score: Any, success: Any, group: str, level: int) -> Episode:
+    def _episode(self, k: int, score: Any, success: Any) -> Episode:
         total = float(self._total_reward[k])
-        # An environment may use the same keys for something else than a number and a truth value.
-        own = isinstance(score, int | float | np.number) and not np.isnan(score)
-        succeeded = None if success is None else bool(np.all(success))
-        return Episode(k, total, int(self._length[k]), float(score) if own else total, succeeded, group, level)
+        if success is not None:
+            self.reports_success = True
+            success = bool(np.all(success)) and not np.any(np.not_equal(success, success))  # NaN is no success
+        return Episode(k, total, int(self._length[k]), _finite(score, total), success)
+
+
+def _finite(score: Any, otherwise: float) -> float:
+    """A finite number, or else the other: environments may use the key for anything."""
+    try:
+        found = float(score) if isinstance(score, int | float | np.number) else math.nan
+    except (OverflowError, TypeError):  # an int with 400 digits, a complex number
+        return otherwise
+    return found if math.isfinite(found) else otherwise
 
 
 class EnvsInTurn(Simulators):
@@ -228,7 +263,7 @@ class EnvsInTurn(Simulators):
             success.append(info.get("is_success"))
             # An environment may use these keys for something else.
             own_group, own_level = info.get("group", ""), info.get("level", -1)
-            group.append(own_group if isinstance(own_group, str) else "")
+            group.append(plain(own_group)[:MOST_GROUP] if isinstance(own_group, str) else "")
             level.append(own_level if type(own_level) is int else -1)
             self._beat()
         return Outcome(rows, reward, terminated, truncated, score, success, group, level)

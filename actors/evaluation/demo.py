@@ -14,9 +14,10 @@ from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
-from actors.evaluation.evaluate import SEED_OFFSET, amount, load_policy, play, read_evaluator
+from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play
+from actors.evaluation.figures import amount
 from actors.evaluation.options import DemoOptions, from_arguments
-from actors.settings import read_settings
+from actors.settings import read_evaluator, read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.names import UnknownName
@@ -129,8 +130,7 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
             return make_env(config, evaluation=evaluation)
         return make_windowed(config, evaluation) if recorder is None else make_filmed(config, recorder.show, evaluation)
 
-    most_steps, seeds = read_evaluator(run_dir).max_episode_steps, [options.seed + SEED_OFFSET]
-    env = VectorEnv(settings.env, settings.spec, 1, seeds, evaluation=True, make=make, most_steps=most_steps)
+    env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
     policy.assign(options.seed, 0, 1, 1)
     played: list[Episode] = []
     try:

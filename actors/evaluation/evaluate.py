@@ -7,22 +7,22 @@ seeds differ from those of training.
 from __future__ import annotations
 
 import json
-import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple, TextIO
 
 from actors.actor import ActorSettings
 from actors.agent import Agent
-from actors.envs.errors import EnvError
+from actors.config import EvaluatorConfig
+from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import env_section, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
+from actors.evaluation.figures import brief, describe, figures_of
 from actors.evaluation.options import EvaluationOptions, from_arguments
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
@@ -38,10 +38,17 @@ SEED_OFFSET = 1_000_000_007  # far from any seed of training
 PROGRESS_SECONDS = 5.0
 
 
-def environments(settings: ActorSettings, count: int, most_steps: int, seed_offset: int = SEED_OFFSET) -> VectorEnv:
-    """`count` environments for evaluation. Episodes are truncated after `most_steps`. Raises EnvError."""
+class Played(NamedTuple):
+    """The figures of an evaluation. `fault`: what ended it early, in one line; empty if nothing did."""
+
+    figures: dict[str, Any]
+    fault: str
+
+
+def environments(settings: ActorSettings, count: int, config: EvaluatorConfig, seed_offset: int = SEED_OFFSET) -> VectorEnv:
+    """`count` environments for evaluation. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
-    return VectorEnv(settings.env, settings.spec, count, seeds, evaluation=True, most_steps=most_steps)
+    return VectorEnv(settings.env, settings.spec, count, seeds, config)
 
 
 def play(
@@ -90,76 +97,6 @@ def acting_policy(run_dir: RunDir, settings: ActorSettings, weights: Weights | N
     return algorithm.acting(settings.spec, inference)
 
 
-def interval(successes: int, episodes: int) -> tuple[float, float]:
-    """95 % confidence interval of a rate: Wilson 1927, as in Agresti and Coull 1998, section 1."""
-    z, rate = 1.959964, successes / episodes
-    middle = rate + z * z / (2 * episodes)
-    margin = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes**2))
-    scale = 1 + z * z / episodes
-    return max((middle - margin) / scale, 0.0), min((middle + margin) / scale, 1.0)  # rounding must not leave 0 to 1
-
-
-def summarise(played: list[Episode]) -> dict[str, Any]:
-    """The keys of `headrace eval --json` that are computed from episodes; `by_tier` only if episodes have groups."""
-    rewards = np.array([episode.total_reward for episode in played])
-    successes = [episode.success for episode in played if episode.success is not None]
-    tiers = sorted({episode.group for episode in played if episode.group})
-    by_tier = {tier: _brief([episode for episode in played if episode.group == tier]) for tier in tiers}
-    return {
-        "episodes": len(played),
-        "return_mean": float(rewards.mean()),
-        "return_std": float(rewards.std()),
-        "return_min": float(rewards.min()),
-        "length_mean": float(np.mean([episode.length for episode in played])),
-        "success_rate": float(np.mean(successes)) if successes else None,
-        "success_ci95": list(interval(sum(successes), len(successes))) if successes else None,
-        "score_mean": float(np.mean([episode.score for episode in played])),
-        "score_median": float(np.median([episode.score for episode in played])),
-        **({"by_tier": by_tier} if by_tier else {}),
-    }
-
-
-def _brief(played: list[Episode]) -> dict[str, Any]:
-    """The figures of a group of episodes."""
-    figures = summarise([episode._replace(group="") for episode in played])
-    return {name: figures[name] for name in ("episodes", "success_rate", "success_ci95", "score_mean", "return_mean")}
-
-
-def describe(figures: dict[str, Any]) -> str:
-    """The figures as text."""
-    lines = [
-        f"{figures['run']}: {figures['env']} by {_policy(figures)}, "
-        f"{figures['episodes']} episodes{' (stochastic)' if figures['stochastic'] else ''}",
-        f"  return   {figures['return_mean']:,.1f} ± {figures['return_std']:,.1f} (lowest {figures['return_min']:,.1f})",
-        f"  length   {figures['length_mean']:,.1f} steps",
-    ]
-    if figures["success_rate"] is not None:
-        low, high = figures["success_ci95"]
-        lines.append(f"  success  {figures['success_rate']:.0%} (95% interval {low:.0%} to {high:.0%})")
-    lines.append(f"  score    {amount(figures['score_mean'])} on average, median {amount(figures['score_median'])}")
-    lines += [f"  {tier:<8} {_describe_brief(brief)}" for tier, brief in figures.get("by_tier", {}).items()]
-    lines += [f"  {size} m".ljust(10) + f" {_describe_brief(brief)}" for size, brief in figures.get("by_tolerance", {}).items()]
-    return "\n".join(lines)
-
-
-def amount(score: float) -> str:
-    """A score as text; scores may be thousands (pixels) or hundredths (metres)."""
-    return f"{score:,.1f}" if abs(score) >= 1 or score == 0 else f"{score:.4f}"
-
-
-def _describe_brief(brief: dict[str, Any]) -> str:
-    text = f"score {amount(brief['score_mean'])}, {brief['episodes']} episodes"
-    if brief["success_rate"] is None:
-        return text
-    low, high = brief["success_ci95"]
-    return f"success {brief['success_rate']:.1%} ({low:.1%} to {high:.1%}), {text}"
-
-
-def _policy(figures: dict[str, Any]) -> str:
-    version = figures["policy_version"]
-    return "actions at random" if version is None else f"{figures['algorithm']}, policy v{version}"
-
-
 def check_same(settings: ActorSettings) -> None:
     """Raises EnvError if the environment's observations or actions differ from those that the policy was made for."""
     env = make_env(settings.env)
@@ -176,36 +113,55 @@ def _shapes(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
     return [(field.name, field.shape, field.dtype) for field in spec.fields]
 
 
-def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int, most_steps: int) -> list[Episode]:
-    """Plays, and prints progress on stderr every few seconds. Raises EnvError."""
-    env = environments(settings, min(ENVIRONMENTS, episodes), most_steps)
+def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int, config: EvaluatorConfig) -> Played:
+    """Plays, and prints progress on stderr every few seconds. What was played before an environment raised counts.
+
+    Raises EnvError, also if an environment raises before an episode is over.
+    """
+    env = environments(settings, min(ENVIRONMENTS, episodes), config)
     policy.assign(settings.seed + SEED_OFFSET, 0, env.count, env.count)
     next_report = time.monotonic() + PROGRESS_SECONDS
     played: list[Episode] = []
+    fault = ""
     try:
         for counted in play(env, settings.spec, policy, episodes, mode):
             played += counted
             if time.monotonic() >= next_report:
                 next_report = time.monotonic() + PROGRESS_SECONDS
                 print(f"{len(played)} of {episodes} episodes …", file=sys.stderr, flush=True)
+    except Exception as error:  # of anyone's environment
+        if not played:
+            raise EnvError(f"no episode of {settings.env.id} could be played to its end: {in_one_line(error)}") from error
+        fault = f"{len(played)} of {episodes} episodes of {settings.env.id} could be played: {in_one_line(error)}"
     finally:
         env.close()
-    return played
+    return Played(figures_of(env, played), fault)
 
 
 def by_tolerance(
-    settings: ActorSettings, tolerances: Sequence[float], play_with: Callable[[ActorSettings], list[Episode]]
-) -> Any:
+    settings: ActorSettings, tolerances: Sequence[float], play_with: Callable[[ActorSettings], Played]
+) -> dict[str, Any]:
     """The figures of a group at each tolerance (metres). Raises EnvError."""
     briefs = {}
     for tolerance in tolerances:
         other = replace(settings, env=read_env(env_section(settings.env) | {"tolerance": tolerance}))
-        briefs[f"{tolerance:g}"] = _brief(play_with(other))
+        briefs[f"{tolerance:g}"] = brief(play_with(other).figures)
     return briefs
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 2: there is nothing to evaluate."""
+def own_stdout() -> TextIO:
+    """Takes stdout for the figures: from now on, whatever a simulator prints goes to stderr."""
+    own = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return own
+
+
+def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
+    """Prints the figures to `out`, by default stdout.
+
+    Exit status 2: there is nothing to evaluate; 1: an environment raised before the end.
+    """
     run_dir, options = from_arguments(sys.argv[1:] if arguments is None else arguments, EvaluationOptions)
     try:
         settings = read_settings(run_dir, None, options.env)
@@ -216,27 +172,34 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             policy, metadata = load_policy(run_dir, settings, options.best, options.weights, options.precision)
         mode: Mode = "random" if options.random else "stochastic" if options.stochastic else "greedy"
-        most_steps = read_evaluator(run_dir).max_episode_steps
+        config = read_evaluator(run_dir)
+        faults: list[str] = []
 
-        def play_with(chosen: ActorSettings) -> list[Episode]:
-            return measure(chosen, policy, mode, options.episodes, most_steps)
+        def play_with(chosen: ActorSettings) -> Played:
+            played = measure(chosen, policy, mode, options.episodes, config)
+            if played.fault:
+                faults.append(played.fault)
+            return played
 
+        played = play_with(settings)
         figures = {
             "run": run_dir.name,
             "env": settings.env.id,
             "algorithm": "random" if options.random else settings.algorithm.name,
             "policy_version": None if options.random else int(metadata.get("policy_version", -1)),
             "stochastic": options.stochastic or options.random,
-            **summarise(play_with(settings)),
+            **played.figures,
         }
         if options.tolerances:
             figures["by_tolerance"] = by_tolerance(settings, options.tolerances, play_with)
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(figures) if options.json else describe(figures))
-    return 0
+    print(json.dumps(figures, allow_nan=False) if options.json else describe(figures), file=out, flush=True)
+    for fault in faults:
+        print(f"headrace: {fault}", file=sys.stderr)
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(out=own_stdout()))

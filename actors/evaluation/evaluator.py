@@ -21,7 +21,8 @@ from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.vector import Episode
-from actors.evaluation.evaluate import SEED_OFFSET, environments, play, summarise
+from actors.evaluation.evaluate import SEED_OFFSET, environments, play
+from actors.evaluation.figures import figures_of
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference, run_description
@@ -97,7 +98,7 @@ class Evaluator:
     def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, lifetime: Lifetime) -> None:
         """Makes the environments. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._lifetime = settings, config, run_dir, lifetime
-        self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config.max_episode_steps, OWN_SEEDS)
+        self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config, OWN_SEEDS)
         algorithm = make_algorithm(settings.algorithm)
         description = run_description(run_dir, algorithm, settings.spec)
         self._inference = open_inference(algorithm, settings.spec, description, threads=1)
@@ -123,7 +124,7 @@ class Evaluator:
             evaluated = follower.version
             played = self._play(evaluated)
             if played is not None:
-                self._report(evaluated, summarise(played))
+                self._report(evaluated, figures_of(self._env, played))
         follower.close()
         self._env.close()
 
@@ -161,7 +162,7 @@ class Evaluator:
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)
-        for name in ("episodes", "success_rate", "return_mean", "return_std", "length_mean", "score_mean"):
+        for name in ("episodes", "success_rate", "return_mean", "return_std", "length_mean", "score_mean", "broken_episodes"):
             if figures[name] is not None:
                 metrics.gauge(name, figures[name])
         say(describe(version, figures, self._best.version))
@@ -170,7 +171,8 @@ class Evaluator:
 def describe(version: int, figures: dict[str, Any], best: int) -> str:
     """The log line of an evaluation."""
     success = "" if figures["success_rate"] is None else f" · success {figures['success_rate']:.0%}"
-    return f"v{version} · {figures['episodes']} episodes{success} · return {figures['return_mean']:,.1f} · best v{best}"
+    spoilt = "".join(f" · {figures[f'{name}_episodes']} {name}" for name in ("broken", "idle") if figures[f"{name}_episodes"])
+    return f"v{version} · {figures['episodes']} episodes{success} · return {figures['return_mean']:,.1f}{spoilt} · best v{best}"
 
 
 def lower_priority() -> None:

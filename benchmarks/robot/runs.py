@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tomli_w
 
+from actors.config import EvaluatorConfig
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET
 from benchmarks.common.processes import records
@@ -174,7 +175,7 @@ class Judge:
 
     def __init__(self, config: RunConfig, episodes: int = EPISODES, arms: int = ARMS) -> None:
         self._seeds = [SEED_OFFSET + k for k in range(arms)]
-        self._env = VectorEnv(config.env, spec_of(config), arms, self._seeds, evaluation=True)
+        self._env = VectorEnv(config.env, spec_of(config), arms, self._seeds, EvaluatorConfig())
         self._share = -(-episodes // arms)
 
     def success_rate(self, act: Act, least: float) -> float:

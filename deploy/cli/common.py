@@ -11,6 +11,7 @@ from deploy.config.files import lookup, read_run
 from transport.messages import Message
 from transport.run_dir import RunDir
 from transport.sockets.keys import OPERATOR
+from transport.text import plain
 
 ANSWER_SECONDS = 2.0
 
@@ -19,7 +20,7 @@ DONE, FAILED, USAGE, REFUSED = 0, 1, 2, 3
 
 def complain(text: str, exit_status: int) -> int:
     """Prints a line on stderr; returns the status."""
-    print(f"headrace: {' '.join(text.split())}", file=sys.stderr)
+    print(f"headrace: {plain(' '.join(text.split()))}", file=sys.stderr)
     return exit_status
 
 

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from deploy.cli.streams import open_closed
+from transport.text import plain
+
 ABOUT = """\
 Headrace trains a policy with many simulator processes, one replay server and one learner.
 
@@ -44,6 +47,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status. A mistake of the user is one line on stderr."""
+    open_closed()
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if not typed or typed[0] in ("-h", "--help"):
         print(help_text())
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = exit_status(error)
         if status is None:
             raise
-        print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"headrace: {plain(' '.join(str(error).split()))}", file=sys.stderr)
         return status
 
 

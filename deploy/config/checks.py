@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
+from collections.abc import Iterator
 from typing import get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
-from deploy.config.files import as_tree, lookup
+from deploy.config.files import Tree, as_tree, lookup
 from deploy.config.run import RunConfig
 from replay.table.selectors import selector_config
 from transport.experience import ExperienceSpec
 from transport.names import FIXED
 
+MAY_BE_INFINITE = ("replay.samples_per_insert_high",)
+LEAST_SILENCE_SECONDS = 1.0
+LEAST_ACTOR_BYTES, LEAST_DEVICE_BYTES = 50_000_000, 1_000_000
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
 
 
@@ -29,7 +34,7 @@ def is_address(text: str) -> bool:
 def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]:
     """Complaints about sections that do not fit one another. `spec` is the run's, once it is known: whether the learner samples
     from a buffer follows from it."""
-    replay, learner, chunk = config.replay, config.learner, config.env.chunk_length
+    replay, learner, deploy, chunk = config.replay, config.learner, config.deploy, config.env.chunk_length
     sampled = spec is not None and spec.unit != "rollouts"
     checks = [
         (learner.batch_size % learner.accumulation == 0,
@@ -41,18 +46,40 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
         (replay.samples_per_insert_low < replay.samples_per_insert_high,
          f"replay.samples_per_insert_low ({replay.samples_per_insert_low:g}) must be below "
          f"replay.samples_per_insert_high ({replay.samples_per_insert_high:g})"),
-        (is_address(config.deploy.bind),
-         f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {config.deploy.bind!r}"),
-        (NAME_OR_ADDRESS.fullmatch(config.deploy.advertise) is not None,
-         f"deploy.advertise must be a host name or address, not {config.deploy.advertise!r}"),
+        (is_address(deploy.bind),
+         f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {deploy.bind!r}"),
+        (NAME_OR_ADDRESS.fullmatch(deploy.advertise) is not None,
+         f"deploy.advertise must be a host name or address, not {deploy.advertise!r}"),
+        (not 0 < deploy.hang_seconds < LEAST_SILENCE_SECONDS,
+         f"deploy.hang_seconds: expected 0 or at least {LEAST_SILENCE_SECONDS:g} s, got {deploy.hang_seconds:g}; "
+         "processes report twice a second"),
+        (not 0 < config.actors.memory_bytes < LEAST_ACTOR_BYTES,
+         f"actors.memory_bytes: expected 0 or at least {LEAST_ACTOR_BYTES:,}, got {config.actors.memory_bytes:,}; "
+         "an actor takes as much without a simulator"),
+        (not 0 < learner.memory_limit_bytes < LEAST_DEVICE_BYTES,
+         f"learner.memory_limit_bytes: expected 0 or at least {LEAST_DEVICE_BYTES:,}, got {learner.memory_limit_bytes:,}"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
     ]  # fmt: skip
     complaints = [complaint for fine, complaint in checks if not fine]
+    complaints += [
+        f"{path}: expected a finite number, got {number}"
+        for path, number in _not_finite(as_tree(config), "")
+        if path not in MAY_BE_INFINITE
+    ]
     try:
         selector_config(replay)
     except ValueError as error:
         complaints.append(str(error))
     return complaints
+
+
+def _not_finite(tree: Tree, prefix: str) -> Iterator[tuple[str, float]]:
+    """The numbers that are infinite or NaN, with their paths."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _not_finite(value, f"{prefix}{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield f"{prefix}{key}", value
 
 
 def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:

@@ -18,6 +18,23 @@ from deploy.config.values import Text, any_value
 from transport.names import nearest
 
 S = TypeVar("S", bound=Struct)
+ELSEWHERE = {  # what other programs call it: the flag here
+    "lr": "--learner.learning-rate",
+    "learning_rate": "--learner.learning-rate",
+    "batch_size": "--learner.batch-size",
+    "max_grad_norm": "--learner.max-grad-norm",
+    "buffer_size": "--replay.capacity",
+    "learning_starts": "--replay.min-size",
+    "n_envs": "--actors.envs-per-actor",
+    "num_envs": "--actors.envs-per-actor",
+    "workers": "--actors",
+    "num_workers": "--actors",
+    "total_timesteps": "--total-steps",
+    "timesteps": "--total-steps",
+    "env_id": "--env",
+    "algorithm": "--algo",
+    "name": "--run",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,7 +71,8 @@ def _unknown(flag: str, known: set[str]) -> str:
         return f"{flag} is called --{new.replace('_', '-')} now"
     if key.startswith("algorithm.") and (owners := having(key.removeprefix("algorithm."))):
         return f"{flag}: {owners}; choose it with --algo"
-    return f"unknown option {flag}; {nearest(flag, known)}"
+    elsewhere = ELSEWHERE.get(key.rpartition(".")[2])
+    return f"unknown option {flag}; " + (f"did you mean {elsewhere}?" if elsewhere in known else nearest(flag, known))
 
 
 def normalised(arguments: Sequence[str]) -> list[str]:

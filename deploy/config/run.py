@@ -33,6 +33,9 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     healthy_seconds: Annotated[
         float, Meta(gt=0, description="time at work after which a process has one crash less counted against deploy.restarts")
     ] = 5.0
+    overcommit: Annotated[
+        bool, Meta(description="start more actors than the check before the launch finds cores, memory and file descriptors for")
+    ] = False
     min_actors: Annotated[
         int, Meta(ge=1, description="the run fails when fewer actors than this are left because the others were abandoned")
     ] = 1
@@ -47,7 +50,7 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     stall_seconds: Annotated[
         float,
         Meta(
-            gt=0,
+            ge=1,
             description="replay, learner or evaluator, or an actor before its first step, is killed and restarted when "
             "it reports nothing for this long",
         ),

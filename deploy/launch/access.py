@@ -45,6 +45,7 @@ def check(run: RunDir, config: RunConfig) -> None:
 
 def make_missing(run: RunDir, actors: int) -> list[str]:
     """Makes the keys that processes of the run lack; returns their names. Servers read the list again by themselves."""
+    run.make_private()
     return keys.make(run.key_folder, (*keys.ALWAYS, *keys.actor_names(actors)), new_pair)
 
 

@@ -41,7 +41,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Launch:
-    """A checked run that has not been written yet. `learner` waits for it, and ends with the `with` block unless it has begun."""
+    """A checked run that has not been written yet. Its name is locked until the end of the `with` block.
+
+    `learner` waits for the run, and ends with the block unless it has begun.
+    """
 
     run: RunDir
     config: RunConfig
@@ -51,15 +54,16 @@ class Launch:
     resumed: bool
     fresh: bool
     learner: WaitingLearner
+    held: ExitStack
 
     def __enter__(self) -> Launch:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.learner.close()
+        self.held.close()
 
     def write(self) -> None:
-        """Writes the files that every process of the run reads. To be called under the run's lock."""
+        """Writes the files that every process of the run reads."""
         self.run.create()
         write_atomically(self.run.config, write_config(self.config))
         write_atomically(self.run.spec, write_spec(self.spec))
@@ -72,13 +76,18 @@ class Launch:
 
 
 def prepare(request: Request) -> Launch:
-    """Resolves and checks everything that can be checked before a run's processes are started.
+    """Locks the run's name, then resolves and checks everything that can be checked before a run's processes are started.
 
     Raises ConfigError, EnvError, AlreadyUp, Refused, KeysError, NoSpace: each is one line.
     """
     run = runs.run_dir(request.name or _default_name(request))
-    if runs.is_up(run):
-        raise runs.AlreadyUp(run, runs.supervisor_pid(run))
+    with ExitStack() as held:
+        held.enter_context(runs.locked(run))
+        return _check(request, run, held)
+
+
+def _check(request: Request, run: RunDir, held: ExitStack) -> Launch:
+    """Resolves and checks a run whose name is locked. What is to last until its end goes to `held`, which is emptied then."""
     stopped = run.config.exists() and not request.fresh
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
@@ -90,26 +99,24 @@ def prepare(request: Request) -> Launch:
         resume.check_config(run, config)
     _check_settings(run, config)
     os.environ.update(child_environment())  # of all processes that are started from here on
-    with ExitStack() as learners:
-        learner = WaitingLearner(config.learner)
-        learners.callback(learner.close)
-        probe = Probe(learner)
-        facts = preflight.try_environment(config)
-        on_gpu = probe.device()["device"] != "cpu"
-        spec = settle.run_spec(facts, config)
-        config = _with_options(stack, facts.options, on_gpu, spec)
-        config = settle.settle(config, spec, on_gpu, facts.slowest_seconds)
-        if stopped:
-            resume.check_spec(run, config.env.id, spec)
-        policy = probe.policy(config, spec)
-        if policy.program is None:
-            why = f"numpy does not know {policy.unknown} of the policy"
-            check_actor_python(config.deploy.actor_python, ("torch",), why)
-        if stopped:
-            resume.check_policy(run, policy)
-        resources.check(config, spec, run)
-        learners.pop_all()
-    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner)
+    learner = WaitingLearner(config.learner)
+    held.callback(learner.close)
+    probe = Probe(learner)
+    facts = preflight.try_environment(config)
+    on_gpu = probe.device()["device"] != "cpu"
+    spec = settle.run_spec(facts, config)
+    config = _with_options(stack, facts.options, on_gpu, spec)
+    config = settle.settle(config, spec, on_gpu, facts.slowest_seconds)
+    if stopped:
+        resume.check_spec(run, config.env.id, spec)
+    policy = probe.policy(config, spec)
+    if policy.program is None:
+        why = f"numpy does not know {policy.unknown} of the policy"
+        check_actor_python(config.deploy.actor_python, ("torch",), why)
+    if stopped:
+        resume.check_policy(run, policy)
+    resources.check(config, spec, run)
+    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, held.pop_all())
 
 
 def _check_settings(run: RunDir, config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""Whether this machine has the memory and the disk that a run needs."""
+"""Whether this machine has the cores, the memory and the disk that a run needs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from pathlib import Path
 import psutil
 
 from deploy.config.run import RunConfig
+from deploy.supervision.reports import own_cores
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
+from transport.sockets.limits import DESCRIPTORS_SHARE, raise_descriptor_limit
 
 LEAST_DISK_BYTES = 200_000_000
 COMPRESSION = 4  # of image columns on disk, a low estimate: emulators and simple scenes reach 10 and more
 SHARED_MEMORY = Path("/dev/shm")
+ACTORS_PER_CORE = 16  # with more, processes wait longer for a core than they may be silent
+ACTOR_BYTES = 60_000_000  # of an actor without torch and without its simulator, a low estimate
+DESCRIPTORS_PER_ACTOR, OTHER_DESCRIPTORS = 4, 100  # in the supervisor, and in replay
 
 
 class NoSpace(RuntimeError):
@@ -35,6 +40,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
     ring = capacity_chunks(spec, config.replay, leased) * slot_bytes(spec)
     wanted = ring + overhead_bytes(spec, config.replay, leased)
     memory = psutil.virtual_memory().available
+    crowded = too_many_actors(config, max(memory - wanted, ACTOR_BYTES))
     folder, disk = _disk(run)
     batch = layout(spec, leased).slot_bytes
     shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
@@ -42,6 +48,7 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
         (wanted <= memory,
          f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
          "lower --replay.capacity or --replay.budget-bytes"),
+        (not crowded, f"{crowded}; lower --actors, or start them nevertheless with --deploy.overcommit true"),
         (disk >= LEAST_DISK_BYTES,
          f"{folder} has {_gigabytes(disk)} free; a run needs {_gigabytes(LEAST_DISK_BYTES)} at least"),
         (shared is None or batch <= shared,
@@ -49,6 +56,20 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
          "lower --learner.batch-size, --learner.prefetch or --learner.processes, or give the container more (--shm-size)"),
     ]  # fmt: skip
     return [complaint for enough, complaint in checks if not enough]
+
+
+def too_many_actors(config: RunConfig, memory_bytes: float) -> str:
+    """Why the actors do not fit into so much memory and into this machine; empty if they do."""
+    descriptors = raise_descriptor_limit() * DESCRIPTORS_SHARE - OTHER_DESCRIPTORS
+    fit, what = min(
+        (len(own_cores()) * ACTORS_PER_CORE, f"cores ({ACTORS_PER_CORE} on each)"),
+        (int(memory_bytes // ACTOR_BYTES), f"memory ({_gigabytes(ACTOR_BYTES)} for each, without its simulator)"),
+        (int(descriptors // DESCRIPTORS_PER_ACTOR), "file descriptors (`ulimit -n`)"),
+    )
+    actors = config.actors.count
+    if actors <= max(fit, 1) or config.deploy.overcommit:
+        return ""
+    return f"{actors:,} actors are more than the {max(fit, 1):,} for which this machine has {what}"
 
 
 def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:

@@ -15,11 +15,15 @@ OUT_OF_MEMORY = "out of memory"  # the beginning of the reason when a process en
 
 
 class Exit(NamedTuple):
-    """How a process ended. `code` is negative for a signal, as in subprocess; `last_words` is its last line."""
+    """How a process ended. `code` is negative for a signal, as in subprocess; `last_words` is its last line.
+
+    `explained`: that line began with the process's name, so its own code ended it: not a simulator, which may exit as it likes.
+    """
 
     code: int
     last_words: str = ""
     out_of_memory: bool = False  # the kernel killed it
+    explained: bool = False
 
     @property
     def reason(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from deploy.children import POSIX
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
+from transport.text import plain
 
 READ_BYTES = 64 * 1024
 LAST_WORDS_SECONDS = 0.5
@@ -47,7 +48,7 @@ class Child:
         self.fault = ""
         self._name = name
         self._on_line = on_line
-        self._last_words = ""
+        self._last_line = ""
         self._killed = False
         self._out_of_memory = OutOfMemoryWatch(self.pid)
         self._gauge = Gauge(self.pid, with_children=processes > 1)
@@ -67,7 +68,8 @@ class Child:
             return None
         self._reader.join(LAST_WORDS_SECONDS)
         by_kernel = POSIX and code == -signal.SIGKILL and not self._killed and self._out_of_memory.lately
-        return Exit(code, self._last_words, by_kernel)
+        own = f"{self._name}: "
+        return Exit(code, self._last_line[-300:].removeprefix(own), by_kernel, self._last_line.startswith(own))
 
     def ask(self) -> None:
         """Sends SIGTERM. On Windows only the supervisor's Stop message asks it to end."""
@@ -124,7 +126,7 @@ class Child:
 
     def _deliver(self, lines: list[bytes]) -> None:
         for raw in lines:
-            line = raw.decode("utf-8", "replace").rstrip()
+            line = plain(raw.decode("utf-8", "replace").rstrip())
             if line:
-                self._last_words = line[-300:].removeprefix(f"{self._name}: ")
+                self._last_line = line
             self._on_line(self._name, line)

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from transport.run_dir import RunDir
+from transport.text import plain
 
 MERGED = "run"  # logs/run.log: what the terminal shows, with the time
 NAME_WIDTH = 8
-PENDING_LINES = 10_000
+PENDING_BYTES = 4_000_000  # for a terminal that is paused
+LINES_PER_SECOND, BYTES_PER_SECOND = 100, 100_000  # of one process, in the long run
+BURST_SECONDS = 20.0  # so much of them at once, such as a traceback
 Verbosity = Literal["all", "events"]
 EVENTS = ("supervisor", "evaluator", "bottleneck")  # shown with --deploy.verbosity events
 SHOWN = {"evaluator": "eval"}  # short names of processes whose name is too wide
@@ -41,12 +44,16 @@ def paint(name: str, text: str) -> str:
 
 
 class Terminal:
-    """Writes lines in a thread of its own, so that a paused or closed terminal never stops a run. Drops the oldest lines."""
+    """Writes lines in a thread of its own, so that a paused or closed terminal never stops a run. Drops the oldest lines beyond
+    PENDING_BYTES."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.coloured = colours_wanted(stream)
-        self._lines: deque[str] = deque(maxlen=PENDING_LINES)
+        self._lines: deque[str] = deque()
+        self._pending = 0  # bytes of them, nearly
+        self._lock = threading.Lock()
+        self._closed = False  # nobody reads it any more
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -54,7 +61,13 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """Queues one line."""
-        self._lines.append(text)
+        with self._lock:
+            if self._closed:
+                return
+            self._lines.append(text)
+            self._pending += len(text)
+            while self._pending > PENDING_BYTES and len(self._lines) > 1:
+                self._pending -= len(self._lines.popleft())
         self._wake.set()
 
     def _write(self) -> None:
@@ -62,10 +75,20 @@ class Terminal:
             while not (self._closing and not self._lines):
                 self._wake.wait(1.0)
                 self._wake.clear()
-                while self._lines:
-                    self._put(self._lines.popleft() + "\n")
+                while (text := self._next()) is not None:
+                    self._put(text + "\n")
         except (OSError, ValueError):  # the terminal is closed: the files still have every line
-            self._lines = deque(maxlen=0)
+            with self._lock:
+                self._closed = True
+                self._lines.clear()
+
+    def _next(self) -> str | None:
+        with self._lock:
+            if not self._lines:
+                return None
+            text = self._lines.popleft()
+            self._pending -= len(text)
+            return text
 
     def _put(self, text: str) -> None:
         if os.name != "posix" or not hasattr(self._stream, "buffer"):
@@ -89,9 +112,15 @@ class LogFile(RotatingFileHandler):
 
     def __init__(self, path: Path, limit_bytes: int, kept: int) -> None:
         """The file is opened by the first line, rotated before it would reach `limit_bytes`; at most `kept` old ones stay."""
+        self._path = path
         super().__init__(path, maxBytes=limit_bytes, backupCount=kept, encoding="utf-8", delay=True)
 
     def line(self, text: str) -> None:
+        """Makes the file, and its folder, again if someone has deleted them."""
+        if not self._path.exists():
+            self.close()
+            with suppress(OSError):
+                self._path.parent.mkdir(exist_ok=True)
         self.handle(logging.makeLogRecord({"msg": text}))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
@@ -100,8 +129,32 @@ class LogFile(RotatingFileHandler):
             self.close()
 
 
+class Allowance:
+    """How much a process may print: so much a second, and what it has not printed for BURST_SECONDS at once."""
+
+    def __init__(self) -> None:
+        self.left_out = 0  # lines since the last that was shown
+        self._lines, self._bytes = LINES_PER_SECOND * BURST_SECONDS, BYTES_PER_SECOND * BURST_SECONDS
+        self._at = time.monotonic()
+
+    def take(self, size: int) -> bool:
+        """Whether a line of `size` bytes may be shown now."""
+        now = time.monotonic()
+        passed, self._at = now - self._at, now
+        self._lines = min(self._lines + passed * LINES_PER_SECOND, LINES_PER_SECOND * BURST_SECONDS)
+        self._bytes = min(self._bytes + passed * BYTES_PER_SECOND, BYTES_PER_SECOND * BURST_SECONDS)
+        if self._lines < 1 or self._bytes < size:
+            self.left_out += 1
+            return False
+        self._lines, self._bytes = self._lines - 1, self._bytes - size
+        return True
+
+
 class Log:
-    """The merged log of a run and the log of each process. Any thread may write."""
+    """The merged log of a run and the log of each process. Any thread may write.
+
+    Lines are made plain, and a process that prints too much has its lines left out and counted: a simulator may print anything.
+    """
 
     def __init__(
         self, run_dir: RunDir, limit_bytes: int, kept: int, terminal: Terminal | None, verbosity: Verbosity = "all"
@@ -112,11 +165,22 @@ class Log:
         self._terminal = terminal
         self._quiet = verbosity == "events"
         self._files: dict[str, LogFile] = {}
+        self._allowances: dict[str, Allowance] = {}
         self._lock = threading.Lock()
 
     def line(self, name: str, text: str) -> None:
         """A line of the process `name`."""
-        self._write(name, f"{SHOWN.get(name, name):<{NAME_WIDTH}} | ", text)
+        with self._lock:
+            allowance = self._allowances.setdefault(name, Allowance())
+            if name != "supervisor" and not allowance.take(len(text)):
+                return
+            left_out, allowance.left_out = allowance.left_out, 0
+        self._tell_left_out(name, left_out)
+        self._write(name, _head(name), plain(text))
+
+    def _tell_left_out(self, name: str, lines: int) -> None:
+        if lines:
+            self._write(name, _head(name), f"… {lines:,} lines left out: it prints more than {LINES_PER_SECOND} a second")
 
     def bottleneck(self, text: str) -> None:
         """The line about what limits the run, which is no process's own."""
@@ -138,6 +202,8 @@ class Log:
 
     def close(self) -> None:
         """Closes the files, and the terminal once it has written its lines."""
+        for name, allowance in self._allowances.items():
+            self._tell_left_out(name, allowance.left_out)
         with self._lock:
             for file in self._files.values():
                 file.close()
@@ -146,11 +212,15 @@ class Log:
             self._terminal.close()
 
 
+def _head(name: str) -> str:
+    return f"{SHOWN.get(name, name):<{NAME_WIDTH}} | "
+
+
 def show(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) -> None:
     """Prints the last lines of a log, and with `follow` new ones, until `over()` is true or the pipe is broken."""
     coloured = colours_wanted(sys.stdout)
     try:
-        for line in _tail(path, last_lines, follow, over):
+        for line in map(plain, _tail(path, last_lines, follow, over)):
             match = LINE.match(line) if coloured else None
             if match:
                 head = match["time"] + paint(match["name"], match["name"] + match["rest"])

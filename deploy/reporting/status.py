@@ -15,6 +15,7 @@ from rich.text import Text
 
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
+from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, ReplayFigures
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import Supervisor
 from transport.metrics import Record
@@ -23,12 +24,8 @@ from transport.run_dir import RunDir
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0
 WATCH_SECONDS = 1.0
-LEARNER_KEYS = ("epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction")
-EVALUATION_KEYS = ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
-REPLAY_KEYS = (
-    *("items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "quarantined"),
-    "samples_per_insert",
-)
+REPLAY_KEYS, LEARNER_KEYS = ReplayFigures.__struct_fields__, LearnerFigures.__struct_fields__
+EVALUATION_KEYS = EvaluationFigures.__struct_fields__
 TROUBLES = (  # counts that should be zero: bad input that a check has stopped
     *("broken_episodes", "rejected_weights"),  # actors
     *("rejected", "malformed", "quarantined", "impostors"),  # replay, about its clients
@@ -63,7 +60,8 @@ def document(
     evaluation: Document,
 ) -> Document:
     """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation."""
-    records = {slot.name: slot.record for slot in supervisor.slots}
+    # What has been figured out stays when a run is over; before, the figures of a process that is started again are its own.
+    records = {slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots}
     return {
         "run": run.name,
         "state": run_state(supervisor),
@@ -141,6 +139,8 @@ def show(status: Document, console: Console | None = None) -> None:
     """Prints the document as text and a table."""
     console = console or Console(highlight=False, soft_wrap=True)
     uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
+    if status["state"] in ("stopped", "failed") and status.get("time"):
+        uptime = f" {duration(max(time.time() - status['time'], 0))} ago"
     reason = f" ({status['reason']})" if status.get("reason") else ""
     steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
     head = f"{status['run']}: {status['state']}{uptime}{reason}"

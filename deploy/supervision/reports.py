@@ -8,6 +8,7 @@ import time
 from functools import partial
 from typing import Any
 
+import msgspec
 import psutil
 
 from deploy import runs
@@ -70,7 +71,7 @@ class Reports:
         if self._curriculum.levels:
             status["curriculum"] = self._curriculum.figures()
         try:
-            write_atomically(self._run.status, json.dumps(status).encode())
+            write_atomically(self._run.status, msgspec.json.encode(status))  # NaN becomes null
         except OSError:  # a full disk must not end the run
             pass
 

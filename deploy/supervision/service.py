@@ -27,6 +27,7 @@ from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
+from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
 from transport.messages import DRAIN_SECONDS, Progress, Scaling, Stop, Stopping, printable
@@ -35,6 +36,7 @@ from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.limits import ResourceLimits
 
 TURN_SECONDS = 0.1
+LOOK_SECONDS = 1.0  # between two looks at the run's folder
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
@@ -55,12 +57,13 @@ class Service:
         processes run on this machine, and `learner` becomes the first learner. Raises OSError, KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._began = time.monotonic()
-        self._steps_before = runs.read_steps(run)
+        self._steps = StepCount(runs.read_steps(run))
         next_seed = (runs.read_status(run) or {}).get("next_seed") or run_seed(config.seed)
         self._curriculum = Curriculum(run.curriculum)
         self._assignments = Assignments(config.actors.count, config.actors.envs_per_actor, int(next_seed), self._curriculum.level)
         run.create()
         run.remove_sockets()
+        self._folder, self._next_look = run.identity, 0.0
         settings.write(run, config)
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
         self._control = Control(run, self)
@@ -77,9 +80,9 @@ class Service:
         self.log.line("supervisor", text)
 
     @property
-    def steps(self) -> float:
+    def steps(self) -> int:
         """Environment steps of the run, those before a resume included."""
-        return self._steps_before + self.supervisor.steps
+        return self._steps.total
 
     def run(self) -> int:
         """Runs until the end and returns the exit status. Leaves no process, socket or endpoint."""
@@ -114,6 +117,7 @@ class Service:
         self._control.listen(TURN_SECONDS)
         if self._wanted_actors != self._config.actors.count and not self.supervisor.stopping:
             self._change_actors(self._config.actors.count, self._wanted_actors)
+        self._check_folder()
         self._check_limits()
         self._reports.turn(self._config, self.steps, self._assignments.next_seed)
 
@@ -125,6 +129,14 @@ class Service:
             elif number == signal.SIGINT:
                 self.say("killing everything")
                 self.supervisor.kill_all()
+
+    def _check_folder(self) -> None:
+        """Stops a run whose folder was deleted or replaced: nothing that it learns could be found again."""
+        if time.monotonic() < self._next_look or self.supervisor.stopping:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        if (found := self._run.identity) != self._folder:
+            self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}", exit_status=1)
 
     def _check_limits(self) -> None:
         total = self._config.total_steps
@@ -139,16 +151,18 @@ class Service:
         return self.supervisor.knows(progress)
 
     def heard(self, progress: Progress) -> None:
+        if progress.name == "replay" and self.supervisor.knows(progress):
+            self._steps.heard(progress)
         self.supervisor.heard(progress)
         if progress.record and (news := self._curriculum.heard(progress.name, progress.record)):
             self.say(news)
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, exit_status: int = 0) -> None:
         if not self.supervisor.stopping:
             self.say(f"stopping: {reason} (Ctrl-C again kills at once)")
-        self.supervisor.stop(reason)
+        self.supervisor.stop(reason, exit_status)
 
     def scale(self, actors: int) -> Scaling | Stopping:
         """Changes the number of actors, which all get other environments and new seeds. Starts abandoned ones again, also where

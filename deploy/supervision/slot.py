@@ -30,7 +30,7 @@ class Slot:
     settled: bool = False  # has reported since it was ready
     heard: float = 0.0  # when it last reported, or was started
     record: Record = field(default_factory=dict)  # the newest; empty once it has ended
-    steps_before: float = 0.0  # environment steps of its earlier incarnations
+    last_record: Record = field(default_factory=dict)  # the newest of an incarnation that has ended
     killed: float | None = None  # when the supervisor killed it
     cause: str = ""  # why the supervisor killed it
     no_room: bool = False  # it was to be started, and no place had room
@@ -39,8 +39,3 @@ class Slot:
     @property
     def name(self) -> str:
         return self.plan.name
-
-    @property
-    def steps(self) -> float:
-        """Environment steps of all its incarnations."""
-        return self.steps_before + self.record.get("steps", 0.0)

@@ -18,6 +18,7 @@ from transport.messages import Progress
 
 LONGEST_DELAY_SECONDS = 60.0
 LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
+STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals are read between two turns
 LAST_WAIT_SECONDS = 1.0  # for the end of a process after SIGKILL; then the stop goes on without it
 USAGE_ERROR = 2
 
@@ -51,17 +52,11 @@ class Supervisor:
         self._stop_began: float | None = None
         self._phase = 0
         self._at_once = False
-        self._steps_of_former = 0.0
 
     @property
     def stopping(self) -> bool:
         """Whether the run is being stopped."""
         return self._stop_began is not None
-
-    @property
-    def steps(self) -> float:
-        """Environment steps of all actors since this supervisor was started."""
-        return self._steps_of_former + sum(slot.steps for slot in self.slots if slot.plan.role == "actor")
 
     @property
     def all_ready(self) -> bool:
@@ -134,9 +129,7 @@ class Supervisor:
                 if slot.state == "failed":
                     self._say(f"{slot.name} had been abandoned ({slot.last_exit}); trying it again")
                     slot.state, slot.failures = "waiting", 0
-            elif slot.process is None:
-                self._steps_of_former += slot.steps
-            else:
+            elif slot.process is not None:
                 leaving.append(slot)
                 if slot.leaving is None:
                     slot.state, slot.leaving = "stopping", now
@@ -164,11 +157,13 @@ class Supervisor:
     # ---- starting and replacing
 
     def _start(self, now: float) -> None:
+        starts = 0
         for slot in self.slots:
             due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
-            if not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
+            if starts == STARTS_PER_TURN or not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
                 continue
             slot.reports, slot.settled, slot.ready_at, slot.cause, slot.killed = 0, False, None, "", None
+            starts += 1
             try:
                 slot.process = self._spawn(slot.plan)
             except OSError as error:
@@ -188,7 +183,7 @@ class Supervisor:
 
     def _on_exit(self, slot: Slot, ended: Exit, now: float) -> None:
         slot.process, reason = None, slot.cause or ended.reason
-        slot.steps_before, slot.record = slot.steps, {}
+        slot.last_record, slot.record = slot.record or slot.last_record, {}
         if self.stopping:
             slot.last_exit = reason if ended.code else None
             slot.state = "stopped"
@@ -196,15 +191,14 @@ class Supervisor:
         if slot.leaving is not None:
             self.slots.remove(slot)
             del self._by_name[slot.name]
-            self._steps_of_former += slot.steps
             self._say(f"{slot.name} has left" + (f" ({ended.reason})" if ended.code else ""))
             return
         if slot.state == "stopping":  # it was asked to leave, but is wanted again
             slot.state = "waiting"
             return
-        # A restart cannot help where the process says so, or where it refused its command line before it was ever ready.
+        # A restart cannot help where the process says so, or where it refused its settings before it was ever ready.
         hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
-        self._on_failure(slot, reason, now, hopeless)
+        self._on_failure(slot, reason, now, hopeless and ended.explained)
 
     def _on_failure(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason

@@ -37,6 +37,9 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
+RELATED = dict.fromkeys(("c51", "rainbow", "qrdqn", "r2d2", "apex", "ape-x", "ddqn"), "dqn")  # what others have: the nearest here
+RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "ppo")
+RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
 PARTS = (
     *("Config", "actions", "begins_random", "exact_acting", "figures", "advice"),
     *("defaults", "needs", "policy", "acting", "update"),
@@ -111,7 +114,7 @@ class Algorithm(Protocol):
 
 def find_algorithm(name: str) -> type[Algorithm]:
     """The class of that name, built in or `package.module:Name`. Raises UnknownName."""
-    found = find(name, ALGORITHMS, "algorithm")
+    found = find(name, ALGORITHMS, "algorithm", RELATED)
     lacking = [part for part in PARTS if not hasattr(found, part)]
     if lacking:
         raise UnknownName(f"{name} is not an algorithm: it lacks {', '.join(lacking)} (see learner/algorithms/base.py)")

@@ -33,6 +33,7 @@ class Capabilities:
     )
     lerp: bool = False  # torch.lerp runs on the device
     pinned_memory: bool = False  # copies from page-locked host memory are asynchronous
+    current: bool = False  # each thread has a current device of this kind, to which streams, events and graphs belong
     streams: bool = False  # copies overlap with computation, and events report when they are done
     graphs: bool = False  # a whole update can be recorded and launched as one
     compiles: bool = False  # torch.compile supports it
@@ -74,6 +75,7 @@ def _cuda(device: torch.device) -> Capabilities:
         adam="fused",
         lerp=True,
         pinned_memory=True,
+        current=True,
         streams=True,
         graphs=True,
         compiles=generation >= 7 and importlib.util.find_spec("triton") is not None,
@@ -96,6 +98,7 @@ def _xpu(device: torch.device) -> Capabilities:
         adam="foreach",
         lerp=True,
         pinned_memory=True,
+        current=True,
         compiles=True,
         memory_figures=hasattr(torch.xpu, "mem_get_info"),
         memory_cap=hasattr(torch.xpu, "set_per_process_memory_fraction"),
@@ -176,13 +179,21 @@ def precision(requested: str, device: torch.device, convolutions: bool = False) 
 
 
 def set_up(device: torch.device, threads: int) -> None:
-    """Sets compute threads (0 means one), TF32 and cuDNN's benchmark mode for this process. Call it before any computation."""
+    """Makes the device this thread's current one; sets compute threads (0 means one), TF32 and cuDNN's benchmark mode for this
+    process. Call it before any computation."""
+    make_current(device)
     torch.set_num_threads(max(threads, 1))
     if torch.get_num_interop_threads() != 1:  # it can be set only once
         torch.set_num_interop_threads(1)  # the learner runs one operation at a time
     if capabilities(device).tensor_float32:
         torch.set_float32_matmul_precision("high")  # TF32, for what autocast leaves in float32
         torch.backends.cudnn.benchmark = True  # shapes never change, so it searches once
+
+
+def make_current(device: torch.device) -> None:
+    """Makes the device the current one of this thread, which is else the first. Call it first in each thread that computes."""
+    if capabilities(device).current:
+        backend(device).set_device(device)
 
 
 def backend(device: torch.device) -> Any:

@@ -66,7 +66,11 @@ class StreamedFeed:
         updates_per_epoch: int,
         streams: Any,
     ) -> None:
-        """`streams` is torch's module of the device (torch.cuda): Stream, Event, stream(), current_stream()."""
+        """`streams` is torch's module of the device (torch.cuda): Stream, Event, stream(), current_stream().
+
+        All streams are asked for by the device: without one they would belong to the thread's current device, and a slot would go
+        back to replay while it is still being copied.
+        """
         self._sampler, self._spec, self._metrics, self._streams = sampler, spec, metrics, streams
         self._device = device
         self.updates_per_epoch = updates_per_epoch
@@ -76,7 +80,8 @@ class StreamedFeed:
         self._vacant = deque(range(BUFFERS))
         locked = capabilities(device).pinned_memory
         self._room = deque(torch.empty(sampler.batch_size, pin_memory=locked) for _ in range(AHEAD + 1))
-        self._side = streams.Stream()
+        self._side = streams.Stream(device)
+        self._side.wait_stream(streams.current_stream(device))  # the buffers are made there
         self._uploads: deque[_Upload] = deque()
         self._copying: deque[_Upload] = deque()  # whose copy may not have ended: their slots are still in use
         self._answers: deque[_Answer] = deque()
@@ -90,7 +95,7 @@ class StreamedFeed:
         if not self._uploads:
             return None
         upload = self._uploads.popleft()
-        self._streams.current_stream().wait_event(upload.copied)  # the device waits for the copy, the host does not
+        self._streams.current_stream(self._device).wait_event(upload.copied)  # the device waits for the copy, the host does not
         self._begun = self._event()
         batch = to_batch(self._buffers[upload.place].tensors, self._spec, self._device)
         return DeviceBatch(batch, upload.mean_version, upload.place, upload.key)
@@ -121,8 +126,8 @@ class StreamedFeed:
             self._send()
 
     def _event(self) -> Any:
-        event = self._streams.Event(enable_timing=True)
-        event.record(self._streams.current_stream())
+        event = self._streams.Event(enable_timing=True, blocking=True)  # the host sleeps while it waits, and uses no core
+        event.record(self._streams.current_stream(self._device))
         return event
 
     def _upload(self, timeout_seconds: float) -> None:

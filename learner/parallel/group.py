@@ -19,7 +19,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from learner.devices.capabilities import capabilities
+from learner.devices.capabilities import capabilities, make_current
 from transport.lifetime import say
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ class Ranks(Group):
                 raise GroupBroken("asked to stop before all processes had started")
             time.sleep(LONGEST_POLL_SECONDS)
         backend = capabilities(device).collectives
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        make_current(device)
         with self._detecting_loss():
             backends = "gloo" if backend == "gloo" else f"cpu:gloo,{device.type}:{backend}"
             distributed.init_process_group(backends, store=file_store, rank=rank, world_size=size, timeout=TIMEOUT)

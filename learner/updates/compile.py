@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from learner.devices.capabilities import make_current
 from learner.updates.base import LossFunction
 from learner.updates.internal import Stepper
 
@@ -61,9 +62,11 @@ def compile_loss(
     compiled: LossFunction = torch.compile(loss, dynamic=False)
     kept = [(buffer, buffer.clone()) for buffer in optimiser.buffers]  # running statistics, which the example must not change
     failure: list[BaseException] = []
+    device = optimiser.parameters[0].device
 
     def work() -> None:
         try:
+            make_current(device)
             with optimiser.autocast():
                 value = compiled(*example).value
             assert isinstance(value, Tensor)

@@ -15,6 +15,9 @@ from learner.updates.dense import KnownGradients
 NO_MEMORY = (
     "out of memory",
     "can't allocate memory",
+    "blas_status_alloc_failed",  # cuBLAS and hipBLAS
+    "cudnn_status_alloc_failed",
+    "miopenstatusallocfailed",
     "could not create a primitive",
     "could not create a memory object",
     "could not execute a primitive",

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from learner.devices.capabilities import make_current
 from learner.parallel.group import Group
 from learner.updates.base import Update
 from learner.weights.checkpoint import CheckpointError, pack
@@ -109,6 +110,7 @@ class WeightPublisher:
     def _pack(self, version: int, weights: dict[str, Tensor]) -> Payload | None:
         """None for weights that are not finite, which are logged and counted: the last finite ones stay published."""
         try:
+            make_current(next(iter(weights.values())).device)
             data = pack(weights)
         except CheckpointError as error:
             self.refused, self.refused_version = self.refused + 1, version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from replay.config import ReplayConfig
 from replay.log.background import Background
+from replay.log.files import open_regular
 from replay.log.segment_log import SegmentLog
 from replay.log.segments import Scan, read_chunk, scan
 from replay.log.state import read_state, write_state
@@ -19,8 +21,10 @@ from transport.compression import CorruptChunk
 from transport.lifetime import say
 from transport.messages import Insert
 from transport.metrics import Record
+from transport.run_dir import write_atomically
 
-STATE_FILE = "state.npz"
+STATE_FILE, ID_FILE = "state.npz", "run_id"
+ID_LETTERS = 32
 PROGRESS_SECONDS = 3.0
 SEGMENTS_PER_RING = 8  # so that few evicted chunks stay on the disk
 SEGMENT_CHUNKS = 16  # per segment at least, so that a small table does not make very many files
@@ -38,12 +42,13 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self._ring, self._config = ring, config
         self._state_path = folder / STATE_FILE
-        found = scan(folder, ring.spec)
+        run = run_id(folder / ID_FILE)
+        found = scan(folder, ring.spec, run, say)
         self.counters = restore(ring, found, self._read_state(), interrupted)
         self._losses: Record = {"torn_chunks": found.torn, "damaged_chunks": found.damaged, "missing_chunks": found.missing}
         self._background = Background()
         chunks = max(ring.capacity // ring.spec.chunk_length // SEGMENTS_PER_RING, SEGMENT_CHUNKS)
-        self.log = SegmentLog(folder, ring.spec, chunks, found, self._background)
+        self.log = SegmentLog(folder, ring.spec, chunks, found, self._background, run)
         self._next_sync = time.monotonic() + config.fsync_seconds
         self._next_state = time.monotonic() + config.state_seconds
 
@@ -101,6 +106,20 @@ class Journal:
             return None
 
 
+def run_id(path: Path) -> str:
+    """The id of this run, which its segments carry; made if there is none. Raises OSError."""
+    try:
+        with open_regular(path) as file:
+            found = file.read(ID_LETTERS + 1).decode("ascii", "replace")
+    except FileNotFoundError:
+        found = ""
+    if len(found) == ID_LETTERS and found.isalnum():
+        return found
+    new = secrets.token_hex(ID_LETTERS // 2)
+    write_atomically(path, new.encode())
+    return new
+
+
 def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Callable[[], bool]) -> Record:
     """Fills an empty ring with the newest chunks that fit; returns the server's counters. Raises RestoreStopped."""
     started = time.monotonic()
@@ -111,7 +130,7 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
     unsaved = chunks = 0
     next_line = started + PROGRESS_SECONDS
     for path, entries in groupby(wanted, lambda entry: entry.path):
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for entry in entries:
                 if interrupted():
                     raise RestoreStopped

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from replay.log.files import open_regular
 from replay.log.segments import Entry, Scan, pack_record, read_chunk, scan_segment, segments, start_of
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
@@ -43,7 +44,7 @@ def trace(folder: Path, spec: ExperienceSpec, key: int) -> Origin:
 
 def _policy_version(entry: Entry, spec: ExperienceSpec, offset: int) -> int:
     try:
-        with open(entry.path, "rb") as file:
+        with open_regular(entry.path) as file:
             return int(read_chunk(file, entry, spec).columns["policy_version"][spec.history + offset])
     except CorruptChunk as error:
         raise NotThere(f"chunk {entry.header.key} of {entry.header.writer}, which has the item, is damaged ({error})") from error
@@ -69,7 +70,7 @@ def purge(folder: Path, spec: ExperienceSpec, actor: str) -> tuple[int, int]:
 
 def _without(path: Path, entries: list[Entry], actor: str) -> bytes:
     """A segment without an actor's chunks. The sequences of all actors stay, so that no chunk is inserted twice later."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         start = start_of(file)
         records = [pack_record(start)] if start else []
         for entry in entries:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from replay.log.background import Background
-from replay.log.segments import ChunkHeader, Scan, SegmentStart, Writers, pack_record, segments
+from replay.log.files import open_new
+from replay.log.segments import SEGMENT_BYTES, ChunkHeader, Scan, SegmentStart, Writers, pack_record, segments
 from transport.experience import ExperienceSpec
 from transport.lifetime import say
 from transport.messages import Insert
 from transport.run_dir import sync_folder
 
-SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 5.0  # after an error of the disk
 
 
@@ -32,8 +32,12 @@ class Amount(NamedTuple):
 class SegmentLog:
     """Appends chunks. A full or broken disk raises no error: a line reports it, and after a while it tries again."""
 
-    def __init__(self, folder: Path, spec: ExperienceSpec, segment_chunks: int, found: Scan, background: Background) -> None:
-        """Continues after the chunks of `found`, in a new segment. `segment_chunks`: the limit of chunks per segment."""
+    def __init__(
+        self, folder: Path, spec: ExperienceSpec, segment_chunks: int, found: Scan, background: Background, run: str = ""
+    ) -> None:
+        """Continues after the chunks of `found`, in a new segment. `segment_chunks`: the limit of chunks per segment; `run`: the
+        id that segments carry."""
+        self._run = run
         self._folder, self._spec, self._segment_chunks, self._background = folder, spec, segment_chunks, background
         self.writers = found.writers
         last_keys = {path: -1 for path in segments(folder)}
@@ -108,10 +112,10 @@ class SegmentLog:
     def _open(self, key: int, writers: Writers) -> None:
         self._path = self._folder / f"{key:016d}.segment"
         self._closed = deque(entry for entry in self._closed if entry[0] != self._path)  # an old file of that name has no chunks
-        file = open(self._path, "wb", buffering=0)
+        file = open_new(self._path)
         self._file, self._size, self._chunks = file, 0, 0
         try:
-            self._write(pack_record(SegmentStart(self._spec.digest, key, writers)))
+            self._write(pack_record(SegmentStart(self._spec.digest, key, writers, self._run)))
         except OSError:
             self._file = None
             file.close()

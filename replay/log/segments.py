@@ -10,10 +10,9 @@ parts of its Insert message as they came over the wire, with the checksum of tha
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -21,6 +20,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 from msgspec import Meta, Struct
 
+from replay.log.files import is_regular, open_regular, set_aside
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.messages import Count, Incarnation
@@ -30,6 +30,7 @@ MAGIC = FAMILY + FORMAT + b"\n"
 NUMBERS = struct.Struct("<II")  # header bytes, body bytes
 CHECKSUM = struct.Struct("<I")
 PREFIX_BYTES = len(MAGIC) + NUMBERS.size + CHECKSUM.size
+SEGMENT_BYTES = 64 * 1024 * 1024  # at which a segment ends
 MAX_HEADER_BYTES = 1 << 22  # a SegmentStart names every actor of the run
 MOST_PARTS = 4096
 MOST_KEYS = 1 << 40  # of chunks; keys of items, up to 65,536 times larger, fit into int64
@@ -51,6 +52,7 @@ class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start")
     spec_digest: Name
     first_key: ChunkKey
     writers: Writers
+    run: Name = ""  # the id of the run that wrote it; older versions wrote none
 
 
 class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
@@ -104,24 +106,47 @@ class Scan:
 
 def segments(folder: Path) -> list[Path]:
     """The segment files, oldest first."""
-    return sorted(folder.glob("*.segment"))
+    return sorted(path for path in folder.glob("*.segment") if is_regular(path))
 
 
-def scan(folder: Path, spec: ExperienceSpec) -> Scan:
-    """Reads all headers, and truncates incomplete records at the end of files. Raises LogRefused, OSError."""
+def scan(folder: Path, spec: ExperienceSpec, run: str = "", report: Callable[[str], None] = lambda line: None) -> Scan:
+    """Reads all headers, and truncates incomplete records at the end of files.
+
+    What the run with this id cannot have written is set aside, or left where it is if it is no file, and reported in a line.
+    Raises LogRefused, OSError.
+    """
     found = Scan()
+    for path in sorted(set(folder.glob("*.segment")) - set(segments(folder))):
+        report(f"{path} is not a regular file: it is not read")
     for path in segments(folder):
+        if reason := _foreign(path, spec, run):
+            found.damaged += 1
+            report(f"{path} {reason}: it is now {set_aside(path).name}")
+            continue
         end = scan_segment(path, spec, found)
         if end < path.stat().st_size:
-            os.truncate(path, end)
+            with open_regular(path, change=True) as file:
+                file.truncate(end)
     return found
+
+
+def _foreign(path: Path, spec: ExperienceSpec, run: str) -> str:
+    """Why a file cannot be a segment of this run, for a message; empty if it can. Raises LogRefused, OSError."""
+    if path.stat().st_size > SEGMENT_BYTES + 2 * (MAX_HEADER_BYTES + chunk_wire_bytes(spec)):
+        return "is larger than a segment"
+    with open_regular(path) as file:
+        begins = _check_format(path, file)
+        if not MAGIC.startswith(begins) and _next_record(file, 0) is None:
+            return "holds no record of replay"
+        start = start_of(file)
+    return "was written by another run" if start and start.run not in ("", run) else ""
 
 
 def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
     """Adds the contents of a segment; returns the offset behind its last complete record. Raises LogRefused, OSError."""
     size = path.stat().st_size
     position = 0
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         _check_format(path, file)
         while position < size:
             record = _read_header(file, position)
@@ -150,7 +175,8 @@ def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
     return size
 
 
-def _check_format(path: Path, file: BinaryIO) -> None:
+def _check_format(path: Path, file: BinaryIO) -> bytes:
+    """The first bytes of the file. Raises LogRefused for another format."""
     begins = file.read(len(MAGIC))
     found = begins[len(FAMILY) : -1]
     if begins.startswith(FAMILY) and found.isdigit() and found != FORMAT:
@@ -158,6 +184,7 @@ def _check_format(path: Path, file: BinaryIO) -> None:
             f"{path} has format {found.decode()}, this version of headrace reads format {FORMAT.decode()}: start with --fresh, "
             f"or delete {path.parent} to continue with an empty table"
         )
+    return begins
 
 
 def _read_header(file: BinaryIO, position: int) -> tuple[SegmentStart | ChunkHeader, int, int] | None:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from replay.log.files import open_regular
 from replay.log.segments import MOST_KEYS
 from replay.table.base import SelectorState
 from replay.table.ring import RingState
@@ -59,7 +60,7 @@ def write_state(path: Path, state: RingState) -> None:
 def read_state(path: Path, leaves_per_chunk: int) -> RingState | None:
     """Reads a state file, which has checksums; None if there is no file. Raises DamagedState."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             _check_stored(file)
             with np.load(file, allow_pickle=False) as arrays:
                 document = json.loads(arrays["numbers"].tobytes())

@@ -88,9 +88,13 @@ class ReplayServer:
         update_priorities = self.items.update_priorities if self.items else None
         self.learners = Learners(spec, self.table, self.socket, metrics, update_priorities, settings.leased)
         self._next_hold = 0.0
-        counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks")
+        counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks", "dropped_steps")
         restored = self.journal.counters if self.journal else {}
         metrics.begin_at(dict.fromkeys(counters, 0.0) | restored)
+
+    def steps(self) -> int:
+        """Environment steps that have been collected, with those of earlier incarnations whose experience was restored."""
+        return int(self._metrics.value("inserted_steps") + self._metrics.value("dropped_steps"))
 
     @property
     def ring(self) -> Ring:

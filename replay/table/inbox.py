@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.config import ReplayConfig
 from transport.compression import CorruptChunk, crc32, unpack_chunk
 from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec
 from transport.messages import Insert
@@ -23,10 +24,10 @@ class RejectedChunk(ValueError):
     """A chunk that must not be learned from; the text gives the reason."""
 
 
-def check_chunk(spec: ExperienceSpec, chunk: Chunk, reward_limit: float) -> None:
-    """Raises RejectedChunk for actions that do not exist, and for values that the `check` of a column forbids.
+def check_chunk(spec: ExperienceSpec, chunk: Chunk, config: ReplayConfig) -> None:
+    """Raises RejectedChunk for actions that do not exist, and for values that the `check` of a column or a limit forbids.
 
-    `reward_limit`: larger rewards are finite, but would outweigh all others.
+    Beyond the limits a value is finite, but would outweigh all others, or overflow in the network.
     """
     used = chunk.columns["valid"] != 0
     if isinstance(spec.action, Categorical):
@@ -35,10 +36,10 @@ def check_chunk(spec: ExperienceSpec, chunk: Chunk, reward_limit: float) -> None
             raise RejectedChunk(f"an action outside 0 to {spec.action.n - 1}")
     for column in spec.columns:
         if column.check != "any":
-            _check(column, chunk.columns[column.name], used, reward_limit)
+            _check(column, chunk.columns[column.name], used, config)
 
 
-def _check(column: Column, values: np.ndarray, used: np.ndarray, reward_limit: float) -> None:
+def _check(column: Column, values: np.ndarray, used: np.ndarray, config: ReplayConfig) -> None:
     """`used` [rows]: the rows with an action."""
     if column.check == "natural":
         if values.size and values.min() < 0:
@@ -46,11 +47,17 @@ def _check(column: Column, values: np.ndarray, used: np.ndarray, reward_limit: f
         return
     if column.dtype.startswith("<f") and not np.isfinite(values).all():
         raise RejectedChunk(f"{column.name} is not finite")
-    if column.check == "reward" and (np.abs(values if column.once else values[used]) > reward_limit).any():
-        raise RejectedChunk(f"a {column.name} beyond replay.reward_limit {reward_limit:g}")
+    if column.check == "reward" and (np.abs(values if column.once else values[used]) > config.reward_limit).any():
+        raise RejectedChunk(f"a {column.name} beyond replay.reward_limit {config.reward_limit:g}")
+    if column.taken == "window" and column.dtype.startswith("<f") and _magnitude(values) > config.observation_limit:
+        raise RejectedChunk(f"{column.name} has a value beyond replay.observation_limit {config.observation_limit:g}")
 
 
-@dataclass(eq=False)
+def _magnitude(values: np.ndarray) -> float:
+    return max(float(values.max()), -float(values.min())) if values.size else 0.0
+
+
+@dataclass(eq=False, slots=True)
 class Writer:
     """The server's record of one incarnation of an actor."""
 
@@ -94,7 +101,7 @@ class Pending(NamedTuple):
     message: Insert
     parts: list[bytes]
 
-    def read(self, spec: ExperienceSpec, room: Columns, reward_limit: float) -> Chunk:
+    def read(self, spec: ExperienceSpec, room: Columns, config: ReplayConfig) -> Chunk:
         """Unpacks the chunk, its large columns into `room`. Raises RejectedChunk."""
         message = self.message
         try:
@@ -107,7 +114,7 @@ class Pending(NamedTuple):
             chunk = Chunk(message.stream, message.length, unpack_chunk(spec, message.length, self.parts, room))
         except CorruptChunk as error:
             raise RejectedChunk(str(error)) from error
-        check_chunk(spec, chunk, reward_limit)
+        check_chunk(spec, chunk, config)
         return chunk
 
 

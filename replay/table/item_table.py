@@ -60,7 +60,7 @@ class ItemTable:
         pending = self._inbox.pending.popleft()
         writer = pending.writer
         try:
-            chunk = pending.read(self._spec, self.ring.vacant(), self._config.reward_limit)
+            chunk = pending.read(self._spec, self.ring.vacant(), self._config)
         except RejectedChunk:  # it is acknowledged nevertheless, so that the writer continues
             self._metrics.count("rejected")
             writer.rejected += 1
@@ -93,7 +93,8 @@ class ItemTable:
     def writers_changed(self, present: list[Writer]) -> None:
         """Sets the limiter's slack for outstanding chunks, and the number of writers that share the receive budget."""
         self._writers = max(len(present), 1)
-        self.ring.limiter.under_way = sum(map(self.credit_chunks, present)) * self._spec.chunk_length
+        sent = [min(self.credit_chunks(each), self.credit_bytes(each) // self._spec.chunk_bytes + 1) for each in present]
+        self.ring.limiter.under_way = sum(sent) * self._spec.chunk_length
 
     def credit_chunks(self, writer: Writer) -> int:
         """Enough chunks that a writer need not wait for acknowledgements."""

@@ -84,7 +84,7 @@ class RolloutQueue:
         at, spec = self._filled, self._spec
         room: Columns = {column.name: arrays[name][at : at + 1].reshape(arrays[name].shape[1:]) for column, name in self._names}
         try:
-            chunk = pending.read(spec, room, self._config.reward_limit)
+            chunk = pending.read(spec, room, self._config)
         except RejectedChunk:
             self._metrics.count("rejected")
             pending.writer.rejected += 1
@@ -92,6 +92,7 @@ class RolloutQueue:
         versions = self._versions(chunk)
         if len(versions) and versions.max() < oldest_version:
             self._metrics.count("dropped_chunks")
+            self._metrics.count("dropped_steps", len(versions))
             return None
         rows = spec.rows(chunk.length)
         for column, _ in self._names:

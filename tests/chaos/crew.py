@@ -112,7 +112,7 @@ class Crew(Run):
 
     def left(self) -> dict[str, int]:
         """What a run that has ended has left: processes, sockets and shared memory."""
-        sockets = len(list(self.run_dir.sockets.iterdir())) if self.run_dir.sockets.is_dir() else 0
+        sockets = sum(len(list(folder.iterdir())) for folder in self.run_dir.socket_folders if folder.is_dir())
         endpoints = len(list((self.run_dir.path / "endpoints").iterdir()))
         memory = shared_memory() - self.shared_memory
         return {"processes": len(self.descendants()), "sockets": sockets + endpoints, "shared_memory": len(memory)}

@@ -52,10 +52,12 @@ def test_nothing_outlives_a_killed_supervisor(row: Row, tmp_path: Path) -> None:
             assert memory == 0
             if number + 1 < times:
                 run.up()
-        stale = [path for path in run.run_dir.sockets.iterdir() if path.name == "supervisor"]
-        (run.run_dir.sockets / "nobody").touch()
+        assert run.run_dir.sockets is not None
+        stale, nobody = run.run_dir.sockets / "supervisor", run.run_dir.sockets / "nobody"
+        nobody.touch()
+        swept = stale.exists()
         run.up()
-        swept = bool(stale) and not (run.run_dir.sockets / "nobody").exists()
+        swept &= not nobody.exists()
         run.down()
         left, verdict = run.left(), run.verdict()
     row.measured(verdict.text, kills=times, slowest_seconds=slowest, **left, **verdict.figures)

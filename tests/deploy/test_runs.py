@@ -1,8 +1,11 @@
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy import runs
+from transport.file_lock import try_lock
 
 
 @pytest.fixture(autouse=True)
@@ -11,7 +14,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def names() -> list[str]:
-    return sorted(path.name for path in Path("runs").iterdir())
+    return sorted(path.name for path in Path("runs").iterdir() if path != Path("runs/.locks"))
 
 
 def test_old_folders_get_growing_numbers_and_the_newest_are_kept() -> None:
@@ -34,3 +37,47 @@ def test_none_may_be_kept_and_a_folder_that_is_up_or_of_another_run_stays() -> N
     with runs.locked(runs.run_dir("mine.1")):
         assert [path.name for path in runs.remove_aside(run, 0)] == ["mine.2"]
     assert names() == ["mine.1", "mine.old", "mines.1"]
+
+
+def test_the_lock_holds_while_the_folder_moves_and_goes_with_a_name_that_has_no_folder() -> None:
+    run = runs.run_dir("mine")
+    run.create()
+    with runs.locked(run):
+        runs.set_aside(run)
+        assert runs.is_up(run) and not runs.is_up(runs.run_dir("mine.1"))
+        with pytest.raises(runs.AlreadyUp), runs.locked(run):
+            pass
+        run.create()
+    assert run.lock.exists() and not runs.is_up(run)
+    with runs.locked(run):
+        run.path.rename("elsewhere")
+    assert names() == ["mine.1"] and not run.lock.exists()
+    with runs.locked(run), pytest.raises(runs.AlreadyUp), runs.locked(run):
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="an open file cannot be removed")
+def test_a_lock_of_a_file_that_another_process_has_removed_is_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both had opened it before: the one has locked and removed it, the other gets the lock of a file without a name."""
+    run = runs.run_dir("mine")
+    removed: list[int] = []
+
+    def lock_late(file: Any) -> bool:
+        if not removed:
+            removed.append(run.lock.stat().st_ino)
+            run.lock.unlink()
+        return try_lock(file)
+
+    monkeypatch.setattr(runs, "try_lock", lock_late)
+    with runs.locked(run):
+        assert removed and runs.is_up(run)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_other_users_of_the_machine_cannot_take_a_lock() -> None:
+    before = os.umask(0)
+    try:
+        with runs.locked(run := runs.run_dir("mine")):
+            assert (run.lock.stat().st_mode & 0o777, run.lock.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    finally:
+        os.umask(before)

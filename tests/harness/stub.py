@@ -18,6 +18,8 @@ def main() -> int:
     if how == "crashes":
         raise RuntimeError("out of order")
     life = Lifetime(name, run_dir, lambda record: f"{record.get('steps', 0):.0f} steps")
+    if name == "replay":
+        life.steps = lambda: int(life.metrics.value("steps"))
     if how == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if how == "parent":

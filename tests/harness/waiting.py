@@ -38,6 +38,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def strftime(self, form: str) -> str:
+        return time.strftime(form)
+
 
 def gone(pid: int) -> bool:
     """Whether a process has ended, waited for or not."""

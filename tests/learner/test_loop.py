@@ -25,7 +25,7 @@ from learner.inference.module import Module
 from learner.loop import Learner
 from learner.parallel.group import Group
 from learner.throughput_line import describe
-from learner.updates.base import Outcome, Transitions
+from learner.updates.base import Loss, Outcome, Transitions
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
@@ -315,3 +315,27 @@ def test_the_throughput_line_before_and_after_the_first_update() -> None:
     assert "td 0.25 to 0.1" in shown and "kl" not in shown, "what the algorithm shows, where it is known"
     assert describe({"updates": 1.0, "compiling": 1.0}, {}) == "compiling the update · policy v0"
     assert "skipped" not in line and "skipped updates 2" in describe({"updates": 1.0, "skipped_updates": 2.0}, {})
+
+
+def test_the_last_checkpoint_is_written_although_the_last_updates_were_skipped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = bench.learner(updates=8)
+    update: Any = learner.update
+    sound, policy = update.loss, update.modules["policy"]
+    weights: list[torch.Tensor] = []
+
+    def loss(*arguments: Any) -> Loss:
+        found: Loss = sound(*arguments)
+        if learner.metrics.value("updates") < 6:
+            return found
+        weights[:] = weights or [parameter.detach().clone() for parameter in policy.parameters()]
+        return found._replace(value=found.value * torch.tensor(float("nan")))
+
+    monkeypatch.setattr(update, "loss", loss)
+    learner.run()
+    assert learner.metrics.value("skipped_updates") == 2 and weights
+    found = bench.learner(updates=0)
+    assert found.epoch == learner.epoch == 4
+    restored = found.update.modules["policy"].parameters()
+    assert all(torch.equal(before, after) for before, after in zip(weights, restored, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 import tempfile
@@ -12,40 +13,61 @@ import pytest
 
 from transport.run_dir import RunDir, write_atomically
 
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
+
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """XDG_RUNTIME_DIR: pytest's own folders are too deep for a socket's path."""
+def short() -> Iterator[Path]:
+    """pytest's own folders are too deep for a socket's path."""
     with tempfile.TemporaryDirectory() as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         yield Path(folder)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
-def test_sockets_are_in_a_short_folder_that_only_the_user_can_enter(tmp_path: Path, runtime: Path) -> None:
+@POSIX
+def test_sockets_are_in_the_runs_folder_where_nobody_removes_them(short: Path) -> None:
+    run_dir = RunDir(short / "runs with $HOME" / "mine")
+    assert run_dir.bind_address("replay") == f"ipc://{run_dir.path}/sockets/replay"
+    assert stat.S_IMODE((run_dir.path / "sockets").stat().st_mode) == 0o700 and not list((run_dir.path / "sockets").iterdir())
+    assert RunDir(run_dir.path).bind_address("replay") == run_dir.bind_address("replay"), "after a restart"
+    run_dir.remove_sockets()
+    assert not (run_dir.path / "sockets").exists()
+
+
+@POSIX
+def test_a_long_path_has_its_sockets_in_the_users_cache(tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(short))
     run_dir = RunDir(tmp_path / "runs" / ("a-very-long-name" * 10))
-    address = run_dir.bind_address("replay")
-    assert address == f"ipc://{run_dir.sockets}/replay" and len(str(run_dir.sockets)) < len(str(run_dir.path))
+    assert run_dir.bind_address("replay") == f"ipc://{run_dir.sockets}/replay"
+    assert run_dir.sockets is not None and run_dir.sockets.parent == short / "headrace"
     assert stat.S_IMODE(run_dir.sockets.stat().st_mode) == 0o700
-    assert RunDir(run_dir.path).bind_address("replay") == address  # after a restart
     run_dir.remove_sockets()
     assert not run_dir.sockets.exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
-def test_a_socket_folder_that_other_users_can_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
-    run_dir = RunDir(tmp_path / "run")
-    run_dir.sockets.mkdir(mode=0o755)
-    run_dir.sockets.chmod(0o755)
+@POSIX
+def test_a_folder_that_takes_no_sockets_or_that_others_can_enter_is_passed_over(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(short / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    run_dir = RunDir(short / "run")
+    run_dir.create()
+    (run_dir.path / "sockets").mkdir()
+    (run_dir.path / "sockets").chmod(0o755)
+    (short / "cache").write_text("not a folder")
+    assert run_dir.sockets is not None and run_dir.sockets.parent == short
+    for folder in run_dir.socket_folders[2:]:
+        folder.chmod(0o755)
     with pytest.raises(PermissionError, match="0700"):
-        run_dir.bind_address("replay")
+        RunDir(run_dir.path).bind_address("replay")
 
 
-def test_a_path_too_long_for_a_socket_falls_back_to_a_loopback_port_and_keeps_it(
+def test_where_no_path_is_short_enough_it_is_a_loopback_port_that_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 120)))
-    run_dir = RunDir(tmp_path / "run")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("x" * 120)))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 120)))
+    run_dir = RunDir(tmp_path / ("run" * 30))
     run_dir.create()
     assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"
     run_dir.write_endpoint("replay", "tcp://127.0.0.1:4567")
@@ -68,3 +90,13 @@ def test_an_atomic_write_leaves_no_other_file(tmp_path: Path) -> None:
     write_atomically(target, b"one")
     write_atomically(target, b"two")
     assert target.read_bytes() == b"two" and list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
+def test_only_its_user_enters_a_run_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        RunDir(tmp_path / "runs" / "mine").create()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "runs" / "mine").stat().st_mode) == 0o700

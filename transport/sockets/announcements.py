@@ -24,6 +24,7 @@ class Announcer(Bound):
 
     def admit(self) -> None:
         """Accepts the subscriptions of new listeners. Call it often."""
+        self.keep_reachable()
         for _ in range(UNREADABLE_PER_CALL):
             parts = self._receive_parts(0)
             if parts is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -18,6 +20,7 @@ from transport.sockets.keys import Keys, KeysError, key_name, role_of
 from transport.sockets.quarantine import Quarantine
 
 REQUEST_PARTS = 64  # limit of a message to a server, besides the pieces of a chunk
+LOOK_SECONDS, LOOK_AGAIN_SECONDS = 1.0, 60.0  # at the file of an ipc socket; after an error
 MOST_NAMES = 4096  # connections whose owner's name a server remembers
 _domains = itertools.count()
 
@@ -60,6 +63,25 @@ class Bound(Channel):
             self.close()
             raise OSError(f"cannot bind {address}: {error.strerror}") from error
         self.address = str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        self._path = Path(address.removeprefix("ipc://")) if address.startswith("ipc://") else None
+        self._next_look = time.monotonic() + LOOK_SECONDS
+
+    def keep_reachable(self) -> None:
+        """Binds again where the file of an ipc socket has been deleted, by a cleaner of temporary files for example. Connections
+        that exist are not affected; without the file no new one could be made. Call it often: it looks once a second."""
+        if self._path is None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        if self._path.exists():
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            self.socket.bind(self.address)
+        except (OSError, zmq.ZMQError) as error:
+            AUTHENTICATOR.say(f"the socket {self._path} was deleted and cannot be made again ({error.strerror})")
+            self._next_look = time.monotonic() + LOOK_AGAIN_SECONDS
+        else:
+            AUTHENTICATOR.say(f"the socket {self._path} was deleted; made it again")
 
     @property
     def handshakes_failed(self) -> int:
@@ -175,6 +197,7 @@ class Server(Bound):
 
     def receive(self, timeout_seconds: float = 0) -> tuple[bytes, Any, Parts] | None:
         """The next valid message as (peer, message, raw parts), or None. Malformed ones are counted and dropped."""
+        self.keep_reachable()
         found = self._receive_readable(timeout_seconds, envelope=1)
         return (found[0][0], found[1], found[2]) if found else None
 

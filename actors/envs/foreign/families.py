@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import importlib.machinery
 import os
+import re
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import metadata
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -148,10 +154,45 @@ def one_line_errors(env_id: str, make: Callable[[], T]) -> T:
         except gymnasium.error.Error as error:
             if env_id.rpartition(":")[2] in gymnasium.registry:
                 raise EnvError(f"{env_id}: {_one_line(error)}") from error
+            if meant := _meant(env_id):
+                raise EnvError(f"unknown environment {env_id!r}; did you mean {meant}?") from error
             near = _nearest(env_id, [*FAMILIES, *gymnasium.registry])
             raise EnvError(f"unknown environment {env_id!r}{near}; headrace envs lists them") from error
         except ImportError as error:
             raise EnvError(missing_package(env_id, error)) from error
+
+
+def _meant(env_id: str) -> str:
+    """What an id without a colon may stand for: an id that an installed package registers when it is imported, or a module."""
+    if package := _registering_package(env_id):
+        return f"{package}:{env_id}"
+    module, _, name = env_id.rpartition(".")
+    found = next((each for each in (env_id, module) if each and _is_module(each)), None)
+    return "" if found is None else f"{found}:{name if found == module else 'FUNCTION'}"
+
+
+def _registering_package(env_id: str) -> str | None:
+    """The installed package whose `__init__.py` has the id as a word. Nothing is imported."""
+    quoted = re.compile(rb"""["']""" + re.escape(env_id.encode()) + rb"""["']""")
+    for package in sorted(metadata.packages_distributions()):
+        for folder in map(Path, sys.path):
+            for file in (folder / package / "__init__.py", folder / package / "envs" / "__init__.py"):
+                with contextlib.suppress(OSError):
+                    if package != "gymnasium" and quoted.search(file.read_bytes()):
+                        return package
+    return None
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is a module of that dotted name, also in the working directory. Nothing is imported."""
+    path: Sequence[str] = [*sys.path, os.getcwd()]
+    parts = name.split(".")
+    for number, part in enumerate(parts, 1):
+        found = importlib.machinery.PathFinder.find_spec(".".join(parts[:number]), path) if part.isidentifier() else None
+        if found is None:
+            return False
+        path = found.submodule_search_locations or []
+    return True
 
 
 def missing_package(env_id: str, error: Exception) -> str:

@@ -20,6 +20,7 @@ class Snake(EnvironmentFamily):
         "snake:dim=10,starting_blocks=3,dist_to_border=3 for all its rules"
     )
     default_stack = 1  # one observation shows the whole state
+    reports_success = True
 
     def make(self, setup: Setup) -> gymnasium.Env:
         from actors.envs.snake.env import SnakeEnv, parse_rules

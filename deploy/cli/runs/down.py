@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Sequence
 
+import psutil
+
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
@@ -24,6 +26,14 @@ def run(parsed: argparse.Namespace) -> int:
     return stop(runs.chosen(parsed))
 
 
+def has_ended(pid: int | None) -> bool:
+    """Whether a supervisor that has given its lock back has ended as well: that takes a moment longer."""
+    try:
+        return pid is None or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def stop(folder: RunDir) -> int:
     """Asks the supervisor to stop, waits, and prints the result. Returns the exit status."""
     if not runs.is_up(folder):
@@ -38,7 +48,7 @@ def stop(folder: RunDir) -> int:
         except OSError:
             pass
     while time.monotonic() < deadline:
-        if not runs.is_up(folder):
+        if not runs.is_up(folder) and has_ended(pid):
             print(f"run {folder.name} is down")
             return DONE
         time.sleep(0.05)

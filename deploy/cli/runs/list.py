@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE, current_status
+from deploy.config.run import ConfigError
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -15,7 +16,11 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     for folder in runs.all_runs():
-        found = current_status(folder)
+        try:
+            found = current_status(folder)
+        except ConfigError as error:
+            print(f"{folder.name:<30} unreadable: {error}")
+            continue
         steps = found.get("steps") or 0
         print(f"{folder.name:<30} {found['state']:<9} {found['env']:<20} {found['algorithm']:<6} {steps:>14,} steps")
     return DONE

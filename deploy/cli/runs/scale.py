@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+import psutil
+from msgspec import structs
+
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
+from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
+from deploy.launch import resources
 from transport.messages import MOST_ACTORS, Scale, Scaling
 
 
@@ -26,6 +31,13 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(
             f"run {folder.name} is not up; start it with `headrace up --run {folder.name} --actors {parsed.actors}`"
         )
+    config = load_run_config(folder.config)
+    more = max(parsed.actors - config.actors.count, 0)
+    scaled = structs.replace(config, actors=structs.replace(config.actors, count=parsed.actors))
+    free = psutil.virtual_memory().available + (parsed.actors - more) * resources.ACTOR_BYTES
+    if more and (crowded := resources.too_many_actors(scaled, free)):
+        again = f"`headrace up --run {folder.name} --actors {parsed.actors} --deploy.overcommit true`"
+        raise resources.NoSpace(f"{crowded}; to start them nevertheless, stop the run, then {again}")
     answer = ask_supervisor(folder, Scale(parsed.actors))
     if not isinstance(answer, Scaling):
         return complain(f"run {folder.name} is stopping, or its supervisor does not answer; see `headrace status`", FAILED)

@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 from actors.config import EnvConfig
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, REFUSED, complain, current_status
 from deploy.cli.runs import down
+from deploy.cli.streams import Lasting
 from deploy.config import command_line, options
 from deploy.config.files import preset_for
 from deploy.config.run import ConfigError
@@ -78,7 +80,11 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Starts the run. With --json stdout has the status alone; the other lines go to stderr."""
     if not parsed.json:
-        return _start(parsed)[1]
+        with contextlib.redirect_stdout(cast(TextIO, Lasting(sys.stdout))):
+            try:
+                return _start(parsed)[1]
+            finally:
+                sys.stdout.flush()
     if not parsed.detach:
         raise ConfigError("--json needs --detach")
     with contextlib.redirect_stdout(sys.stderr):
@@ -97,10 +103,9 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
             _make_room(ready)
         if ready.resumed:
             print(ready.resume_notice())
-        with runs.locked(folder):
-            ready.write()
-            if not parsed.detach:
-                return folder, _supervise(ready, parsed.stop_after)
+        ready.write()
+        if not parsed.detach:
+            return folder, _supervise(ready, parsed.stop_after)
     poll = service.start_detached(folder, parsed.stop_after)
     try:
         return folder, _wait_until_ready(folder, poll)

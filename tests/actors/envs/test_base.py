@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from actors.config import EnvConfig
+from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import FAMILIES, EnvironmentFamily, Setup, builtin_families, find_family, variant
 from actors.envs.errors import EnvError
 from actors.envs.foreign.options import Option, describe, options_type, struct_of
@@ -109,7 +109,7 @@ def test_a_strangers_hooks_are_used() -> None:
 def test_evaluation_is_made_and_started_as_the_family_says() -> None:
     config = read_env({"id": f"{MODULE}:Corridors", "backend": "slow"})
     for evaluation in (False, True):
-        env = vector(config, evaluation=evaluation)
+        env = vector(config, evaluation=EvaluatorConfig() if evaluation else None)
         env.reset()
         lines = [line.unwrapped for line in env._simulators._envs]  # type: ignore[attr-defined]
         assert {line.options["evaluation"] for line in lines} == {evaluation}

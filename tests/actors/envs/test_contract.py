@@ -209,6 +209,29 @@ def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("my_roads", "my_roads:FUNCTION"),
+        ("my_roads.make_env", "my_roads:make_env"),
+        ("my_roads.envs", "my_roads.envs:FUNCTION"),
+        ("my_roads.envs.Road", "my_roads.envs:Road"),
+        ("road-v0", "my_roads:road-v0"),
+    ],
+)
+def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
+    typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "my_roads"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\nregister(id='road-v0')\n")
+    (package / "envs.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"my_roads": ["my-roads"]})
+    with pytest.raises(EnvError, match=f"unknown environment '{typed}'; did you mean {meant}[?]$"):
+        make_env(EnvConfig(id=typed))
+
+
+@pytest.mark.parametrize(
     ("config", "words"),
     [
         (EnvConfig(id="cartpole-v1"), ["unknown environment", "did you mean CartPole-v1"]),

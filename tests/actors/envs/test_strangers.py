@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from actors.chunker import Chunker
-from actors.config import EnvConfig
+from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
 from actors.envs.preflight import Order, _Line, _read_report, child
@@ -73,7 +73,7 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
         observation = step.observation
     for chunk in [*chunks, *chunker.drain(observation, 1)]:
         arrived = Chunk(chunk.stream, chunk.length, unpack_chunk(spec, chunk.length, pack_chunk(spec, chunk)))
-        check_chunk(spec, arrived, 1e9)
+        check_chunk(spec, arrived, ReplayConfig())
         table.insert(arrived)
     arrangement = layout(spec, ITEMS)
     slot = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
@@ -167,7 +167,7 @@ def test_a_shape_that_changes_later_is_one_line() -> None:
 
 def test_an_evaluation_of_what_never_ends_comes_to_an_end() -> None:
     config = EnvConfig(id=f"{TOYS}:Endless")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 2, [0, 1], most_steps=7)
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 2, [0, 1], EvaluatorConfig(max_episode_steps=7))
     env.reset()
     episodes = [episode for _ in range(14) for episode in env.step(np.zeros(2, np.int64)).episodes]
     assert [episode.length for episode in episodes] == [7, 7, 7, 7]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,12 @@ import torch
 from gymnasium import spaces
 
 from actors.actor import ActorSettings
-from actors.config import ActorsConfig, EnvConfig
+from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode
-from actors.evaluation import evaluate
-from actors.evaluation.evaluate import ENVIRONMENTS, environments, interval, main, play, summarise
+from actors.evaluation.evaluate import ENVIRONMENTS, environments, main, play
+from actors.evaluation.figures import describe, interval, summarise
 from actors.evaluation.options import EvaluationOptions, to_arguments
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
@@ -35,6 +38,8 @@ from transport.run_dir import RunDir
 
 ALGORITHM = DqnConfig(hidden=4, dueling=False, n_step=1)
 LONGEST = 10
+DEFAULTS = EvaluatorConfig()
+DQN = {"run": "r", "env": "e", "algorithm": "dqn", "policy_version": 1, "stochastic": False}
 
 
 class Balance(gymnasium.Env):
@@ -77,6 +82,70 @@ class Uneven(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, self.now >= self.length, False, {}
 
 
+class Spoilt(Uneven):
+    """Episodes of three steps: one is won, one breaks at its end, one is won, one says nothing. All scores are infinite."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.played = getattr(self, "played", -1) + 1
+        self.now = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        over = self.now == 3
+        kind = self.played % 4
+        info = {"score": np.inf} if kind == 3 else {"score": np.inf, "is_success": True}
+        return np.full(1, np.nan if over and kind == 1 else 0, np.float32), 1.0, over, False, info
+
+
+class Silent(Uneven):
+    """Wins its first episode only, and says nothing of success in the others."""
+
+    length = 2
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.first = not hasattr(self, "first")
+        self.now = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {"is_success": True} if self.first else {}
+
+
+class NotANumber(Uneven):
+    """Its success is NaN."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {"is_success": np.nan, "score": 10**400}
+
+
+class WaitsForAButton(Uneven):
+    """Pays one step, and then nothing for ever."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.now += 1
+        return np.zeros(1, np.float32), float(self.now == 1), False, False, {}
+
+
+class Fails(Balance):
+    """Raises in its 40th step, and prints all the time: by Python and past it."""
+
+    steps = 0
+    fails_at = 40
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        print("a step")
+        os.write(1, b"a step, past Python\n")
+        if self.steps == self.fails_at:
+            raise ValueError("the pole\nis broken")
+        return super().step(action)
+
+
+class Talks(Fails):
+    fails_at = 0
+
+
 def make_settings(kind: str) -> ActorSettings:
     env = EnvConfig(id=f"tests.actors.evaluation.test_evaluate:{kind}")
     spec = experience_spec(make_env(env), env, "none")
@@ -115,7 +184,7 @@ def write_weights(run: RunDir, right: float = 1.0) -> None:
 
 
 def play_all(settings: ActorSettings, network: PolicyModule, episodes: int, epsilon: float) -> list[Episode]:
-    env = environments(settings, min(ENVIRONMENTS, episodes), most_steps=1_000)
+    env = environments(settings, min(ENVIRONMENTS, episodes), EvaluatorConfig())
     config = msgspec.structs.replace(ALGORITHM, epsilon_base=epsilon, epsilon_power=0.0)
     policy = Acting(settings.spec, config, network).policy
     policy.assign(3, 0, env.count, env.count)
@@ -199,13 +268,97 @@ def test_random_actions_need_no_weights_and_are_called_what_they_are(run_dir: Ru
     assert "by actions at random, 9 episodes" in capsys.readouterr().out
 
 
+def played_by(kind: str, episodes: int, config: EvaluatorConfig = DEFAULTS) -> dict[str, Any]:
+    """The figures of an evaluation of one environment."""
+    settings = make_settings(kind)
+    policy = Acting(settings.spec, ALGORITHM, make_network(settings)).policy
+    env = environments(settings, 1, config)
+    policy.assign(0, 0, 1, 1)
+    played = [episode for ended in play(env, settings.spec, policy, episodes) for episode in ended]
+    return summarise(played, env.reports_success)
+
+
+def test_an_episode_that_breaks_or_says_nothing_is_no_success_where_others_report_it() -> None:
+    figures = played_by("Spoilt", 8)
+    assert (figures["success_rate"], figures["broken_episodes"], figures["episodes"]) == (0.5, 2, 8)
+    assert figures["success_ci95"] == pytest.approx(interval(4, 8))
+    assert figures["return_mean"] == 2.75, "a broken episode keeps what it gave before"
+    assert figures["score_mean"] == figures["return_mean"], "an infinite score is no score"
+    assert "broken   2 episodes" in describe(DQN | figures)
+
+
+def test_a_success_reported_once_makes_silence_a_failure_ever_after() -> None:
+    assert played_by("Silent", 4)["success_rate"] == 0.25
+    settings = make_settings("Silent")
+    policy = Acting(settings.spec, ALGORITHM, make_network(settings)).policy
+    env = environments(settings, 1, EvaluatorConfig())
+    policy.assign(0, 0, 1, 1)
+    first, later = ([episode for ended in play(env, settings.spec, policy, 2) for episode in ended] for _ in range(2))
+    assert summarise(first, env.reports_success)["success_rate"] == 0.5
+    assert summarise(later)["success_rate"] is None and summarise(later, env.reports_success)["success_rate"] == 0
+
+
+def test_a_success_that_is_not_a_number_is_none_and_a_score_beyond_floats_no_score() -> None:
+    figures = played_by("NotANumber", 3)
+    assert figures["success_rate"] == 0 and figures["score_mean"] == figures["return_mean"]
+
+
+def test_an_episode_that_gives_no_reward_for_long_is_cut_off_and_counted() -> None:
+    figures = played_by("WaitsForAButton", 2, EvaluatorConfig(max_idle_steps=50))
+    assert (figures["length_mean"], figures["idle_episodes"], figures["return_mean"]) == (51, 2, 1)
+    figures = played_by("WaitsForAButton", 2, EvaluatorConfig(max_idle_steps=0, max_episode_steps=90))
+    assert (figures["length_mean"], figures["idle_episodes"]) == (90, 0)
+    assert played_by("WaitsForAButton", 1)["length_mean"] == EvaluatorConfig().max_idle_steps + 1, "by default, too"
+
+
+def use(run: RunDir, kind: str) -> None:
+    """Has the run evaluated in another environment of this file."""
+    settings = json.loads(run.settings("evaluator").read_text())
+    settings["env"]["id"] = f"tests.actors.evaluation.test_evaluate:{kind}"
+    run.settings("evaluator").write_text(json.dumps(settings))
+
+
+def test_what_was_played_before_an_environment_raised_is_reported_with_status_1(
+    run_dir: RunDir, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_weights(run_dir)
+    use(run_dir, "Fails")
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=100, json=True))) == 1
+    told = capfd.readouterr()
+    figures = json.loads(told.out.splitlines()[-1])
+    assert figures["episodes"] == 24 and figures["success_rate"] == 1, "eight environments, three episodes each until step 40"
+    error = told.err.splitlines()[-1]
+    assert error.startswith(f"headrace: 24 of 100 episodes of {make_settings('Fails').env.id} could be played: ValueError: ")
+    assert "the pole is broken" in error and f"{__file__}:" in error
+
+
+def test_an_environment_that_raises_at_once_is_one_line_and_status_2(
+    run_dir: RunDir, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fails, "fails_at", 1)
+    write_weights(run_dir)
+    use(run_dir, "Fails")
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=100, json=True))) == 2
+    assert "no episode of" in capfd.readouterr().err
+
+
+@pytest.mark.flow
+def test_stdout_has_the_figures_alone_whatever_a_simulator_prints(run_dir: RunDir) -> None:
+    write_weights(run_dir)
+    use(run_dir, "Talks")
+    command = [sys.executable, "-m", "actors.evaluation.evaluate"]
+    command += to_arguments(run_dir, EvaluationOptions(episodes=9, json=True))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and json.loads(done.stdout)["episodes"] == 9
+    assert "a step\n" in done.stderr and "a step, past Python\n" in done.stderr
+
+
 def test_an_environment_that_says_nothing_of_success_has_no_success_rate() -> None:
     settings = make_settings("Uneven")
     figures = summarise(play_all(settings, make_network(settings), 8, 0.0))
     assert figures["success_rate"] is None and figures["success_ci95"] is None
     assert figures["score_mean"] == figures["return_mean"]
-    about = {"run": "r", "env": "e", "algorithm": "dqn", "policy_version": 1, "stochastic": False}
-    assert "success" not in evaluate.describe(about | figures)
+    assert "success" not in describe(DQN | figures)
 
 
 def test_what_cannot_be_evaluated_is_one_line_and_status_2(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

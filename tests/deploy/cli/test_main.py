@@ -197,6 +197,38 @@ def test_a_machine_without_the_memory_is_refused_with_status_3(capsys: pytest.Ca
     assert status == 3 and "lower --replay.capacity" in error
 
 
+def test_more_actors_than_the_machine_has_room_for_are_refused_unless_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "own_cores", lambda: [0, 1])
+    status, error = refused(capsys, "up", "--actors", "33")
+    assert status == 3 and "33 actors are more than the 32 for which this machine has cores (16 on each); lower --actors" in error
+    assert cli.main(["up", "--actors", "32"]) == 0 and len(Service.made) == 1
+    with runs.locked(runs.run_dir("mario-dqn")):
+        status, error = refused(capsys, "scale", "33")
+        assert status == 3 and "`headrace up --run mario-dqn --actors 33 --deploy.overcommit true`" in error
+    memory = type("Memory", (), {"available": 300_000_000})
+    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: memory)
+    status, error = refused(capsys, "up", "--fresh", "--actors", "32", "--replay.capacity", "1000", "--replay.min-size", "500")
+    assert status == 3 and "for which this machine has memory (60 MB for each, without its simulator)" in error
+    assert len(Service.made) == 1
+
+
+def test_more_actors_are_started_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "own_cores", lambda: [0])
+    assert cli.main(["up", "--actors", "40", "--deploy.overcommit", "true"]) == 0
+    assert load_run_config(Service.made[0][0].config).deploy.overcommit
+
+
+def test_too_few_descriptors_are_told_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "raise_descriptor_limit", lambda: 256)
+    status, error = refused(capsys, "up", "--actors", "9")
+    assert status == 3 and "more than the 7 for which this machine has file descriptors (`ulimit -n`)" in error
+    assert not Service.made
+
+
 def test_a_log_that_may_fill_the_disk_is_told_and_the_run_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +275,7 @@ def test_up_on_a_stopped_run_resumes_and_says_with_what(capsys: pytest.CaptureFi
     run = Service.made[0][0]
     (run.checkpoints / "epoch-0000000050.safetensors").write_bytes(b"weights")
     (run.segments / "0000000000000000.segment").write_bytes(b"experience")
-    run.status.write_text(json.dumps({"state": "stopped", "steps": 1234}))
+    run.status.write_text(json.dumps(status.empty(run.name, "CartPole-v1", "dqn") | {"steps": 1234}))
     run.metrics("replay").write_text('{"items": 7}\n{"items": 1100.0}\n')
     capsys.readouterr()
     assert cli.main(["up", "--run", "cartpole-v1-dqn", "--actors", "5"]) == 0
@@ -282,9 +314,9 @@ def test_backend_auto_is_written_as_what_it_stood_for_and_may_change_on_resume()
 
 def test_a_run_that_has_done_its_steps_is_not_resumed_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["up", "--total-steps", "1000"])
-    Service.made[0][0].status.write_text(json.dumps({"state": "stopped", "steps": 1000}))
-    status, error = refused(capsys, "up")
-    assert status == 2 and "has done 1,000 of 1,000 steps; raise --total-steps" in error
+    Service.made[0][0].status.write_text(json.dumps(status.empty("x", "mario", "dqn") | {"steps": 1000}))
+    exit_status, error = refused(capsys, "up")
+    assert exit_status == 2 and "has done 1,000 of 1,000 steps; raise --total-steps" in error
 
 
 def test_fresh_moves_the_old_folder_aside_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,6 +340,48 @@ def test_status_of_a_killed_supervisor_says_dead(capsys: pytest.CaptureFixture[s
     assert found["state"] == "dead" and found["processes"][0]["state"] == "dead"
     assert cli.main(["status"]) == 0
     assert "x: dead (the supervisor was killed)" in capsys.readouterr().out
+
+
+ODD = {
+    "not JSON": "{",
+    "a list": "[]",
+    "nothing": "{}",
+    "NaN": '{"run": "x", "state": NaN}',
+    "deep": "[" * 100_000,
+    "a state that is a number": json.dumps(status.empty("x", "mario", "dqn") | {"state": 5}),
+    "processes that are words": json.dumps(status.empty("x", "mario", "dqn") | {"processes": ["replay"]}),
+    "figures that are words": json.dumps(status.empty("x", "mario", "dqn") | {"replay": {"items": "many"}}),
+    "steps that are words": json.dumps(status.empty("x", "mario", "dqn") | {"steps": "many"}),
+    "no figures": json.dumps(status.empty("x", "mario", "dqn") | {"replay": {}, "learner": {}, "evaluation": {}}),
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_an_odd_status_breaks_neither_its_own_run_nor_others(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("odd", "other"):
+        cli.main(["up", "--run", name])
+    Path("runs/odd/status.json").write_text(text)
+    capsys.readouterr()
+    for words in (
+        ["list"],
+        ["status", "odd"],
+        ["status", "odd", "--json"],
+        ["status", "other"],
+        ["up", "--run", "other"],
+        ["up", "--run", "odd"],
+    ):
+        assert cli.main(words) == 0
+        assert capsys.readouterr().err == ""
+
+
+def test_a_run_with_a_broken_configuration_is_a_line_of_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("odd", "other"):
+        cli.main(["up", "--run", name])
+    Path("runs/odd/config.toml").write_text("[[[")
+    capsys.readouterr()
+    assert cli.main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and sum("unreadable: " in line for line in lines) == 1
 
 
 def test_status_json_has_every_key_before_there_is_a_figure(capsys: pytest.CaptureFixture[str]) -> None:

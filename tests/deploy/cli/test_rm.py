@@ -17,7 +17,7 @@ def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def left() -> list[str]:
-    return sorted(path.name for path in Path("runs").iterdir())
+    return sorted(path.name for path in Path("runs").iterdir() if path.name != ".locks")
 
 
 def test_runs_are_removed_without_a_question_where_yes_is_said(capsys: pytest.CaptureFixture[str]) -> None:

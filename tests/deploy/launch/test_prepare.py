@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.envs.errors import EnvError
+from deploy import runs
 from deploy.config.run import ConfigError
 from deploy.launch import preflight, prepare
 from deploy.launch.prepare import Request
@@ -76,6 +77,38 @@ def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
     assert len(pids) == 1 and gone(pids[0])
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_name_is_locked_from_before_the_pre_flight_until_the_launch_is_over(
+    fresh: bool, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second command would move the folder of a run away that is about to start, or write into it."""
+    second = Request(REQUEST.flags, fresh=fresh)
+    refused = []
+
+    def check(*arguments: object) -> preflight.Facts:
+        with pytest.raises(runs.AlreadyUp) as caught:
+            prepare.prepare(second)
+        refused.append(str(caught.value))
+        return FACTS
+
+    monkeypatch.setattr(preflight, "preflight", check)
+    with prepare.prepare(Request(REQUEST.flags, fresh=True)) as ready:
+        runs.set_aside(ready.run)
+        ready.write()
+        with pytest.raises(runs.AlreadyUp):
+            prepare.prepare(second)
+    assert len(refused) == len(pids) == 1 and f"already up (supervisor pid {os.getpid()})" in refused[0]
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: FACTS)
+    with prepare.prepare(second):
+        pass
+
+
+def test_a_refused_run_leaves_no_folder(pids: list[int]) -> None:
+    with pytest.raises(ConfigError):
+        prepare.prepare(Request(REQUEST.flags, resume=True))
+    assert not runs.RUNS.exists()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a shell script")
 @pytest.mark.parametrize(("program", "refused"), [("[]", False), ("null", True)], ids=["numpy knows it", "numpy does not"])
 def test_an_actor_python_needs_torch_only_for_a_policy_that_numpy_does_not_know(
@@ -91,5 +124,6 @@ def test_an_actor_python_needs_torch_only_for_a_policy_that_numpy_does_not_know(
         with pytest.raises(ConfigError, match=r"python lacks torch \(numpy does not know Torso of the policy\); install"):
             prepare.prepare(request)
     else:
-        prepare.prepare(request).learner.close()
+        with prepare.prepare(request):
+            pass
     assert len(pids) == 1 and gone(pids[0])

@@ -56,6 +56,14 @@ def test_an_exit_is_explained_by_the_last_line(start: Made) -> None:
     assert ended is not None and ended.reason == "exit 1: ValueError: boom"
 
 
+@pytest.mark.parametrize(("line", "explained"), [("NAME: no such level", True), ("no such level", False), ("NAMES: no", False)])
+def test_an_exit_is_the_processs_own_where_its_last_line_begins_with_its_name(start: Made, line: str, explained: bool) -> None:
+    child = start(f"import sys; print({line.replace('NAME', 'child')!r} + 'x' * 400); sys.exit(4)")
+    wait_until(lambda: child.poll() is not None)
+    ended = child.poll()
+    assert ended is not None and (ended.code, ended.explained) == (4, explained)
+
+
 def test_a_signal_is_named() -> None:
     assert Exit(-signal.SIGKILL).reason == "killed by SIGKILL"
     assert Exit(0).reason == "it ended by itself"

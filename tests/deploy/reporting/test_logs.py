@@ -5,8 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from deploy.reporting.logs import Log, LogFile, Terminal, show
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from deploy.reporting import logs
+from deploy.reporting.logs import (
+    BURST_SECONDS,
+    BYTES_PER_SECOND,
+    LINES_PER_SECOND,
+    PENDING_BYTES,
+    Log,
+    LogFile,
+    Terminal,
+    show,
+)
+from tests.harness.waiting import PATIENCE_SECONDS, Clock, wait_until
 from transport.run_dir import RunDir
 
 
@@ -61,7 +71,8 @@ def test_a_log_is_set_aside_at_its_limit_and_as_many_older_are_kept_as_asked(tmp
 
 
 def test_a_disk_that_refuses_costs_lines_but_not_the_run(tmp_path: Path) -> None:
-    LogFile(tmp_path / "missing" / "learner.log", 100, 1).line("lost")
+    LogFile(tmp_path / "run" / "logs" / "learner.log", 100, 1).line("lost")
+    assert not (tmp_path / "run").exists(), "a run's folder that is gone is not made again"
 
 
 def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
@@ -78,6 +89,67 @@ def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
     opened.set()
     assert wait_until(lambda: waits, what="the first line is written")[0], "a line waited for the terminal"
     terminal.close()
+
+
+def test_a_terminal_that_is_held_keeps_no_more_than_its_limit_in_bytes() -> None:
+    opened = threading.Event()
+
+    class Paused(io.StringIO):
+        def write(self, text: str) -> int:
+            opened.wait(PATIENCE_SECONDS)
+            return super().write(text)
+
+    terminal = Terminal(stream := Paused())
+    for number in range(1_000):
+        terminal.line(f"{number:04d}" + "x" * 60_000)
+    assert terminal._pending <= PENDING_BYTES and sum(map(len, terminal._lines)) == terminal._pending
+    opened.set()
+    wait_until(lambda: stream.getvalue().splitlines()[-1:] and stream.getvalue().splitlines()[-1].startswith("0999"))
+    terminal.close()
+
+
+def test_a_process_that_prints_without_end_has_its_lines_left_out_and_counted(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(logs, "time", clock)
+    log = Log(run, 1_000_000, 1, None)
+    most = int(LINES_PER_SECOND * BURST_SECONDS)
+    for number in range(most + 50):
+        log.line("actor-0", str(number))
+    log.line("actor-1", "another")
+    log.line("supervisor", "mine")
+    clock.now += 0.5
+    for number in range(60):
+        log.line("actor-0", str(number))
+    log.close()
+    lines = [line[20:] for line in run.log("actor-0").read_text().splitlines()]
+    expected = [*map(str, range(most)), "… 50 lines left out: it prints more than 100 a second", *map(str, range(50))]
+    assert lines == [*expected, "… 10 lines left out: it prints more than 100 a second"]
+    assert "another" in run.log("actor-1").read_text() and "mine" in run.log("run").read_text()
+
+
+def test_few_but_endless_lines_are_left_out_too(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "time", Clock())
+    log = Log(run, 100_000_000, 1, None)
+    for _ in range(1_000):
+        log.line("actor-0", "x" * 60_000)
+    log.close()
+    assert run.log("actor-0").stat().st_size <= BYTES_PER_SECOND * BURST_SECONDS + 1_000
+
+
+def test_what_a_simulator_prints_cannot_steer_a_terminal(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    log = Log(run, 1_000_000, 1, Terminal(stream))
+    log.line("actor-0", "\x1b]0;title\x07\x1b[31mred\x1b[0m\x1b[2J bell \x07 back\x08 \u202eleft")
+    log.line("actor-0", "10%\r50%\r100%\r")
+    log.close()
+    for text in (stream.getvalue(), run.log("run").read_text(), run.log("actor-0").read_text()):
+        assert "red bell \\x07 back\\x08 \\u202eleft\n" in text and "100%\n" in text
+        assert text.replace("\n", "").isprintable()
+    run.log("actor-0").write_text("\x1b[2Jolder\n")  # by another version
+    show(run.log("actor-0"), 5, False, lambda: True)
+    assert capsys.readouterr().out == "older\n"
 
 
 def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import io
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from rich.console import Console
 
+from deploy.config.run import RunConfig
 from deploy.reporting import status
+from deploy.supervision.slot import Slot
+from deploy.supervision.topology import Plan
+from transport.run_dir import RunDir
 
 
 def test_bad_input_is_counted_for_its_process_and_only_where_there_is_some() -> None:
@@ -25,3 +34,27 @@ def test_bad_input_is_counted_for_its_process_and_only_where_there_is_some() -> 
         shown.append(console.file.getvalue())  # type: ignore[attr-defined]
     assert "trouble" not in shown[0]
     assert "trouble  actor-0: broken episodes 3\n" in shown[1] and "learner: skipped updates 2 · rollbacks 1\n" in shown[1]
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, tmp_path: Path) -> None:
+    plan = Plan("learner", "learner", "learner", ())
+    slot = Slot(plan, state="stopped" if stopping else "restarting", last_record={"epoch": 7.0, "updates": 140.0})
+    supervisor: Any = SimpleNamespace(
+        slots=[slot],
+        stopping=stopping,
+        finished=stopping,
+        exit_status=0,
+        reason="",
+        all_ready=True,
+        silent_seconds=lambda _: None,
+    )
+    found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, 5.0, 0.0, {})
+    assert found["learner"]["updates"] == (140 if stopping else None)
+    assert found["processes"][0]["steps_per_second"] is None
+
+
+def test_a_run_that_is_over_says_since_when() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    status.show(status.empty("mine", "mario", "dqn") | {"time": time.time() - 3, "uptime_seconds": 90.0}, console)
+    assert console.file.getvalue().startswith("mine: stopped 3 s ago · mario")  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ How soon things happen is measured by tests/chaos and, with a clock of its own, 
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -46,7 +47,8 @@ def up(run: Stubs) -> list[int]:
 def leaves_nothing(run: Stubs, processes: list[int]) -> None:
     wait_until(lambda: all(map(gone, processes)), what="every process has ended")
     found = run.run_dir
-    assert not found.sockets.exists() and not list((found.path / "endpoints").iterdir()) and not runs.is_up(found)
+    assert not any(folder.exists() for folder in found.socket_folders) and not runs.is_up(found)
+    assert not list((found.path / "endpoints").iterdir())
 
 
 def test_ctrl_c_stops_all_in_order_and_leaves_nothing(make: Make) -> None:
@@ -117,6 +119,43 @@ def test_a_run_after_a_killed_supervisor_starts_as_ever(make: Make) -> None:
         wait_until(lambda: not runs.is_up(run.run_dir), what="the lock is free")
     up(run)
     assert run.interrupt() == 0
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_whose_folder_is_gone_stops_and_says_why(replaced: bool, make: Make, tmp_path: Path) -> None:
+    run = make()
+    processes = up(run)
+    run.run_dir.path.rename(tmp_path / "elsewhere")
+    if replaced:
+        run.run_dir.create()
+    assert run.ended() == 1
+    assert (
+        f"its folder {run.run_dir.path} was {'replaced' if replaced else 'deleted'}" in run.text and "Traceback" not in run.text
+    )
+    wait_until(lambda: all(map(gone, processes)), what="every process has ended")
+    assert run.run_dir.path.exists() == replaced, "it is not made again"
+
+
+def test_deleted_logs_are_made_again(make: Make) -> None:
+    run = make()
+    up(run)
+    shutil.rmtree(run.run_dir.log("run").parent)
+    assert run.interrupt() == 0
+    assert "run mine stopped" in run.run_dir.log("run").read_text()
+
+
+def test_deleted_sockets_are_made_again_and_new_processes_reach_them(make: Make) -> None:
+    run = make()
+    processes = up(run)
+    assert run.run_dir.sockets is not None
+    shutil.rmtree(run.run_dir.sockets)
+    run.until(lambda: "was deleted; made it again" in run.text, "the socket is bound again")
+    os.kill(run.pid("actor-0"), signal.SIGKILL)
+    run.until(
+        lambda: (actor := run.process("actor-0"))["restarts"] == 1 and actor["state"] == "ready", "another actor-0 is ready"
+    )
+    assert run.interrupt() == 0
+    leaves_nothing(run, processes)
 
 
 def test_descendants_of_a_killed_process_go_with_it(make: Make) -> None:

@@ -9,7 +9,7 @@ from deploy.config.run import DeployConfig, RunConfig
 from deploy.places.base import Exit, Usage
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.slot import Slot
-from deploy.supervision.supervisor import Supervisor
+from deploy.supervision.supervisor import STARTS_PER_TURN, Supervisor
 from deploy.supervision.topology import STOP_ORDER, Plan, topology
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
@@ -106,8 +106,8 @@ class World:
             self.progress(name)
         assert self.supervisor.all_ready
 
-    def die(self, name: str, code: int = -9, words: str = "") -> None:
-        self.processes[name].ended = Exit(code, words)
+    def die(self, name: str, code: int = -9, words: str = "", explained: bool = False) -> None:
+        self.processes[name].ended = Exit(code, words, explained=explained)
 
     def slot(self, name: str) -> Slot:
         return next(slot for slot in self.supervisor.slots if slot.name == name)
@@ -243,10 +243,24 @@ def test_the_run_fails_only_when_every_actor_is_abandoned() -> None:
     assert world.supervisor.reason == "every actor failed (exit 1: boom)"
 
 
+def test_a_few_processes_are_started_at_a_time_so_that_signals_are_read_between() -> None:
+    plans = (*PLANS[:2], *(actor(index) for index in range(50)))
+    world = World(plans=plans)
+    for name in ("replay", "learner"):
+        world.run(0.2)
+        world.progress(name)
+    before = len(world.events)
+    world.supervisor.turn()
+    assert len(world.events) - before == STARTS_PER_TURN
+    for _ in range(50 // STARTS_PER_TURN):
+        world.supervisor.turn()
+    assert len(world.events) - before == 50
+
+
 def test_a_process_that_refuses_its_configuration_is_not_tried_again() -> None:
     world = World()
     world.run(0.2)
-    world.die("replay", 2, "capacity too small")
+    world.die("replay", 2, "capacity too small", explained=True)
     world.run(1)
     assert len(world.starts("replay")) == 1
     assert world.supervisor.finished and world.supervisor.reason == "replay failed (exit 2: capacity too small)"
@@ -257,11 +271,24 @@ def test_a_process_that_says_that_it_would_fail_again_is_not_tried_again_even_af
     world.bring_up()
     world.now += 3600
     world.run(1)
-    world.die("learner", HOPELESS_STATUS, "learning has broken down")
+    world.die("learner", HOPELESS_STATUS, "learning has broken down", explained=True)
     world.run(1)
     assert len(world.starts("learner")) == 1
     assert world.supervisor.exit_status == 1
     assert world.supervisor.reason == f"learner failed (exit {HOPELESS_STATUS}: learning has broken down)"
+
+
+@pytest.mark.parametrize("status", [2, HOPELESS_STATUS])
+def test_the_exit_status_of_a_simulator_is_not_taken_for_the_actors_own(status: int) -> None:
+    """A simulator may end its process with any status, at any time; it does not say so in the actor's name."""
+    world = World()
+    for name in ("replay", "learner"):
+        world.run(0.2)
+        world.progress(name)
+    world.run(0.2)
+    world.die("actor-0", status, "simulator: no licence")
+    world.run(0.3)
+    assert len(world.starts("actor-0")) == 2
 
 
 def test_a_process_that_cannot_be_started_counts_as_dead() -> None:
@@ -371,24 +398,12 @@ def test_a_stop_during_the_start_leaves_the_rest_unstarted() -> None:
     assert [what for _, what in world.events] == ["start replay", "ask replay"] and world.supervisor.finished
 
 
-def test_steps_are_kept_over_the_restart_of_an_actor() -> None:
-    world = World()
-    world.bring_up()
-    world.progress("actor-0", steps=500)
-    world.progress("actor-1", steps=100)
-    world.die("actor-0")
-    world.run(0.5)
-    assert world.supervisor.steps == 600
-    world.progress("actor-0", steps=50)
-    assert world.supervisor.steps == 650
-
-
 def test_word_from_an_earlier_life_or_a_stranger_is_ignored() -> None:
     world = World()
     world.bring_up()
     world.progress("actor-0", pid=1, steps=1e9)
     world.supervisor.heard(Progress("actor-9", 5, "ready", 1, {"steps": 1e9}))
-    assert world.supervisor.steps == 0
+    assert not any(slot.record for slot in world.supervisor.slots)
 
 
 def test_silence_of_a_ready_process_is_measured() -> None:
@@ -594,14 +609,14 @@ def test_a_larger_plan_starts_what_is_missing() -> None:
     assert world.supervisor.all_ready
 
 
-def test_a_process_that_is_not_in_the_plan_is_asked_to_leave_and_not_replaced_and_its_steps_count() -> None:
+def test_a_process_that_is_not_in_the_plan_is_asked_to_leave_and_not_replaced() -> None:
     world = World()
     world.bring_up()
     world.progress("actor-1", steps=70.0)
     world.supervisor.replan(PLANS[:3])
     world.run(5)
     assert [slot.name for slot in world.supervisor.slots] == ["replay", "learner", "actor-0"]
-    assert len(world.starts("actor-1")) == 1 and world.supervisor.steps == 70 and not world.supervisor.stopping
+    assert len(world.starts("actor-1")) == 1 and not world.supervisor.stopping
     assert "actor-1 has left" in world.lines
 
 

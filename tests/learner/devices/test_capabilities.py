@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +9,18 @@ import torch
 
 from learner.devices import capabilities as devices
 from learner.devices import detection as finding
-from learner.devices.capabilities import DeviceError, capabilities, clear_cache, precision, resolve, set_up
+from learner.devices.capabilities import (
+    TABLE,
+    Capabilities,
+    DeviceError,
+    capabilities,
+    clear_cache,
+    precision,
+    resolve,
+    set_up,
+)
+from learner.updates.base import Loss
+from learner.updates.compile import compile_loss
 
 CPU = torch.device("cpu")
 
@@ -121,3 +134,28 @@ def test_a_process_gets_the_compute_threads_it_asked_for_also_when_set_up_twice(
         assert torch.get_num_interop_threads() == 1
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_learner_makes_its_device_the_current_one_in_every_thread_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise streams, events and graphs would belong to the first device."""
+    made: list[tuple[str, torch.device]] = []
+
+    class Module:
+        @staticmethod
+        def set_device(device: torch.device) -> None:
+            made.append((threading.current_thread().name, device))
+
+    monkeypatch.setitem(TABLE, "cpu", lambda device: Capabilities("two of them", adam="fused", lerp=True, current=True))
+    monkeypatch.setattr("learner.devices.capabilities.backend", lambda device: Module)
+    device = torch.device("cpu", 1)
+    set_up(device, 1)
+    assert made == [("MainThread", device)]
+    parameter = torch.nn.Parameter(torch.ones(2))
+
+    class Optimiser:
+        parameters, buffers = [parameter], list[torch.Tensor]()
+        autocast = staticmethod(nullcontext)
+
+    monkeypatch.setattr(torch, "compile", lambda loss, dynamic: loss)
+    compile_loss(Optimiser(), lambda items: Loss(parameter.sum(), {}), (None,), lambda: True)  # type: ignore[arg-type]
+    assert [name for name, _ in made] == ["MainThread", "compile"]

@@ -69,6 +69,7 @@ class Event:
         self._device, self.at = device, -1
 
     def record(self, stream: Stream) -> None:
+        assert stream.device == self._device.used, "an event of one device, recorded in a stream of another"
         stream.count += 1
         self.at, self.stream = stream.count, stream
 
@@ -85,31 +86,39 @@ class Event:
 
 
 class Stream:
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.count = self.done = 0
         self.waited: list[tuple[Stream, int]] = []
 
     def wait_event(self, event: Event) -> None:
         self.waited.append((event.stream, event.at))
 
+    def wait_stream(self, stream: Stream) -> None:
+        self.after = stream
+
 
 class Device:
-    """Stands for torch.cuda."""
+    """Stands for torch.cuda, where the thread's current device is another than the one `used`."""
 
-    def __init__(self) -> None:
-        self.main = self.current = Stream()
+    current_device = torch.device("cpu", 7)
+
+    def __init__(self, used: torch.device = CPU) -> None:
+        self.used = used
+        self.main = self.current = Stream(used)
         self.sides: list[Any] = []
         self.waits = 0
 
-    def Stream(self) -> Any:
-        self.sides.append(Stream())
+    def Stream(self, device: torch.device | None = None) -> Any:
+        self.sides.append(Stream(device or self.current_device))
         return self.sides[-1]
 
-    def Event(self, enable_timing: bool = False) -> Any:
+    def Event(self, enable_timing: bool = False, blocking: bool = False) -> Any:
+        assert blocking == enable_timing, "those that the host waits for do not spin"
         return Event(self)
 
-    def current_stream(self) -> Any:
-        return self.current
+    def current_stream(self, device: torch.device | None = None) -> Any:
+        return self.current if (device or self.current_device) == self.used else Stream(self.current_device)
 
     @contextmanager
     def stream(self, stream: Any) -> Iterator[None]:
@@ -162,6 +171,15 @@ def test_memory_of_the_device_is_written_only_when_the_update_that_read_it_is_ov
     assert [at for stream, at in main.waited if stream is side] == [1, 2, 3, 4, 5, 6], "each update after its own copy"
     # The main stream counts two events an update. Copy 3 overwrites what update 1 read, which ended with event 2; and so on.
     assert [at for stream, at in side.waited if stream is main][:4] == [2, 4, 6, 8]
+
+
+def test_all_streams_and_events_are_of_the_learners_device_whichever_the_thread_would_take() -> None:
+    replay, device = Replay(), Device(used := torch.device("cpu", 1))
+    feed: Any = StreamedFeed(replay, SPEC, used, Metrics(), 1, device)  # type: ignore[arg-type]
+    assert [side.device for side in device.sides] == [used] and device.sides[0].after is device.main
+    drawn = feed.next(1.0)
+    feed.done(drawn, torch.zeros(ITEMS))
+    assert device.main.waited and device.sides[0].count and device.main.count
 
 
 def test_the_host_is_ahead_of_the_device_by_no_more_than_it_should_be(world: tuple[Replay, Device, StreamedFeed]) -> None:

@@ -66,6 +66,10 @@ def test_a_limit_counts_where_it_is_below_what_is_free() -> None:
             True,
         ),
         (RuntimeError("could not create a primitive"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     ],
 )

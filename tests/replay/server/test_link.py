@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from actors.config import ActorsConfig
 from replay.__main__ import describe_items
 from replay.client.common import SILENCE_SECONDS, ReplayRefused
 from replay.client.sampler import Sampler
@@ -19,7 +20,7 @@ from tests.harness.link import Link
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.lifetime import new_incarnation
-from transport.messages import Ack, Insert
+from transport.messages import MOST_STREAMS, PROTOCOL, Ack, Insert, MalformedMessage, WriterHello, pack, unpack
 from transport.sockets.frames import FRAME_BYTES
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
@@ -421,6 +422,29 @@ def test_an_idle_writer_that_a_new_server_does_not_know_is_asked_to_greet(link: 
     link.until(lambda: writer.has_credit, writer)
     server = link.serve()
     link.until(lambda: server.writers.connected, writer)
+
+
+def test_a_writer_of_many_streams_does_not_switch_the_limiter_off(link: Link) -> None:
+    """The slack is what its credit in bytes lets it send, not what it would like to."""
+    config = msgspec.structs.replace(FREE, receive_bytes=10_000)
+    server, writer = link.serve(config), link.writer(streams=MOST_STREAMS)
+    link.until(lambda: writer.has_credit, writer)
+    most = (config.receive_bytes // SPEC.chunk_bytes + 1) * SPEC.chunk_length
+    assert 0 < server.ring.limiter.under_way <= most < 2 * MOST_STREAMS * SPEC.chunk_length
+
+
+def test_a_greeting_has_no_more_streams_than_an_actor_has_environments() -> None:
+    hello = WriterHello("actor-0", 1, PROTOCOL, SPEC.digest, MOST_STREAMS, 0)
+    assert unpack(pack(hello)) == hello
+    with pytest.raises(MalformedMessage):
+        unpack(pack(msgspec.structs.replace(hello, streams=MOST_STREAMS + 1)))
+    assert read_actors({"envs_per_actor": MOST_STREAMS}).envs_per_actor == MOST_STREAMS
+    with pytest.raises(msgspec.ValidationError):
+        read_actors({"envs_per_actor": MOST_STREAMS + 1})
+
+
+def read_actors(section: dict[str, int]) -> ActorsConfig:
+    return msgspec.convert(section, ActorsConfig)
 
 
 def test_after_a_goodbye_the_credit_goes_to_the_others(link: Link) -> None:

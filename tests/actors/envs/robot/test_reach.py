@@ -14,7 +14,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import actors.envs.robot.registration  # noqa: F401
-from actors.config import EnvConfig
+from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.robot import rewards
@@ -351,7 +351,9 @@ def test_the_curriculums_level_is_set_from_outside_and_told_of_every_episode() -
 
 def test_evaluation_uses_held_out_targets() -> None:
     env = vector(
-        EnvConfig(id="robot", max_episode_steps=1, options={"backend": "kinematic", "curriculum": True}), 16, evaluation=True
+        EnvConfig(id="robot", max_episode_steps=1, options={"backend": "kinematic", "curriculum": True}),
+        16,
+        evaluation=EvaluatorConfig(),
     )
     known = ReachEnv(backend="kinematic").targets
     held_out = {row.tobytes() for row in known.positions[known.training :]}
@@ -369,7 +371,7 @@ def test_a_wrapper_sees_every_step() -> None:
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
         return Filmed(make_env(config, "rgb_array", evaluation), shown.append)
 
-    env = vector(config, 1, evaluation=True, make=make)
+    env = vector(config, 1, evaluation=EvaluatorConfig(), make=make)
     env.reset()
     for _ in range(3):
         step = env.step(np.ones((1, 6), np.float32))

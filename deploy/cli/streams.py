@@ -1,0 +1,50 @@
+"""Standard streams that are closed, or whose other end is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, TextIO
+
+STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+
+
+def open_closed() -> None:
+    """Opens the standard streams that a caller has closed (`headrace up >&-`) on the null device. Otherwise the next file that is
+    opened would take the number of one, and whatever is printed would be written into it."""
+    for number, (name, mode) in enumerate(STREAMS):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode))
+
+
+class Lasting:
+    """A stream for a command that goes on when nobody reads it any more (`headrace up | head -3`): the rest is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            return self._drop(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop("")
+
+    def _drop(self, text: str) -> int:
+        """Sends what is buffered, and all that follows, to the null device."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

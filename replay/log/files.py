@@ -1,0 +1,48 @@
+"""Opens and moves files in the folder of the log, which may hold what replay has not written: links, pipes, folders, files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+ASIDE = ".aside"
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer is opened at once
+BINARY = getattr(os, "O_BINARY", 0)
+
+
+def is_regular(path: Path) -> bool:
+    """Whether it is a file itself, not a link to one. False where there is nothing."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def open_regular(path: Path, change: bool = False) -> BinaryIO:
+    """Opens a file that exists, to read and, with `change`, to write. Raises OSError, also for anything but a regular file."""
+    descriptor = os.open(path, (os.O_RDWR if change else os.O_RDONLY) | NO_LINKS | BINARY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path.name} is not a regular file")
+    return os.fdopen(descriptor, "r+b" if change else "rb")
+
+
+def open_new(path: Path) -> BinaryIO:
+    """Makes a file to write to; an empty file of that name is replaced, anything else is set aside. Raises OSError."""
+    if is_regular(path) and not path.stat().st_size:
+        path.unlink()
+    elif os.path.lexists(path):
+        set_aside(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, 0o600)
+    return os.fdopen(descriptor, "wb", buffering=0)
+
+
+def set_aside(path: Path) -> Path:
+    """Renames what is not replay's, so that it is neither read nor overwritten; returns the new path. Raises OSError."""
+    target, number = path.with_name(path.name + ASIDE), 1
+    while os.path.lexists(target):
+        target, number = path.with_name(f"{path.name}{ASIDE}.{number}"), number + 1
+    path.rename(target)
+    return target

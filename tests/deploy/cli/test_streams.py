@@ -1,0 +1,67 @@
+"""Commands whose standard streams are closed, or whose reader has left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes file descriptors")
+
+HEADRACE = [sys.executable, "-m", "headrace"]
+UP = """
+up --env CartPole-v1 --actors 1 --total-steps 300 --algorithm.hidden 16 --replay.min-size 100 --learner.batch-size 16
+--evaluator.enabled false --deploy.record-seconds 0.5 --device cpu --run mine
+""".split()
+
+
+def run_without(folder: Path, *closed: int, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs the command with these file descriptors closed."""
+    shell = " ".join(f"{number}>&-" for number in closed)
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", *HEADRACE, *words]
+    return subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100)
+
+
+def test_a_file_does_not_take_the_place_of_a_stream_that_is_closed(tmp_path: Path) -> None:
+    code = """
+from deploy.cli.streams import open_closed
+open_closed()
+print("lost")
+with open("file", "w") as file:
+    file.write(str(file.fileno()))
+"""
+    command = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_a_command_does_without_its_streams(closed: tuple[int, ...], tmp_path: Path) -> None:
+    done = run_without(tmp_path, *closed, words=["presets"])
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    refused = run_without(tmp_path, *closed, words=["up", "--algo", "dqm"])
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+
+
+@pytest.mark.flow
+def test_a_run_without_stdout_goes_on_with_its_log_in_the_folder(tmp_path: Path) -> None:
+    done = run_without(tmp_path, 1, words=UP)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert "run mine stopped: " in (tmp_path / "runs" / "mine" / "logs" / "run.log").read_text()
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("lines", [0, 1, 3])
+def test_a_run_whose_reader_leaves_goes_on_with_its_log_in_the_folder(lines: int, tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*HEADRACE, *UP], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as running:
+        assert running.stdout is not None and running.stderr is not None
+        for _ in range(lines):
+            running.stdout.readline()
+        running.stdout.close()
+        assert "Traceback" not in running.stderr.read()
+    assert running.returncode == 0
+    assert "run mine stopped: " in (tmp_path / "runs" / "mine" / "logs" / "run.log").read_text()

@@ -1,0 +1,125 @@
+"""The folder of the log holds what replay has not written: nothing of it is followed, read for long, cut or overwritten."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from replay.log.files import ASIDE, open_new, open_regular, set_aside
+from replay.log.journal import ID_FILE, STATE_FILE, run_id
+from replay.log.segments import SEGMENT_BYTES, scan, segments
+from replay.log.state import DamagedState, read_state
+from tests.replay.log.test_restore import Incarnation
+from tests.replay.log.test_segment_log import SPEC, sound_keys, written
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes")
+TEXT = b"of somebody else"
+
+
+def test_what_is_no_regular_file_is_left_alone_and_reported_in_a_line_each(tmp_path: Path) -> None:
+    folder, precious = tmp_path / "log", tmp_path / "precious"
+    written(folder, 3)
+    precious.write_bytes(TEXT)
+    (folder / "1.segment").symlink_to(precious)
+    (folder / "2.segment").symlink_to(tmp_path / "nothing")
+    (folder / "3.segment").mkdir()
+    os.mkfifo(folder / "4.segment")
+    lines: list[str] = []
+    assert sound_keys(scan(folder, SPEC, report=lines.append)) == [0, 1, 2]
+    assert [Path(line.partition(" ")[0]).name for line in lines] == [f"{number}.segment" for number in (1, 2, 3, 4)]
+    assert precious.read_bytes() == TEXT and not (tmp_path / "nothing").exists()
+    assert len(segments(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "reason"),
+    [
+        (b"", 2 << 30, "is larger than a segment"),
+        (b"GIF89a", SEGMENT_BYTES // 64, "holds no record of replay"),
+        (TEXT, len(TEXT), "holds no record of replay"),
+    ],
+)
+def test_a_file_that_replay_cannot_have_written_is_set_aside_whole(
+    content: bytes, size: int, reason: str, tmp_path: Path
+) -> None:
+    written(tmp_path, 3)
+    other = tmp_path / "0000000000000007.segment"
+    other.write_bytes(content)
+    os.truncate(other, size)  # with a hole: no such memory or disk is used
+    lines: list[str] = []
+    found = scan(tmp_path, SPEC, report=lines.append)
+    assert sound_keys(found) == [0, 1, 2] and found.damaged == 1
+    assert lines == [f"{other} {reason}: it is now {other.name}{ASIDE}"]
+    aside = other.with_name(other.name + ASIDE)
+    assert not other.exists() and aside.stat().st_size == size
+    with aside.open("rb") as file:
+        assert file.read(len(content)) == content
+    assert scan(tmp_path, SPEC).damaged == 0
+
+
+def test_a_segment_of_another_run_is_set_aside(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        incarnation = Incarnation(folder)
+        incarnation.insert(0, 12)
+        incarnation.stop()
+    assert run_id(mine / ID_FILE) != run_id(other / ID_FILE)
+    foreign = mine / "0000000000000099.segment"
+    shutil.copy(segments(other)[0], foreign)
+    again = Incarnation(mine)
+    assert again.ring.inserted_items == incarnation.ring.inserted_items and not foreign.exists()
+    again.stop()
+    assert foreign.with_name(foreign.name + ASIDE).read_bytes() == segments(other)[0].read_bytes()
+
+
+def test_the_id_of_a_run_stays_and_one_that_is_none_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / ID_FILE
+    found = run_id(path)
+    assert run_id(path) == found and len(found) == 32
+    path.write_bytes(b"\xff" * 40)
+    assert run_id(path) != found
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_a_state_that_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / STATE_FILE
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(DamagedState):
+        read_state(path, 8)
+
+
+def test_a_new_segment_overwrites_nothing(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "new.segment"
+    precious.write_bytes(TEXT)
+    path.symlink_to(precious)
+    with open_new(path) as file:
+        file.write(b"mine")
+    assert precious.read_bytes() == TEXT and path.read_bytes() == b"mine" and not path.is_symlink()
+    with open_new(path):
+        pass
+    assert path.with_name(path.name + ASIDE + ".1").read_bytes() == b"mine"
+    with open_new(path):  # it was empty
+        pass
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "new.segment",
+        "new.segment.aside",
+        "new.segment.aside.1",
+        "precious",
+    ]
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError):
+            open_regular(tmp_path / name)
+    assert set_aside(tmp_path / "link").is_symlink()

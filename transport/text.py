@@ -1,0 +1,25 @@
+"""Text from others, made fit for a terminal."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")  # ECMA-48: colours, titles …
+
+
+def plain(text: str) -> str:
+    """A line as a terminal may show it: without escape sequences, and only what stands behind the last carriage return, as a
+    progress bar shows itself. Any other character that is not printable is written as its number: \\x07."""
+    if text.isprintable():
+        return text
+    text = ESCAPE.sub("", text).rstrip().rpartition("\r")[2]
+    return "".join(map(_shown, text))
+
+
+def _shown(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    if letter == "\t" or unicodedata.category(letter) == "Zs":
+        return " "
+    return letter.encode("unicode_escape").decode()
