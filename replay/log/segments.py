@@ -112,8 +112,8 @@ def segments(folder: Path) -> list[Path]:
 def scan(folder: Path, spec: ExperienceSpec, run: str = "", report: Callable[[str], None] = lambda line: None) -> Scan:
     """Reads all headers, and truncates incomplete records at the end of files.
 
-    What the run with this id cannot have written is set aside, or left where it is if it is no file, and reported in a line.
-    Raises LogRefused, OSError.
+    What the run with this id (empty: any run) cannot have written is set aside, or left where it is if it is no file, and
+    reported in a line. Raises LogRefused, OSError.
     """
     found = Scan()
     for path in sorted(set(folder.glob("*.segment")) - set(segments(folder))):
@@ -139,7 +139,7 @@ def _foreign(path: Path, spec: ExperienceSpec, run: str) -> str:
         if not MAGIC.startswith(begins) and _next_record(file, 0) is None:
             return "holds no record of replay"
         start = start_of(file)
-    return "was written by another run" if start and start.run not in ("", run) else ""
+    return "was written by another run" if run and start and start.run not in ("", run) else ""
 
 
 def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
