@@ -269,7 +269,12 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
 
     def stored_bytes(self, length: int) -> int:
         """Bytes of a chunk of `length` items, all columns, uncompressed."""
-        return column_bytes(self.columns, self.rows(length))
+        return self.row_bytes * self.rows(length) + self._once_bytes
+
+    @cached_property
+    def _once_bytes(self) -> int:
+        """Bytes of the columns that a chunk has once."""
+        return sum(column.row_bytes for column in self.columns if column.once)
 
     @cached_property
     def chunk_bytes(self) -> int:
