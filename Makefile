@@ -98,7 +98,7 @@ lint: environment
 	@$(PYTHON) -m mypy --num-workers 2
 	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
 
-# Those that measure time or what a kill costs have the machine for themselves, one by one, and last; the others share two cores.
+# Tests that measure time or the effect of a kill have the machine for themselves, one by one, and last; the others share two cores.
 test: lint
 	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup $(ARGS)
 	@$(PYTHON) -m pytest -m "not slow and alone" $(ARGS)

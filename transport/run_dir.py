@@ -167,7 +167,7 @@ class RunDir:
 
     @property
     def lock(self) -> Path:
-        """Locked by whoever starts, supervises or changes the run. It stays where it is when the run's folder is moved aside."""
+        """Locked by the process that starts, supervises or changes the run. It is not moved when the folder is moved aside."""
         return self.path.parent / ".locks" / self.name
 
     @property
@@ -270,8 +270,8 @@ class RunDir:
 
     @property
     def socket_folders(self) -> list[Path]:
-        """The folders that may hold the ipc sockets, the best first: in the run's folder, where nobody removes them while it is
-        up; in the user's cache and in the folder for temporary files, whose paths are short."""
+        """The folders that may hold the ipc sockets, the best first: in the run's folder, which no cleaner of temporary files
+        touches; then, because their paths are shorter, in the user's cache and in the folder for temporary files."""
         token = hashlib.blake2b(str(self.path).encode(), digest_size=6).hexdigest()
         user = os.getuid() if hasattr(os, "getuid") else 0
         cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "headrace" / token

@@ -129,7 +129,7 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
             if time.monotonic() >= next_report:
                 next_report = time.monotonic() + PROGRESS_SECONDS
                 print(f"{len(played)} of {episodes} episodes …", file=sys.stderr, flush=True)
-    except Exception as error:  # of anyone's environment
+    except Exception as error:  # an environment may raise anything
         if not played:
             raise EnvError(f"no episode of {settings.env.id} could be played to its end: {in_one_line(error)}") from error
         fault = f"{len(played)} of {episodes} episodes of {settings.env.id} could be played: {in_one_line(error)}"

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or whose other end is."""
+"""Standard streams that are closed, and pipes whose reader has ended."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
 def open_closed() -> None:
-    """Opens the standard streams that a caller has closed (`headrace up >&-`) on the null device. Otherwise the next file that is
-    opened would take the number of one, and whatever is printed would be written into it."""
+    """Opens the standard streams that are closed (`headrace up >&-`) on the null device. Otherwise the next file that is opened
+    would get the descriptor of stdout, and printed lines would be written into it."""
     for number, (name, mode) in enumerate(STREAMS):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
@@ -21,8 +21,8 @@ def open_closed() -> None:
             setattr(sys, name, os.fdopen(number, mode))
 
 
-class Lasting:
-    """A stream for a command that goes on when nobody reads it any more (`headrace up | head -3`): the rest is dropped."""
+class UnbreakableStream:
+    """A stream for a command that must not end with its reader (`headrace up | head -3`): what cannot be written is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

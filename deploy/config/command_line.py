@@ -18,7 +18,7 @@ from deploy.config.values import Text, any_value
 from transport.names import nearest
 
 S = TypeVar("S", bound=Struct)
-ELSEWHERE = {  # what other programs call it: the flag here
+NAMES_ELSEWHERE = {  # the name in other programs -> the flag
     "lr": "--learner.learning-rate",
     "learning_rate": "--learner.learning-rate",
     "batch_size": "--learner.batch-size",
@@ -71,8 +71,8 @@ def _unknown(flag: str, known: set[str]) -> str:
         return f"{flag} is called --{new.replace('_', '-')} now"
     if key.startswith("algorithm.") and (owners := having(key.removeprefix("algorithm."))):
         return f"{flag}: {owners}; choose it with --algo"
-    elsewhere = ELSEWHERE.get(key.rpartition(".")[2])
-    return f"unknown option {flag}; " + (f"did you mean {elsewhere}?" if elsewhere in known else nearest(flag, known))
+    meant = NAMES_ELSEWHERE.get(key.rpartition(".")[2])
+    return f"unknown option {flag}; " + (f"did you mean {meant}?" if meant in known else nearest(flag, known))
 
 
 def normalised(arguments: Sequence[str]) -> list[str]:

@@ -20,14 +20,14 @@ from transport.experience import Categorical, ExperienceSpec
 from transport.names import nearest
 
 DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
-OTHER_WORDS = {"gpu": "cuda", "nvidia": "cuda", "amd": "cuda", "rocm": "cuda", "hip": "cuda"}
-OTHER_WORDS |= {"metal": "mps", "apple": "mps", "dml": "directml", "intel": "xpu"}
+NAMES_ELSEWHERE = {"gpu": "cuda", "nvidia": "cuda", "amd": "cuda", "rocm": "cuda", "hip": "cuda"}
+NAMES_ELSEWHERE |= {"metal": "mps", "apple": "mps", "dml": "directml", "intel": "xpu"}
 
 
 def check_device_name(name: str) -> None:
     """Raises ConfigError."""
     if name.partition(":")[0] not in DEVICES:
-        meant = OTHER_WORDS.get(name.partition(":")[0].lower())
+        meant = NAMES_ELSEWHERE.get(name.partition(":")[0].lower())
         raise ConfigError(
             f"--device: no device is called {name!r}; {f'did you mean {meant}?' if meant else nearest(name, DEVICES)}"
         )

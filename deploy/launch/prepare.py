@@ -54,13 +54,13 @@ class Launch:
     resumed: bool
     fresh: bool
     learner: WaitingLearner
-    held: ExitStack
+    cleanup: ExitStack
 
     def __enter__(self) -> Launch:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.held.close()
+        self.cleanup.close()
 
     def write(self) -> None:
         """Writes the files that every process of the run reads."""
@@ -81,13 +81,13 @@ def prepare(request: Request) -> Launch:
     Raises ConfigError, EnvError, AlreadyUp, Refused, KeysError, NoSpace: each is one line.
     """
     run = runs.run_dir(request.name or _default_name(request))
-    with ExitStack() as held:
-        held.enter_context(runs.locked(run))
-        return _check(request, run, held)
+    with ExitStack() as cleanup:
+        cleanup.enter_context(runs.locked(run))
+        return _check(request, run, cleanup)
 
 
-def _check(request: Request, run: RunDir, held: ExitStack) -> Launch:
-    """Resolves and checks a run whose name is locked. What is to last until its end goes to `held`, which is emptied then."""
+def _check(request: Request, run: RunDir, cleanup: ExitStack) -> Launch:
+    """Resolves and checks a run whose name is locked. `cleanup` closes what the launch needs; it moves into the Launch."""
     stopped = run.config.exists() and not request.fresh
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
@@ -100,7 +100,7 @@ def _check(request: Request, run: RunDir, held: ExitStack) -> Launch:
     _check_settings(run, config)
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
-    held.callback(learner.close)
+    cleanup.callback(learner.close)
     probe = Probe(learner)
     facts = preflight.try_environment(config)
     on_gpu = probe.device()["device"] != "cpu"
@@ -116,7 +116,7 @@ def _check(request: Request, run: RunDir, held: ExitStack) -> Launch:
     if stopped:
         resume.check_policy(run, policy)
     resources.check(config, spec, run)
-    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, held.pop_all())
+    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, cleanup.pop_all())
 
 
 def _check_settings(run: RunDir, config: RunConfig) -> None:

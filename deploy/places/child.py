@@ -68,8 +68,8 @@ class Child:
             return None
         self._reader.join(LAST_WORDS_SECONDS)
         by_kernel = POSIX and code == -signal.SIGKILL and not self._killed and self._out_of_memory.lately
-        own = f"{self._name}: "
-        return Exit(code, self._last_line[-300:].removeprefix(own), by_kernel, self._last_line.startswith(own))
+        own, last = f"{self._name}: ", plain(self._last_line)
+        return Exit(code, last[-300:].removeprefix(own), by_kernel, last.startswith(own))
 
     def ask(self) -> None:
         """Sends SIGTERM. On Windows only the supervisor's Stop message asks it to end."""
@@ -126,7 +126,7 @@ class Child:
 
     def _deliver(self, lines: list[bytes]) -> None:
         for raw in lines:
-            line = plain(raw.decode("utf-8", "replace").rstrip())
+            line = raw.decode("utf-8", "replace").rstrip()
             if line:
                 self._last_line = line
             self._on_line(self._name, line)

@@ -51,9 +51,9 @@ class Terminal:
         self._stream = stream
         self.coloured = colours_wanted(stream)
         self._lines: deque[str] = deque()
-        self._pending = 0  # bytes of them, nearly
+        self._pending = 0  # their size, about in bytes
         self._lock = threading.Lock()
-        self._closed = False  # nobody reads it any more
+        self._closed = False  # its reader has ended
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -130,7 +130,7 @@ class LogFile(RotatingFileHandler):
 
 
 class Allowance:
-    """How much a process may print: so much a second, and what it has not printed for BURST_SECONDS at once."""
+    """A token bucket: how much a process may print. It holds what may be printed in BURST_SECONDS."""
 
     def __init__(self) -> None:
         self.left_out = 0  # lines since the last that was shown
@@ -175,12 +175,12 @@ class Log:
             if name != "supervisor" and not allowance.take(len(text)):
                 return
             left_out, allowance.left_out = allowance.left_out, 0
-        self._tell_left_out(name, left_out)
+        self._report_left_out(name, left_out)
         self._write(name, _head(name), plain(text))
 
-    def _tell_left_out(self, name: str, lines: int) -> None:
+    def _report_left_out(self, name: str, lines: int) -> None:
         if lines:
-            self._write(name, _head(name), f"… {lines:,} lines left out: it prints more than {LINES_PER_SECOND} a second")
+            self._write(name, _head(name), f"… {lines:,} lines left out, because it prints too much")
 
     def bottleneck(self, text: str) -> None:
         """The line about what limits the run, which is no process's own."""
@@ -203,7 +203,7 @@ class Log:
     def close(self) -> None:
         """Closes the files, and the terminal once it has written its lines."""
         for name, allowance in self._allowances.items():
-            self._tell_left_out(name, allowance.left_out)
+            self._report_left_out(name, allowance.left_out)
         with self._lock:
             for file in self._files.values():
                 file.close()

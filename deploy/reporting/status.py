@@ -60,7 +60,7 @@ def document(
     evaluation: Document,
 ) -> Document:
     """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation."""
-    # What has been figured out stays when a run is over; before, the figures of a process that is started again are its own.
+    # A stopped run keeps its last figures. While it is up, a process that is started again begins without figures.
     records = {slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots}
     return {
         "run": run.name,

@@ -37,7 +37,9 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-RELATED = dict.fromkeys(("c51", "rainbow", "qrdqn", "r2d2", "apex", "ape-x", "ddqn"), "dqn")  # what others have: the nearest here
+RELATED = dict.fromkeys(
+    ("c51", "rainbow", "qrdqn", "r2d2", "apex", "ape-x", "ddqn"), "dqn"
+)  # other algorithms -> the most similar built-in one
 RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "ppo")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
 PARTS = (

@@ -53,11 +53,11 @@ def test_nothing_outlives_a_killed_supervisor(row: Row, tmp_path: Path) -> None:
             if number + 1 < times:
                 run.up()
         assert run.run_dir.sockets is not None
-        stale, nobody = run.run_dir.sockets / "supervisor", run.run_dir.sockets / "nobody"
-        nobody.touch()
+        stale, unknown = run.run_dir.sockets / "supervisor", run.run_dir.sockets / "unknown"
+        unknown.touch()
         swept = stale.exists()
         run.up()
-        swept &= not nobody.exists()
+        swept &= not unknown.exists()
         run.down()
         left, verdict = run.left(), run.verdict()
     row.measured(verdict.text, kills=times, slowest_seconds=slowest, **left, **verdict.figures)

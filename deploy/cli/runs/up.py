@@ -15,7 +15,7 @@ from actors.config import EnvConfig
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, REFUSED, complain, current_status
 from deploy.cli.runs import down
-from deploy.cli.streams import Lasting
+from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
 from deploy.config.files import preset_for
 from deploy.config.run import ConfigError
@@ -80,7 +80,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Starts the run. With --json stdout has the status alone; the other lines go to stderr."""
     if not parsed.json:
-        with contextlib.redirect_stdout(cast(TextIO, Lasting(sys.stdout))):
+        with contextlib.redirect_stdout(cast(TextIO, UnbreakableStream(sys.stdout))):
             try:
                 return _start(parsed)[1]
             finally:

@@ -124,8 +124,8 @@ def test_a_process_that_prints_without_end_has_its_lines_left_out_and_counted(
         log.line("actor-0", str(number))
     log.close()
     lines = [line[20:] for line in run.log("actor-0").read_text().splitlines()]
-    expected = [*map(str, range(most)), "… 50 lines left out: it prints more than 100 a second", *map(str, range(50))]
-    assert lines == [*expected, "… 10 lines left out: it prints more than 100 a second"]
+    expected = [*map(str, range(most)), "… 50 lines left out, because it prints too much", *map(str, range(50))]
+    assert lines == [*expected, "… 10 lines left out, because it prints too much"]
     assert "another" in run.log("actor-1").read_text() and "mine" in run.log("run").read_text()
 
 

@@ -16,7 +16,7 @@ from tests.replay.log.test_restore import Incarnation
 from tests.replay.log.test_segment_log import SPEC, sound_keys, written
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes")
-TEXT = b"of somebody else"
+TEXT = b"a file of the user"
 
 
 def test_what_is_no_regular_file_is_left_alone_and_reported_in_a_line_each(tmp_path: Path) -> None:
