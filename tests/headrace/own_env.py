@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from transport.lifetime import PARENT_VARIABLE
 
 
 class Corridor(gymnasium.Env):
@@ -41,3 +45,12 @@ class Breaks(Corridor):
         if self.steps > 100:
             raise RuntimeError("this corridor has collapsed")
         return super().step(action)
+
+
+class Waits(Corridor):
+    """Works for a check before launch; in a run its first episode never begins."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        while PARENT_VARIABLE in os.environ:
+            time.sleep(0.05)
+        return super().reset(seed=seed, options=options)

@@ -124,7 +124,9 @@ print(policy.predict({"place": 1, "speed": [[0.1, 0.1], [0.1, 0.1]]}), policy.en
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_while_a_run_starts_stops_it(folder: Path) -> None:
-    code = f"import headrace; headrace.train('CartPole-v1', actors=1, run='interrupted', **{SMALL})"
+    waits = "tests.headrace.own_env:Waits"  # so that the run is not up before the signal arrives
+    settings = SMALL | {"deploy": {"stop_seconds": 2.0}}
+    code = f"import headrace; headrace.train({waits!r}, actors=1, run='interrupted', **{settings})"
     pipe = subprocess.PIPE
     starting = subprocess.Popen([sys.executable, "-u", "-c", code], cwd=folder, stdout=pipe, stderr=pipe, text=True)
     assert starting.stdout is not None
