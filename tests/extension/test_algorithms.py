@@ -36,11 +36,6 @@ SMALL = """
 """.split()
 
 
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def test_it_is_found_and_asked_without_torch() -> None:
     code = (
         "import sys\n"
@@ -53,7 +48,6 @@ def test_it_is_found_and_asked_without_torch() -> None:
     assert (done.stdout, done.stderr) == ("4 2 False\n", "")
 
 
-@pytest.mark.usefixtures("installed")
 def test_its_outputs_become_the_expectiles_of_the_reward() -> None:
     """Of rewards 0 and 1 as likely, below the Huber loss's threshold, the output at level tau is the expectile: tau itself."""
     torch.manual_seed(0)

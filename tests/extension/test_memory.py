@@ -33,11 +33,6 @@ STREAMS, STEPS = 3, 60
 Values = list[np.ndarray]
 
 
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def made(stack: int = 1, **options: Any) -> tuple[Any, ExperienceSpec, Any]:
     """The algorithm, a run's spec, and what learns."""
     torch.manual_seed(0)

@@ -126,7 +126,8 @@ print(policy.predict({"place": 1, "speed": [[0.1, 0.1], [0.1, 0.1]]}), policy.en
 def test_ctrl_c_while_a_run_starts_stops_it(folder: Path) -> None:
     waits = "tests.headrace.own_env:Waits"  # so that the run is not up before the signal arrives
     settings = SMALL | {"deploy": {"stop_seconds": 2.0}}
-    code = f"import headrace; headrace.train({waits!r}, actors=1, run='interrupted', **{settings})"
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # shells start background jobs without it
+    code = f"{heard}; import headrace; headrace.train({waits!r}, actors=1, run='interrupted', **{settings})"
     pipe = subprocess.PIPE
     starting = subprocess.Popen([sys.executable, "-u", "-c", code], cwd=folder, stdout=pipe, stderr=pipe, text=True)
     assert starting.stdout is not None
