@@ -63,6 +63,7 @@ class Learner:
             while not self.runtime.ending:
                 self.train_epoch(feed)
             feed.finish()
+            self._life.beat()  # the time for the stop counts from here
             self.checkpoints.save(self.epoch, self.version)  # also after updates that were skipped: the weights are sound
         finally:
             feed.close()

@@ -22,7 +22,13 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Start, supervision and end of the processes, addresses, logs and metrics."""
 
     stop_seconds: Annotated[
-        float, Meta(gt=0, le=300, description="time that processes get to stop in order; those that still run are then killed")
+        float,
+        Meta(
+            gt=0,
+            le=300,
+            description="time that actors and evaluator get to stop before they are killed; learner and replay, which save what "
+            "they hold, may be without a report for so long, and for longer the more they save",
+        ),
     ] = 8.0
     leave_seconds: Annotated[
         float, Meta(ge=0, description="time that an actor gets to send its last steps after `headrace scale` has removed it")

@@ -40,7 +40,10 @@ class Patience:
     def limit_seconds(self, role: str, settled: bool) -> float:
         """How long a process of `role` may be silent; `settled`: it has reported since it was ready."""
         hang_seconds = self._config.hang_seconds or LEAST_HANG_SECONDS
-        least = hang_seconds if role == "actor" and settled else self._config.stall_seconds
+        return self.silence_seconds(role, hang_seconds if role == "actor" and settled else self._config.stall_seconds)
+
+    def silence_seconds(self, role: str, least: float) -> float:
+        """How long a silence of `role` may be at work: at least `least`."""
         return max(least, MARGIN * self._longest.get(role, 0.0))
 
     def broken(self, role: str, silent_seconds: float) -> None:

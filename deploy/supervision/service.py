@@ -56,7 +56,7 @@ class Service:
         """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. Without `place`
         processes run on this machine, and `learner` becomes the first learner. Raises OSError, KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
-        self._began = time.monotonic()
+        self._first_step: float | None = None  # when it arrived; --stop-after counts from there
         self._steps = StepCount(runs.read_steps(run))
         next_seed = (runs.read_status(run) or {}).get("next_seed") or run_seed(config.seed)
         self._curriculum = Curriculum(run.curriculum)
@@ -142,7 +142,10 @@ class Service:
         total = self._config.total_steps
         if total and self.steps >= total:
             self.stop(f"{self.steps:,.0f} of {total:,} environment steps done")
-        if self._stop_after_seconds and time.monotonic() - self._began >= self._stop_after_seconds:
+        if self._first_step is None and self._steps.moved:
+            self._first_step = time.monotonic()
+        since = 0.0 if self._first_step is None else time.monotonic() - self._first_step
+        if self._stop_after_seconds and since >= self._stop_after_seconds:
             self.stop(f"{duration(self._stop_after_seconds)} are over")
 
     # ---- what arrives on the control socket

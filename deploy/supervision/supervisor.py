@@ -19,12 +19,15 @@ from transport.messages import Progress
 LONGEST_DELAY_SECONDS = 60.0
 LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
 STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals are read between two turns
+LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for processes that save nothing: those that do come after them
+SAVED_BYTES_PER_SECOND = 10e6  # by the slowest disk that is waited for
+NEWS_SECONDS = 3.0  # after which it says what a stop waits for
 LAST_WAIT_SECONDS = 1.0  # for the end of a process after SIGKILL; then the stop goes on without it
 USAGE_ERROR = 2
 
 
 class Supervisor:
-    """Starts processes once those that they need are ready, replaces those that end, and stops all within one deadline.
+    """Starts processes once those that they need are ready, replaces those that end, and stops all in order.
 
     Call `turn` about ten times a second until `finished`. Clock, spawn, ask and say are parameters, so that tests can replay
     histories. `spawn` returns None where there is no room yet: it is called again at each turn, and nothing counts as failed.
@@ -51,6 +54,8 @@ class Supervisor:
         self._patience = Patience(config)
         self._stop_began: float | None = None
         self._phase = 0
+        self._phase_began: float | None = None
+        self._news_at = 0.0
         self._at_once = False
 
     @property
@@ -236,6 +241,8 @@ class Supervisor:
         if delay := self._patience.delay_seconds(now):
             for slot in self.slots:
                 slot.heard += delay
+            if self._stop_began is not None:
+                self._stop_began += delay
 
     def _end_silent(self, now: float) -> None:
         for slot in self.slots:
@@ -253,23 +260,46 @@ class Supervisor:
     # ---- stopping
 
     def _proceed_with_stop(self, now: float) -> None:
-        assert self._stop_began is not None
         while self._phase < len(STOP_ORDER):
-            roles, share = STOP_ORDER[self._phase]
+            if self._phase_began is None:
+                self._phase_began, self._news_at = now, now + NEWS_SECONDS
+            roles = STOP_ORDER[self._phase]
             alive = [slot for slot in self.slots if slot.process and (slot.plan.role in roles or self._at_once)]
             for slot in alive:
                 if slot.state != "stopping" or slot.leaving is not None:  # a stop leaves less time than leaving alone
                     slot.state, slot.leaving = "stopping", None
                     self._ask(slot)
-                if now >= self._stop_began + share * self._config.stop_seconds and slot.killed is None:
-                    self._say(f"{slot.name} did not stop in time; killed")
+                if slot.killed is None and (late := self._late(slot, now)):
+                    self._say(f"{slot.name} {late}; killed")
                     self._kill(slot, now)
             if any(slot.killed is None or now < slot.killed + LAST_WAIT_SECONDS for slot in alive):
+                if now >= self._news_at:
+                    self._news_at = now + NEWS_SECONDS
+                    self._say(f"waiting for {', '.join(slot.name for slot in alive)} to stop")
                 return
             for slot in alive:
                 self._say(f"{slot.name} (pid {slot.process.pid if slot.process else 0}) cannot be killed; stopping without it")
-            self._phase += 1
+            self._phase, self._phase_began = self._phase + 1, None
         self.finished = True
+
+    def _late(self, slot: Slot, now: float) -> str:
+        """Why a process that is stopping must be killed; empty while it may go on.
+
+        One that saves what it holds may do so for as long as it reports, within deploy.stall_seconds; its last report may be as
+        old as its longest silence so far makes likely, and as the size of what it saves needs.
+        """
+        assert self._stop_began is not None and self._phase_began is not None
+        limit = self._config.stop_seconds
+        if not slot.plan.vital:
+            in_time = now < self._stop_began + LEAVING_SHARE * limit
+            return "" if in_time else "did not stop in time"
+        saving = slot.record.get("save_bytes", 0.0) / SAVED_BYTES_PER_SECOND
+        silent = now - max(slot.heard, self._stop_began)
+        if silent >= self._patience.silence_seconds(slot.plan.role, limit) + saving:
+            return f"did not stop in time: no report for {silent:.1f} s"
+        if now >= self._phase_began + max(self._config.stall_seconds, limit) + saving:
+            return "did not stop in time, although it reports"
+        return ""
 
     def _kill(self, slot: Slot, now: float) -> None:
         if slot.process is not None and slot.killed is None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from deploy.config.run import RunConfig
 
-# An orderly stop goes by role: first no new experience, then the last weights, then the server of both. The number is the share
-# of the whole time after which a process of these roles is killed.
+# An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
 # An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end.
-STOP_ORDER = ((("actor",), 0.6), (("learner",), 0.85), (("replay", "evaluator"), 1.0))
+STOP_ORDER = (("actor",), ("learner",), ("replay", "evaluator"))
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class Plan:
     """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
 
     `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
-    process of a role that is not `dispensable`.
+    process of a role that is not `dispensable`. A vital process saves what it holds when the run stops.
     """
 
     name: str

@@ -16,6 +16,7 @@ from transport.metrics import Metrics
 from transport.run_dir import RunDir
 
 COUNTERS = ("updates", "items")  # continue after a restart
+MOMENTS = 3  # a parameter, and two that Adam keeps of it
 
 
 class Progress(NamedTuple):
@@ -35,6 +36,8 @@ class TrainingCheckpoints:
         self._settings, self._run_dir, self._metrics = settings, run_dir, metrics
         self._update, self._runtime, self._group = update, runtime, runtime.group
         self._files = Checkpoints(run_dir.checkpoints, settings.learner.keep_checkpoints)
+        parameters = (value for module in update.modules.values() for value in module.state_dict().values())
+        metrics.gauge("save_bytes", MOMENTS * sum(value.nbytes for value in parameters))  # the supervisor waits for so much
         self.unsound = False  # the last checkpoint was not written because weights are not finite
 
     def resume(self) -> Progress | None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import psutil
 
@@ -15,7 +16,7 @@ from deploy.config.files import read_deploy
 from transport.messages import Stop, Stopping
 from transport.run_dir import RunDir
 
-SPARE_SECONDS = 2.0  # beyond deploy.stop_seconds
+SPARE_SECONDS = 2.0  # beyond deploy.stop_seconds, without a sign of the supervisor
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -34,6 +35,11 @@ def has_ended(pid: int | None) -> bool:
         return True
 
 
+def _last_word(folder: RunDir) -> Any:
+    """When the supervisor wrote its status."""
+    return (runs.read_status(folder) or {}).get("time")
+
+
 def stop(folder: RunDir) -> int:
     """Asks the supervisor to stop, waits, and prints the result. Returns the exit status."""
     if not runs.is_up(folder):
@@ -41,7 +47,8 @@ def stop(folder: RunDir) -> int:
         print(f"run {folder.name} is not up")
         return DONE
     pid = runs.supervisor_pid(folder)
-    deadline = time.monotonic() + read_deploy(folder.config).stop_seconds + SPARE_SECONDS
+    patience = read_deploy(folder.config).stop_seconds + SPARE_SECONDS
+    seen, deadline = _last_word(folder), time.monotonic() + patience
     if not isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping) and pid:
         try:
             os.kill(pid, 15)
@@ -51,6 +58,8 @@ def stop(folder: RunDir) -> int:
         if not runs.is_up(folder) and has_ended(pid):
             print(f"run {folder.name} is down")
             return DONE
+        if (last := _last_word(folder)) != seen:  # a supervisor that still writes waits for what is being saved
+            seen, deadline = last, time.monotonic() + patience
         time.sleep(0.05)
     return complain(
         f"run {folder.name} did not stop: its supervisor (pid {pid}) does not answer; `kill -9 {pid}` ends it", FAILED

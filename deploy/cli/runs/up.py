@@ -59,7 +59,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         type=DURATION,
         default=0.0,
         metavar="TIME",
-        help="stop the run after this time, such as 90s, 5m or 2h (default: never)",
+        help="stop the run so long after its first step: 90s, 5m or 2h (default: never)",
     )
     group.add_argument(
         "--detach", action="store_true", help="run in the background; the command returns when all processes are ready"

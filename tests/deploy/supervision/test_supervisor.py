@@ -90,13 +90,13 @@ class World:
         number = self.processes[name].pid if pid is None else pid
         self.supervisor.heard(Progress(name, number, state, 1, record))  # type: ignore[arg-type]
 
-    def run(self, seconds: float, step: float = 0.1) -> None:
-        """Lets time pass; each process at work, but for the mute, reports at each step."""
+    def run(self, seconds: float, step: float = 0.1, saving: str = "") -> None:
+        """Lets time pass; each process at work, but for the mute, reports at each step. So does the one that is `saving`."""
         end = self.now + seconds
         while self.now < end and not self.supervisor.finished:
             self.supervisor.turn()
             for slot in self.supervisor.slots:
-                if slot.state == "ready" and slot.name not in self.mute and self.processes[slot.name].ended is None:
+                if (slot.state == "ready" or slot.name == saving) and slot.name not in self.mute and self.processes[slot.name].ended is None:
                     self.progress(slot.name)
             self.now = round(self.now + step, 6)
 
@@ -359,14 +359,59 @@ def test_a_dead_actor_is_not_replaced_during_a_stop() -> None:
 
 
 @pytest.mark.parametrize("deaf", [("actor-1",), ("learner",), ("replay",), ("replay", "learner", "actor-0", "actor-1")])
-def test_a_deaf_process_is_killed_and_all_ends_by_the_one_deadline(deaf: tuple[str, ...]) -> None:
+def test_processes_that_do_not_report_are_killed_and_all_ends_by_the_one_deadline(deaf: tuple[str, ...]) -> None:
     world = World(deaf=deaf)
     world.bring_up()
-    began = world.now
+    began, world.mute = world.now, deaf
     world.supervisor.stop("stopped by you")
     world.run(20)
     assert world.supervisor.finished and world.now - began <= world.config.stop_seconds + 0.5
-    assert [f"{name} did not stop in time; killed" in world.lines for name in deaf] == [True] * len(deaf)
+    assert all(any(line.startswith(f"{name} did not stop in time") for line in world.lines) for name in deaf)
+
+
+def test_a_learner_that_reports_while_it_saves_is_waited_for() -> None:
+    world = World(deaf=("learner",))
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.run(60, saving="learner")
+    assert not world.supervisor.finished and "waiting for learner to stop" in world.lines
+    world.die("learner", 0)
+    world.run(1)
+    assert world.supervisor.finished and not any("killed" in line for line in world.lines)
+
+
+def test_no_learner_is_waited_for_without_end() -> None:
+    world = World(deaf=("learner",))
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.run(world.config.stall_seconds + 5, saving="learner")
+    assert world.supervisor.finished and "learner did not stop in time, although it reports; killed" in world.lines
+
+
+@pytest.mark.parametrize("silent", ["a large checkpoint", "as long as an update took"])
+def test_a_silent_learner_gets_the_time_that_its_work_needs(silent: str) -> None:
+    world = World(deaf=("learner",))
+    world.bring_up()
+    if silent == "a large checkpoint":
+        world.progress("learner", save_bytes=500e6)
+    else:
+        world.mute = ("learner",)
+        world.run(25)
+        world.progress("learner")
+    world.supervisor.stop("stopped by you")
+    world.run(45)
+    assert not world.supervisor.finished
+    world.run(20)
+    assert world.supervisor.finished and any(line.startswith("learner did not stop in time") for line in world.lines)
+
+
+def test_actors_that_hang_take_no_time_from_the_learner() -> None:
+    world = World(deaf=("actor-0", "learner"))
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.run(world.config.stop_seconds + 5, saving="learner")
+    assert "actor-0 did not stop in time; killed" in world.lines
+    assert world.slot("learner").killed is None
 
 
 def test_even_an_unkillable_process_does_not_hold_the_end() -> None:
@@ -375,8 +420,9 @@ def test_even_an_unkillable_process_does_not_hold_the_end() -> None:
     world.bring_up()
     began = world.now
     world.supervisor.stop("stopped by you")
+    world.mute = names
     world.run(30)
-    assert world.supervisor.finished and world.now - began < 10
+    assert world.supervisor.finished and world.now - began < 12
 
 
 def test_a_second_interrupt_kills_everything_at_once() -> None:
@@ -563,7 +609,7 @@ def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     plans = topology(RunConfig(), Path("runs/x"))
-    assert {plan.role for plan in plans} == {role for roles, _ in STOP_ORDER for role in roles}
+    assert {plan.role for plan in plans} == {role for roles in STOP_ORDER for role in roles}
     assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1", "evaluator"]
 
 
