@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from transport.names import FIXED
+from transport.names import CODE, FIXED
 
 
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,7 +17,7 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="environment: mario, mario:1-2, robot, snake:8, a Gymnasium id (CartPole-v1, ALE/Pong-v5), or "
             "package.module:Name for a factory or family of your own",
-            extra=FIXED,
+            extra=FIXED | CODE,
         ),
     ] = "mario"
     stack: Annotated[
@@ -54,7 +54,7 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(
             description="wrappers put around the environment in this order, each package.module:Wrapper, separated by commas",
-            extra=FIXED,
+            extra=FIXED | CODE,
         ),
     ] = ()
     preflight_seconds: Annotated[

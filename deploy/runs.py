@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from deploy.config import trust
 from deploy.config.run import ConfigError
 from deploy.reporting.status_file import read_document
 from transport.experience import read_spec
@@ -171,6 +172,7 @@ def set_aside(run: RunDir) -> Path | None:
         return None
     target = run.path.with_name(f"{run.name}.{max(_aside(run), default=0) + 1}")
     run.path.rename(target)
+    trust.moved(run, RunDir(target))
     if (kept := RunDir(target).key_folder).exists():
         run.make_private()
         kept.rename(run.key_folder)
@@ -182,8 +184,14 @@ def remove_aside(run: RunDir, kept: int) -> list[Path]:
     oldest = [path for _, path in sorted(_aside(run).items())][: -kept or None]
     removed = [path for path in oldest if not is_up(RunDir(path))]
     for path in removed:
-        shutil.rmtree(path)
+        remove(RunDir(path))
     return removed
+
+
+def remove(run: RunDir) -> None:
+    """Deletes the run's folder. Raises OSError."""
+    shutil.rmtree(run.path)
+    trust.forget(run)
 
 
 def _aside(run: RunDir) -> dict[int, Path]:

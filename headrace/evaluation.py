@@ -28,14 +28,15 @@ def evaluate(
     episodes: int = 100,
     deterministic: bool = True,
     seed: int = 0,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Plays `episodes` episodes and returns the document of `headrace eval --json`.
 
-    `policy` may also be a run or a file, as `load` takes it. `env` is an environment, which is not closed; or an id, as `--env`
-    takes it; or a function that makes an environment; or a mapping of the [env] section. None: the environment of training. The
-    seeds differ from those of training. Raises ConfigurationError.
+    `policy` may also be a run or a file, as `load` takes it, with `trust`. `env` is an environment, which is not closed; or an
+    id, as `--env` takes it; or a function that makes an environment; or a mapping of the [env] section. None: the environment
+    of training. The seeds differ from those of training. Raises ConfigurationError.
     """
-    policy = policy if isinstance(policy, Policy) else load(policy)
+    policy = policy if isinstance(policy, Policy) else load(policy, trust=trust)
     if episodes < 1:
         raise ConfigurationError(f"episodes must be at least 1, not {episodes}")
     given = env if isinstance(env, gymnasium.Env) else None

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from actors.envs.make import read_env
 from actors.envs.spaces import read_space
 from actors.envs.spec import flatten_batch, leaves, to_env_action, to_env_actions
 from actors.evaluation.evaluate import load_policy
-from actors.settings import read_settings
+from actors.settings import EVALUATOR, read_settings
+from deploy.config.trust import check_exported, check_run
 from headrace.errors import ConfigurationError, one_line, raises_one_line
 from headrace.names import run_folder
 from learner.algorithms.base import ActingPolicy
@@ -106,27 +108,32 @@ class Policy:
 
 
 @raises_one_line
-def load(path_or_run: str | os.PathLike[str], best: bool = False) -> Policy:
+def load(path_or_run: str | os.PathLike[str], best: bool = False, trust: bool = False) -> Policy:
     """The policy of a run (a `Run`, its folder or its name), or of a file that `headrace export` has written.
 
-    `best`: the run's best weights instead of its newest. The environment need not be installed. Raises ConfigurationError.
+    `best`: the run's best weights instead of its newest. The environment need not be installed. A file, or a run that this
+    account has not made on this machine, may name code, such as an algorithm or network of one's own: `trust` allows to run it.
+    Raises ConfigurationError.
     """
     path = Path(path_or_run)
-    return _load_file(path) if path.is_file() else _load_run(RunDir(run_folder(path)), best)
+    return _load_file(path, trust) if path.is_file() else _load_run(RunDir(run_folder(path)), best, trust)
 
 
-def _load_file(path: Path) -> Policy:
-    inference, spec, algorithm, metadata = load_exported(path)
+def _load_file(path: Path, trust: bool) -> Policy:
+    inference, spec, algorithm, metadata = load_exported(path, check=None if trust else partial(check_exported, path=path))
     if "spaces" not in metadata:
         raise ConfigurationError(f"{path} does not describe the environment's spaces: export it again from its run")
     env = read_env(json.loads(metadata["config"])["env"])
     return Policy(spec, algorithm.acting(spec, inference), env, _read_spaces(metadata["spaces"]), _about(metadata, env))
 
 
-def _load_run(run_dir: RunDir, best: bool) -> Policy:
+def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     read_spec(run_dir.spec.read_bytes())  # first, because its error says so where the run is of an older version
     if not run_dir.spaces.is_file():
         raise ConfigurationError(f"{run_dir.spaces} is missing: `headrace up --run {run_dir.name}` writes it")
+    if not trust:
+        path = run_dir.settings(EVALUATOR)
+        check_run(json.loads(path.read_bytes()), path, run_dir, "pass trust=True")
     settings = read_settings(run_dir)
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)

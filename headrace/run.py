@@ -22,7 +22,7 @@ Setting = str | Callable[..., Any] | Mapping[str, Any]  # a name; the object tha
 POLL_SECONDS = 0.2
 POSIX = os.name == "posix"
 ERROR = "headrace: "  # begins the error line of the command
-SWITCHES = ("fresh", "resume")  # flags without a value
+SWITCHES = {"fresh": "fresh", "resume": "resume", "trust": "trust-config"}  # flags without a value
 MAIN_KEYS = {"env": "id", "algorithm": "name", "actors": "count"}
 CALLED = {"env.id": "env", "algorithm.name": "algo"}
 ERRORS: dict[int, type[HeadraceError]] = {1: RunFailedError, 2: ConfigurationError, 3: RefusedError}
@@ -42,6 +42,7 @@ def train(
 
     `options` are all other settings: `total_steps=1e6`, `seed=3`, `device="cpu"`, `stop_after="10m"`, `fresh=True`,
     `resume=True`, `config="mine.toml"`, `preset="cartpole"`, and sections as mappings: `learner={"batch_size": 512}`.
+    `trust=True` allows settings that name code in the file `config`, or in a run that this account has not made here.
 
     The run goes on when this process ends; `total_steps`, `stop_after`, `Run.stop` and `headrace down` end it. Ctrl-C before
     `train` returns stops it, too. Raises ConfigurationError, RefusedError or RunFailedError with the command's error line.
@@ -111,11 +112,11 @@ class Run:
         """Stops the run's processes in order, after a checkpoint. Does nothing if the run is not up. `train` resumes it."""
         _command(["down", str(self.path)], self.path.parent, show=False)
 
-    def policy(self, best: bool = False) -> Policy:
-        """The policy with the newest weights on disk, or with the evaluator's best. Raises ConfigurationError without weights."""
+    def policy(self, best: bool = False, trust: bool = False) -> Policy:
+        """As `load`: the policy with the newest weights on disk, or with the evaluator's best. Raises ConfigurationError."""
         from headrace.policy import load
 
-        return load(self, best=best)
+        return load(self, best=best, trust=trust)
 
 
 def _section(name: str, value: Any) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def _flags(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
         if isinstance(value, Mapping):
             flags += _flags(value, f"{name}.")
         elif key in SWITCHES and not prefix:
-            flags += [f"--{name}"] if value else []
+            flags += [f"--{SWITCHES[key]}"] if value else []
         elif value is not None:
             flags.append(f"--{name.replace('_', '-')}={_text(name, value)}")
     return flags

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from transport.names import CODE
+
 
 class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The process that stores experience and samples batches from it."""
@@ -28,7 +30,8 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="how items are sampled: prioritised, uniform, or package.module:Name for your own (not used "
-            "with rollouts, which are taken oldest first, each once)"
+            "with rollouts, which are taken oldest first, each once)",
+            extra=CODE,
         ),
     ] = "prioritised"
     selector_options: Annotated[dict[str, bool | int | float | str], Meta(description="an option of a selector of your own")] = {}

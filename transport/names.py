@@ -7,17 +7,18 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 FIXED = {"fixed": True}  # Meta(extra=FIXED): an option that a resumed run must keep
+CODE = {"code": True}  # Meta(extra=CODE): an option that may name code, or a program, to run
 
 
 class Named(msgspec.Struct, frozen=True):
     """The name of an implementation and its options. In files and flags, name and options are in one flat table."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(extra=CODE)]
     options: Any  # an instance of the implementation's options struct
 
     def flat(self) -> dict[str, Any]:

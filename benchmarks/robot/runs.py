@@ -115,7 +115,7 @@ class HeadraceTraining:
         weights, metadata = read(path)
         steps = int(json.loads(metadata["progress"])["steps"])
         policy = {name.removeprefix("policy/"): value for name, value in weights.items() if name.startswith("policy/")}
-        config = load_run_config(self.run.config)
+        config = load_run_config(self.run, trusted=True)
         spec = spec_of(config)
         algorithm = make_algorithm(config.algorithm)
         inference = open_inference(algorithm, spec, describe(algorithm.policy(spec)))

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from deploy import runs
+from deploy.config import trust
 from deploy.config.files import lookup, read_run
 from transport.messages import Message
 from transport.run_dir import RunDir
@@ -30,6 +31,16 @@ def add_run(target: argparse.ArgumentParser) -> None:
         "run", nargs="?", metavar="RUN", help="name or folder of a run (default: the run that is up, else the most recent one)"
     )
     target.add_argument("--run", dest="run_flag", metavar="NAME", help="the same as RUN")
+
+
+def add_trust(target: argparse._ActionsContainer) -> None:
+    """Adds --trust-config."""
+    target.add_argument(
+        trust.FLAG,
+        dest="trusted",
+        action="store_true",
+        help="allow settings that name code in a --config file, or in a run that this account has not made on this machine",
+    )
 
 
 def ask_supervisor(run: RunDir, message: Message) -> Any:

@@ -10,12 +10,13 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import Struct
 
-from deploy.config import renamed
+from deploy.config import renamed, trust
 from deploy.config.algorithm import having
 from deploy.config.files import Tree, lookup, read_file, read_run
 from deploy.config.run import ConfigError, RunConfig
 from deploy.config.values import Text, any_value
 from transport.names import nearest
+from transport.run_dir import RunDir
 
 S = TypeVar("S", bound=Struct)
 NAMES_ELSEWHERE = {  # the name in other programs -> the flag
@@ -130,7 +131,7 @@ def read_fields(options: argparse.Namespace, kind: type[S], **more: Any) -> S:
         raise ConfigError(f"{flag}: {text[0].lower()}{text[1:]}, got {typed.get(name.partition('[')[0])!r}") from error
 
 
-def typed_algorithm(arguments: Sequence[str], settings_of_run: Callable[[str], Path]) -> str:
+def typed_algorithm(arguments: Sequence[str], find_run: Callable[[str], RunDir]) -> str:
     """The algorithm that a command line means, looked for before it is parsed: the options to parse are this algorithm's.
 
     By --algo, else by the file of --config, else by the stopped run of --run; nothing where none of these names one.
@@ -140,10 +141,17 @@ def typed_algorithm(arguments: Sequence[str], settings_of_run: Callable[[str], P
     looked_for.add_argument("--algo", "--algorithm.name", dest="algo")
     looked_for.add_argument("--config", type=Path)
     looked_for.add_argument("--run")
+    looked_for.add_argument(trust.FLAG, dest="trusted", action="store_true")
     found, _ = looked_for.parse_known_args([text for text in normalised(arguments) if text not in ("-h", "--help")])
     if found.algo:
         return str(found.algo)
-    layers = [read_file(found.config)] if found.config else []
-    if found.run and (settings := settings_of_run(found.run)).is_file():
-        layers.append(read_run(settings))
+    layers = []
+    if found.config:
+        layers.append(read_file(found.config))
+        if not found.trusted:
+            trust.check_file(layers[-1].values, found.config)
+    if found.run and (run := find_run(found.run)).config.is_file():
+        layers.append(read_run(run.config))
+        if not found.trusted:
+            trust.check_run(layers[-1].values, run.config, run)
     return next((str(name) for layer in layers if (name := lookup(layer.values, "algorithm.name"))), "")

@@ -9,26 +9,39 @@ from typing import Any
 import msgspec
 
 from actors.config import EnvConfig
-from deploy.config import algorithm, environment, renamed
+from deploy.config import algorithm, environment, renamed, trust
 from deploy.config.checks import validate
 from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, named, preset_for, presets, read_file, read_run
 from deploy.config.run import ConfigError, RunConfig
 from transport.experience import ExperienceSpec
 from transport.names import nearest
+from transport.run_dir import RunDir
 
 
-def layers(flags: Tree, file: Path | None = None, stopped: Path | None = None, wanted: str | None = None) -> list[Layer]:
+def layers(
+    flags: Tree,
+    file: Path | None = None,
+    stopped: RunDir | None = None,
+    wanted: str | None = None,
+    trusted: bool = False,
+) -> list[Layer]:
     """The layers of a run, the weakest first: the config.toml of the `stopped` run, or else the preset that fits the environment;
-    then the preset that is `wanted` by name, the file, the flags. Raises ConfigError."""
+    then the preset that is `wanted` by name, the file, the flags. Raises ConfigError, also where file or run name code and are
+    not to be `trusted`."""
     known = {preset.name: preset for preset in presets()}
     if wanted is not None and wanted not in known:
         raise ConfigError(f"--preset: there is no preset {wanted!r}; {nearest(wanted, known)}")
     above = [known[wanted].layer] if wanted is not None else []
-    above += [read_file(file)] if file else []
+    if file:
+        above.append(read_file(file))
+        if not trusted:
+            trust.check_file(above[-1].values, file)
     above.append(Layer(FLAGS, flags))
     asked = _last(above, "algorithm", "name")
     if stopped is not None:
-        below = read_run(stopped)
+        below = read_run(stopped.config)
+        if not trusted:
+            trust.check_run(below.values, stopped.config, stopped)
         before = _last([below], "algorithm", "name")
         if asked not in (None, before):
             raise ConfigError(
@@ -119,6 +132,9 @@ def _explain(message: str, tree: Tree, stack: Sequence[Layer]) -> str:
     return f"{named(path, _origin(path, stack))}: {text[0].lower()}{text[1:]}{got}"
 
 
-def load_run_config(path: Path) -> RunConfig:
-    """Reads a run's config.toml. Raises ConfigError."""
-    return resolve([read_run(path)], written=True)
+def load_run_config(run: RunDir, trusted: bool = False) -> RunConfig:
+    """Reads a run's config.toml. Raises ConfigError, also where it names code and is not to be `trusted`."""
+    layer = read_run(run.config)
+    if not trusted:
+        trust.check_run(layer.values, run.config, run)
+    return resolve([layer], written=True)

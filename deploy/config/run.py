@@ -11,7 +11,7 @@ from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig
 from replay.config import ReplayConfig
-from transport.names import Named
+from transport.names import CODE, Named
 
 
 class ConfigError(ValueError):
@@ -79,7 +79,8 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="Python interpreter of the processes that make environments, for a simulator that needs another "
-            "Python; empty means this one"
+            "Python; empty means this one",
+            extra=CODE,
         ),
     ] = ""
     verbosity: Annotated[
@@ -92,7 +93,8 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(
             description="where metrics are written besides the run's own files: tensorboard, jsonl, or "
-            "package.module:Name for your own, separated by commas"
+            "package.module:Name for your own, separated by commas",
+            extra=CODE,
         ),
     ] = ("tensorboard",)
     sink_options: Annotated[

@@ -14,7 +14,8 @@ from actors.envs.base import builtin_name
 from actors.envs.make import open_family, options_table
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
-from deploy.config.files import Layer, Tree, write_config
+from deploy.config import trust
+from deploy.config.files import Layer, Tree, as_tree, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import access, preflight, resources, resume, settle
@@ -37,6 +38,7 @@ class Request:
     fresh: bool = False
     resume: bool = False
     preset: str | None = None
+    trusted: bool = False  # settings that name code are taken from the file and the stopped run, too
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Launch:
         write_atomically(self.run.spec, write_spec(self.spec))
         write_atomically(self.run.spaces, msgspec.json.encode(self.spaces))
         write_atomically(self.run.policy, msgspec.json.encode(self.policy))
+        try:
+            trust.mark(self.run, as_tree(self.config))
+        except OSError as error:
+            print(f"could not remember that this run is your own ({error.strerror}): a resume will need {trust.FLAG}")
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
@@ -91,7 +97,7 @@ def _check(request: Request, run: RunDir, cleanup: ExitStack) -> Launch:
     stopped = run.config.exists() and not request.fresh
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
-    stack = layers(request.flags, request.file, run.config if stopped else None, request.preset)
+    stack = layers(request.flags, request.file, run if stopped else None, request.preset, request.trusted)
     config = resolve(stack)
     if builtin_name(config.env.id):
         config = _with_options(stack, options_table(open_family(config.env).pin_options()))
@@ -137,5 +143,5 @@ def _with_options(stack: list[Layer], options: Tree, on_gpu: bool = False, spec:
 
 
 def _default_name(request: Request) -> str:
-    config = resolve(layers(request.flags, request.file))
+    config = resolve(layers(request.flags, request.file, trusted=request.trusted))
     return runs.default_name(config.env.id, algorithm_name(config))

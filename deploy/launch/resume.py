@@ -20,7 +20,7 @@ ANEW = "use --fresh to start anew or --run for another run"
 
 def check_config(run: RunDir, config: RunConfig) -> None:
     """Raises ConfigError where a setting that must stay was changed, or the run has done all its steps."""
-    changed = changes_refused_on_resume(load_run_config(run.config), config)
+    changed = changes_refused_on_resume(load_run_config(run, trusted=True), config)
     if changed:
         raise ConfigError(f"run {run.name} was made with another {', '.join(changed)}; {ANEW}")
     done = runs.read_steps(run)

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = RunDir(options.run_dir)
     try:
         with runs.locked(run):
-            return Service(run, load_run_config(run.config), None, options.stop_after_seconds).run()
+            return Service(run, load_run_config(run, trusted=True), None, options.stop_after_seconds).run()
     except (runs.AlreadyUp, KeysError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 3

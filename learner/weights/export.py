@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -48,20 +49,22 @@ class Exported(NamedTuple):
     metadata: dict[str, str]
 
 
-def load(path: Path, precision: str = "float32") -> Exported:
-    """Raises CheckpointError, or DeviceError for a precision that the CPU lacks."""
+def load(path: Path, precision: str = "float32", check: Callable[[dict[str, Any]], None] | None = None) -> Exported:
+    """Raises CheckpointError, or DeviceError for a precision that the CPU lacks. `check` sees the configuration before anything
+    that it names is imported, and may raise, too."""
     weights, metadata = read(path)
     if not {"spec", "config"} <= metadata.keys():
         raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
+    config = _read_config(path, metadata["config"])
+    if check is not None:
+        check(config)
     try:
         spec = read_spec(metadata["spec"].encode())
-        algorithm = make_algorithm(read_algorithm(json.loads(metadata["config"])["algorithm"]))
+        algorithm = make_algorithm(read_algorithm(config["algorithm"]))
     except UnknownName as error:
         raise CheckpointError(f"{path}: {error}") from error
     except (SpecError, KeyError, ValueError, msgspec.ValidationError) as error:
-        raise CheckpointError(
-            f"{path} was exported by another version of Headrace: load it with that version, or export a run of this version"
-        ) from error
+        raise _of_another_version(path) from error
     if "policy" in metadata:
         description = read_description(metadata["policy"].encode())
     else:  # its run has no policy.json
@@ -71,6 +74,19 @@ def load(path: Path, precision: str = "float32") -> Exported:
     inference = open_inference(algorithm, spec, description, precision)
     inference.load(weights)
     return Exported(inference, spec, algorithm, metadata)
+
+
+def _read_config(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise _of_another_version(path) from error
+
+
+def _of_another_version(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path} was exported by another version of Headrace: load it with that version, or export a run of this version"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -82,7 +82,7 @@ def loaders(folder: Path) -> list[Callable[[bytes], object]]:
         written("log/0000000000000000.segment", lambda path: scan(path.parent, SPEC)),
         written("checkpoints/epoch-0000000001.safetensors", lambda path: Checkpoints(path.parent, 3).newest(lambda line: None)),
         written("latest.safetensors", checkpoint.read),
-        written("config.toml", load_run_config),
+        written("config.toml", lambda path: load_run_config(run)),
         written("spec.json", lambda path: read_spec(path.read_bytes())),
         written("endpoints/replay.json", lambda path: run.endpoint("replay")),
         written("status.json", lambda path: runs.read_status(run)),

@@ -12,6 +12,7 @@ from deploy.reporting import sinks
 from deploy.reporting.base import Point
 from deploy.reporting.sinks import Sinks
 from tests.harness.waiting import wait_until
+from transport.run_dir import RunDir
 
 CSV = "tests.extension.sinks:Csv"
 
@@ -66,5 +67,5 @@ def test_sinks_and_their_options_are_kept_with_the_run(tmp_path: Path) -> None:
     given = {"deploy": {"sinks": ["tensorboard", CSV], "sink_options": {CSV: {"tag": "eval/mean_reward"}}}}
     config = resolve([Layer(FLAGS, given)])
     (tmp_path / "config.toml").write_bytes(write_config(config))
-    again = load_run_config(tmp_path / "config.toml")
+    again = load_run_config(RunDir(tmp_path), trusted=True)
     assert again == config and again.deploy.sink_options == {CSV: {"tag": "eval/mean_reward"}}

@@ -9,7 +9,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from actors.config import ActorsConfig
 from deploy import runs, settings
+from deploy.cli.common import add_trust
+from deploy.config.files import lookup, read_run
 from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
@@ -39,6 +42,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     target.add_argument(
         "--actors", type=COUNT, metavar="N", help="make keys for this many actors (default: as the run is configured, else 1)"
     )
+    add_trust(target)
     either = target.add_mutually_exclusive_group()
     text = "replace all keys, or those of the process NAME; the old keys are refused from then on"
     either.add_argument("--renew", nargs="?", const="", metavar="NAME", help=text)
@@ -50,8 +54,8 @@ def run(parsed: argparse.Namespace) -> int:
     """Raises ConfigError, KeysError, OSError."""
     folder = _run(parsed.run)
     if parsed.export:
-        return _export(folder, *parsed.export)
-    configured = load_run_config(folder.config).actors.count if folder.config.exists() else 1
+        return _export(folder, *parsed.export, parsed.trusted)
+    configured = read_count(folder) if folder.config.exists() else 1
     actors = configured if parsed.actors is None else parsed.actors
     if not 1 <= actors <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {actors}")
@@ -69,6 +73,12 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def read_count(run: RunDir) -> int:
+    """The number of actors in the run's config.toml. Imports nothing that it names. Raises ConfigError."""
+    count = lookup(read_run(run.config).values, "actors.count")
+    return count if isinstance(count, int) else ActorsConfig().count
+
+
 def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:
     """Replaces all keys of a run, or those of one process. Clients of servers that are up would reject their new keys."""
     if name and name not in everyone and not ACTOR.fullmatch(name):
@@ -82,7 +92,7 @@ def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:
     return keys.make(run.key_folder, (name,) if name else everyone, new_pair, renew=True)
 
 
-def _export(run: RunDir, name: str, target: str) -> int:
+def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
     """Writes a folder from which an actor can be started on another machine."""
     folder = RunDir(Path(target))
     if not ACTOR.fullmatch(name):
@@ -93,11 +103,12 @@ def _export(run: RunDir, name: str, target: str) -> int:
         )
     if not run.key_folder.exists():
         raise access.Refused(f"run {run.name} has no keys; make them with `headrace keys {run.name}`")
+    config = load_run_config(run, trusted)
     keys.make(run.key_folder, (name,), new_pair)
     keys.export(run.key_folder, name, folder.key_folder)
     (folder.path / "endpoints").mkdir(parents=True, exist_ok=True)
     number = name.removeprefix("actor-")
-    settings.write_acting(folder, load_run_config(run.config), name)
+    settings.write_acting(folder, config, name)
     described = [run.policy] if run.policy.is_file() else []
     for file in (run.spec, *described, *(run.path / "endpoints").glob("*.json")):
         write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())

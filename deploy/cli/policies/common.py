@@ -12,8 +12,8 @@ from actors.envs.make import env_section
 from actors.evaluation.options import PlayOptions, to_arguments
 from deploy import runs, settings
 from deploy.children import check_actor_python, child_environment, python_command
-from deploy.cli.common import FAILED
-from deploy.config import command_line, options
+from deploy.cli.common import FAILED, add_trust
+from deploy.config import command_line, options, trust
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
 from deploy.config.run import ConfigError, RunConfig
@@ -22,6 +22,7 @@ from transport.run_dir import RunDir
 
 def add_env(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     """Adds `--env.field` for another task than that of training."""
+    add_trust(target)
     options.add_env_options(target)
     if {"-h", "--help"} & set(typed):
         options.add_foreign_options(target, typed)
@@ -36,9 +37,19 @@ def other_env(parsed: argparse.Namespace, run: RunDir) -> dict[str, Any]:
     return {key: section[key] for key in changed if key in section}
 
 
+def trusted(parsed: argparse.Namespace) -> RunDir:
+    """The run that is meant. Raises ConfigError, also where it names code and is not to be trusted."""
+    run = runs.chosen(parsed)
+    values = read_run(run.config).values
+    if parsed.trusted:
+        trust.mark(run, values)
+    trust.check_run(values, run.config, run)
+    return run
+
+
 def with_weights(parsed: argparse.Namespace) -> RunDir:
     """The run that is meant, which has the weights that are asked for. Raises ConfigError."""
-    run = runs.chosen(parsed)
+    run = trusted(parsed)
     named = vars(parsed).get("weights")
     if named and not Path(named).is_file():
         raise ConfigError(f"--weights: there is no file {named}")
@@ -58,7 +69,7 @@ def play(module: str, run: RunDir, chosen: PlayOptions) -> int:
 
 def settled(run: RunDir) -> RunConfig:
     """The run's configuration. Writes the settings of its processes anew where it is down: they may be of an older version."""
-    config = load_run_config(run.config)
+    config = load_run_config(run)
     if not runs.is_up(run):
         settings.write(run, config)
     return config

@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from actors.evaluation.options import EvaluationOptions
-from deploy import runs
 from deploy.cli.common import add_run
-from deploy.cli.policies.common import add_env, other_env, play, with_weights
+from deploy.cli.policies.common import add_env, other_env, play, trusted, with_weights
 from deploy.config import command_line, options
 
 USAGE_LINE = "headrace eval [RUN] [--episodes N] [--best | --weights FILE | --random] [--json] [--env.field VALUE …]"
@@ -29,7 +28,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    folder = runs.chosen(parsed) if parsed.random else with_weights(parsed)
+    folder = trusted(parsed) if parsed.random else with_weights(parsed)
     acting = {"precision": precision} if (precision := vars(parsed)["actors.precision"]) else {}
     chosen = command_line.read_fields(parsed, EvaluationOptions, env=other_env(parsed, folder), **acting)
     return play("actors.evaluation.evaluate", folder, chosen)

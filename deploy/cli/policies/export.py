@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from actors.evaluation.options import PlayOptions
+from deploy.cli.common import add_trust
 from deploy.cli.policies.common import child, settled, with_weights
 from deploy.config import options
 
@@ -14,6 +15,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     target.add_argument("run", metavar="RUN", help="name or folder of a run")
     target.add_argument("out", metavar="OUT.safetensors", help="the file to write")
     options.add_fields(target, PlayOptions, ("best",))
+    add_trust(target)
 
 
 def run(parsed: argparse.Namespace) -> int:

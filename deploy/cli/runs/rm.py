@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +28,7 @@ def run(parsed: argparse.Namespace) -> int:
     for folder in found.values():
         with runs.locked(folder):
             folder.remove_sockets()
-            shutil.rmtree(folder.path)
+            runs.remove(folder)
         print(f"removed {folder.path}")
     return DONE
 

@@ -31,7 +31,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(
             f"run {folder.name} is not up; start it with `headrace up --run {folder.name} --actors {parsed.actors}`"
         )
-    config = load_run_config(folder.config)
+    config = load_run_config(folder, trusted=True)  # it is up, so its code runs already
     more = max(parsed.actors - config.actors.count, 0)
     scaled = structs.replace(config, actors=structs.replace(config.actors, count=parsed.actors))
     free = psutil.virtual_memory().available + (parsed.actors - more) * resources.ACTOR_BYTES

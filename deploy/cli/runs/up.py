@@ -13,7 +13,7 @@ from typing import TextIO, cast
 
 from actors.config import EnvConfig
 from deploy import runs
-from deploy.cli.common import DONE, FAILED, REFUSED, complain, current_status
+from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain, current_status
 from deploy.cli.runs import down
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
@@ -43,7 +43,7 @@ Settings come from the command line, else from --config, else from --preset, els
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     """All settings of a run are options; those of an algorithm of one's own too, where it is named."""
-    algorithm = command_line.typed_algorithm(typed, lambda name: runs.run_dir(name).config)
+    algorithm = command_line.typed_algorithm(typed, runs.run_dir)
     group = target.add_argument_group("starting")
     group.add_argument(
         "--run",
@@ -70,6 +70,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     either = group.add_mutually_exclusive_group()
     either.add_argument("--resume", action="store_true", help="fail unless there is a stopped run to resume")
     either.add_argument("--fresh", action="store_true", help="move the old folder of this run to NAME.1 first, and start anew")
+    add_trust(target)
     options.add_config_options(target, algorithm)
     if {"-h", "--help"} & set(typed):
         options.add_foreign_options(target, typed)
@@ -96,7 +97,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
-    request = Request(command_line.given(parsed), parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset)
+    given = command_line.given(parsed)
+    request = Request(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
     with prepare(request) as ready:
         folder = ready.run
         if ready.fresh:

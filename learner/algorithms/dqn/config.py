@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED
+from transport.names import CODE, FIXED
 
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="network before the output layer: auto (nature for images, else mlp), nature, nature_batchnorm, "
             "mlp, linear, or package.module:Name for your own",
-            extra=FIXED,
+            extra=FIXED | CODE,
         ),
     ] = "auto"
     network_options: Annotated[

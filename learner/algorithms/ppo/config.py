@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED
+from transport.names import CODE, FIXED
 
 LOG_PROB = "log_prob"  # a column: log-probability of the action under the policy that acted
 
@@ -82,7 +82,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="network before the output layer: auto (nature for images, else mlp), nature, mlp, linear, or "
             "package.module:Name for your own",
-            extra=FIXED,
+            extra=FIXED | CODE,
         ),
     ] = "auto"
     network_options: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import FIXED
+from transport.names import CODE, FIXED
 
 
 class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="network before the output layer: auto (mlp), mlp, linear, nature, or package.module:Name for "
             "your own; policy and critics each have their own",
-            extra=FIXED,
+            extra=FIXED | CODE,
         ),
     ] = "auto"
     network_options: Annotated[

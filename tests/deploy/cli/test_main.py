@@ -127,7 +127,7 @@ def test_up_writes_the_folder_and_supervises(capsys: pytest.CaptureFixture[str])
     run, config, stop_after = Service.made[0]
     assert run.name == "cartpole-v1-dqn" and stop_after == 120
     assert (config.actors.count, config.replay.capacity, config.learner.learning_rate) == (3, 100_000, 0.01)
-    assert load_run_config(run.config) == config
+    assert load_run_config(run, trusted=True) == config
     assert json.loads(run.spec.read_bytes())["action"] == {"type": "categorical", "n": 2}
     assert "checking CartPole-v1 … ok: Box(4) -> 2 actions" in capsys.readouterr().out
     assert not runs.is_up(run)
@@ -180,7 +180,7 @@ def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(m
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: Facts(IMAGES))
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]
-    assert load_run_config(run.config).learner.threads == config.learner.threads == 5
+    assert load_run_config(run, trusted=True).learner.threads == config.learner.threads == 5
     threads = {plan.name: plan.threads for plan in topology(config, run.path)}
     assert threads["learner"] == 5 and threads["actor-0"] == threads["replay"] == 1
 
@@ -217,7 +217,7 @@ def test_more_actors_than_the_machine_has_room_for_are_refused_unless_asked_for(
 def test_more_actors_are_started_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "own_cores", lambda: [0])
     assert cli.main(["up", "--actors", "40", "--deploy.overcommit", "true"]) == 0
-    assert load_run_config(Service.made[0][0].config).deploy.overcommit
+    assert load_run_config(Service.made[0][0], trusted=True).deploy.overcommit
 
 
 def test_too_few_descriptors_are_told_before_anything_starts(
@@ -263,7 +263,7 @@ def test_options_of_a_run_of_an_algorithm_of_ones_own_are_known_when_it_is_resum
 
 def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["up", "--preset", "collectors", "--replay.min-size", "5_000"]) == 0
-    config = load_run_config(runs.run_dir("mario-dqn").config)
+    config = load_run_config(runs.run_dir("mario-dqn"), trusted=True)
     assert (config.actors.count, config.replay.capacity) == (4, 50_000)
     assert config.algorithm.options.gamma == 0.9, "mario's own"
     status, error = refused(capsys, "up", "--fresh", "--preset", "colectors")
@@ -309,7 +309,7 @@ def test_backend_auto_is_written_as_what_it_stood_for_and_may_change_on_resume()
     assert cli.main(["up", "--resume"]) == 0
     assert cli.main(["up", "--resume", "--env.backend", "nes_py"]) == 0
     assert [config.env.options.backend for _, config, _ in Service.made] == [stood_for, stood_for, "nes_py"]
-    assert load_run_config(Service.made[0][0].config).env.options.backend == "nes_py"
+    assert load_run_config(Service.made[0][0], trusted=True).env.options.backend == "nes_py"
 
 
 def test_a_run_that_has_done_its_steps_is_not_resumed_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -479,7 +479,7 @@ def test_options_of_a_network_are_typed_one_by_one_and_kept(capsys: pytest.Captu
     run, config, _ = Service.made[0]
     expected = {"width": 64, "act": "tanh", "on": True}
     assert config.algorithm.options.network == "my.nets:Torso" and config.algorithm.options.network_options == expected
-    assert load_run_config(run.config).algorithm.options.network_options == expected
+    assert load_run_config(run, trusted=True).algorithm.options.network_options == expected
     status, error = refused(capsys, "up", "--env", "toy", "--algorithm.network-optionz.width", "3")
     assert status == 2 and "unknown option --algorithm.network-optionz.width" in error
     status, error = refused(capsys, "up", "--run", "r", "--resume", "--algorithm.network-options.width", "65")

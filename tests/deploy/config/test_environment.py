@@ -15,6 +15,7 @@ from deploy.config.layers import load_run_config, resolve
 from deploy.config.run import ConfigError
 from deploy.config.values import Text
 from tests.extension.stranger.envs import MODULE
+from transport.run_dir import RunDir
 
 MAZE, FAMILY = f"{MODULE}:make_maze", f"{MODULE}:Corridors"
 
@@ -86,7 +87,7 @@ def test_what_was_given_is_written_and_read_again_without_importing_anyones_modu
         "preflight_seconds": 60.0, "size": 12, "rooms": [1, 2],
     }  # fmt: skip
     path.write_text(path.read_text().replace(MODULE, "gone_away"))
-    assert load_run_config(path).env.options.size == 12
+    assert load_run_config(RunDir(path.parent), trusted=True).env.options.size == 12
     assert MODULE not in set(sys.modules) - {MODULE} and "gone_away" not in sys.modules
 
 
@@ -95,7 +96,7 @@ def test_a_run_of_format_1_loses_the_options_of_other_families(tmp_path: Path) -
     path.write_text('[env]\nid = "CartPole-v1"\nskip = 0\nurdf = ""\ntolerance = 0.02\nstack = 2\n')
     assert read_run(path).values["env"] == {"id": "CartPole-v1", "stack": 2}
     path.write_text('[env]\nid = "robot"\nskip = 0\nurdf = ""\ntolerance = 0.05\n')
-    assert load_run_config(path).env.options.tolerance == 0.05
+    assert load_run_config(RunDir(path.parent), trusted=True).env.options.tolerance == 0.05
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from learner.algorithms.base import Needs
 from learner.algorithms.dqn.algorithm import Dqn
 from transport.experience import Categorical, ExperienceSpec, observed
 from transport.names import FIXED, Named
+from transport.run_dir import RunDir
 
 SAMPLED = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64)
 
@@ -121,7 +122,7 @@ def test_options_of_an_algorithm_of_ones_own_are_read_checked_written_and_kept(t
     assert config.algorithm == Named(TINY, TinyConfig(9, 0.5)) and config.learner.batch_size == 16
     (tmp_path / "config.toml").write_bytes(write_config(config))
     assert tomllib.loads((tmp_path / "config.toml").read_text())["algorithm"] == {"name": TINY, "width": 9, "warmth": 0.5}
-    assert load_run_config(tmp_path / "config.toml") == config
+    assert load_run_config(RunDir(tmp_path), trusted=True) == config
     for wrong, words in (({"width": 0}, "--algorithm.width: expected int >= 1, got 0"), ({"widht": 3}, "did you mean width?")):
         with pytest.raises(ConfigError, match=words):
             from_flags(algorithm={"name": TINY, **wrong})
@@ -146,7 +147,7 @@ def test_an_algorithm_that_cannot_be_found_is_one_line() -> None:
 def test_another_algorithm_than_that_of_a_stopped_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(write_config(from_flags(env={"id": "CartPole-v1"})))
     with pytest.raises(ConfigError, match="made with --algo dqn"):
-        layers({"algorithm": {"name": "ppo"}}, None, tmp_path / "config.toml")
+        layers({"algorithm": {"name": "ppo"}}, None, RunDir(tmp_path))
 
 
 def test_marios_preset_has_small_batches_on_a_cpu_and_512_by_4_on_a_gpu() -> None:
@@ -223,13 +224,13 @@ def test_all_complaints_come_at_once() -> None:
 def test_the_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
     config = from_flags(seed=9, env={"id": "CartPole-v1"}, learner={"learning_rate": 3e-4})
     (tmp_path / "config.toml").write_bytes(write_config(config))
-    assert load_run_config(tmp_path / "config.toml") == config
+    assert load_run_config(RunDir(tmp_path), trusted=True) == config
 
 
 def test_a_stopped_run_resumes_with_its_own_settings_not_the_presets(tmp_path: Path) -> None:
     old = from_flags(env={"id": "CartPole-v1"}, learner={"batch_size": 77})
     (tmp_path / "config.toml").write_bytes(write_config(old))
-    new = resolve(layers({"learner": {"learning_rate": 0.1}}, None, tmp_path / "config.toml"))
+    new = resolve(layers({"learner": {"learning_rate": 0.1}}, None, RunDir(tmp_path)))
     assert (new.env.id, new.learner.batch_size, new.learner.learning_rate) == ("CartPole-v1", 77, 0.1)
     assert new.algorithm.options.hidden == 512
     assert changes_refused_on_resume(old, new) == []

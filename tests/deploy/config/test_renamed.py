@@ -7,6 +7,7 @@ from deploy.config import renamed
 from deploy.config.files import read_run, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import ConfigError, RunConfig
+from transport.run_dir import RunDir
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def test_a_run_of_the_first_format_is_read_with_todays_names_even_where_names_we
     file = tmp_path / "config.toml"
     file.write_text('[learner]\nrate = 0.5\nprefetch = 2\nwaves = 7\n[replay]\nselector = "best"\n')
     assert read_run(file).values == {"learner": {"learning_rate": 0.5, "threads": 2, "prefetch": 7}, "replay": {}}
-    config = load_run_config(file)
+    config = load_run_config(RunDir(file.parent), trusted=True)
     assert (config.learner.learning_rate, config.learner.threads, config.learner.prefetch) == (0.5, 2, 7)
     assert config.replay.selector == RunConfig().replay.selector
 
@@ -50,14 +51,15 @@ def test_what_is_written_today_is_not_renamed_again(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     config = resolve(layers({"learner": {"prefetch": 5}}))
     file.write_bytes(write_config(config))
-    assert load_run_config(file) == config
+    assert load_run_config(RunDir(file.parent), trusted=True) == config
     assert resolve(layers({}, file)).learner.prefetch == 5, "as a user's own file, too"
 
 
 def test_a_run_made_by_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f"format = {renamed.FORMAT + 1}\nseed = 3\n")
-    for read in (load_run_config, lambda path: layers({}, path), lambda path: layers({}, None, path)):
+    run = RunDir(tmp_path)
+    for read in (lambda path: load_run_config(run), lambda path: layers({}, path), lambda path: layers({}, None, run)):
         with pytest.raises(ConfigError, match="was written by a newer version of Headrace") as error:
             read(file)
         assert "\n" not in str(error.value)

@@ -96,7 +96,11 @@ class World:
         while self.now < end and not self.supervisor.finished:
             self.supervisor.turn()
             for slot in self.supervisor.slots:
-                if (slot.state == "ready" or slot.name == saving) and slot.name not in self.mute and self.processes[slot.name].ended is None:
+                if (
+                    (slot.state == "ready" or slot.name == saving)
+                    and slot.name not in self.mute
+                    and self.processes[slot.name].ended is None
+                ):
                     self.progress(slot.name)
             self.now = round(self.now + step, 6)
 

@@ -1,0 +1,170 @@
+"""Settings that name code are taken from the command line and from one's own runs, and refused in any other file."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+import numpy as np
+import pytest
+import tomli_w
+
+import headrace
+from actors.envs.base import builtin_families
+from deploy import runs
+from deploy.cli.main import main
+from deploy.config import trust
+from deploy.config.algorithm import builtin_algorithms
+from deploy.config.files import write_config
+from deploy.config.layers import resolve
+from deploy.config.run import RunConfig
+from learner.weights import checkpoint
+from tests.learner.examples import make_spec, vector
+from transport.experience import write_spec
+from transport.run_dir import RunDir
+
+HOSTILE = "hostile:Thing"
+CODE = {
+    **{key: HOSTILE for key in ("env.id", "algorithm.name", "algorithm.network", "replay.selector")},
+    **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks")},
+    "deploy.actor_python": "/tmp/hostile/python",
+}
+COMMANDS = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
+# Settings with a text that is never imported or run.
+HARMLESS = {
+    *("deploy.bind", "deploy.advertise", "learner.device", "learner.weights"),
+    *("env.urdf", "env.arm", "env.actions"),
+}
+SPEC = make_spec(vector())
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a module that must not be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "hostile.py").write_text("import pathlib; pathlib.Path('canary').touch()\nclass Thing: pass\n")
+    return tmp_path
+
+
+def table(key: str, value: Any) -> dict[str, Any]:
+    section, name = key.split(".")
+    return {section: {name: value}}
+
+
+def stranger(folder: Path, key: str, value: Any) -> RunDir:
+    """A run's folder that somebody else has made."""
+    run = RunDir(folder / "runs" / "got")
+    run.create()
+    values = tomllib.loads(write_config(RunConfig()).decode())
+    section, name = key.split(".")
+    values[section][name] = value
+    run.config.write_text(tomli_w.dumps(values))
+    run.settings("evaluator").parent.mkdir(exist_ok=True)
+    acting = {"seed": 1, "env": values["env"], "algorithm": values["algorithm"], "actors": {}, "evaluator": {}}
+    run.settings("evaluator").write_bytes(msgspec.json.encode(acting))
+    run.spec.write_bytes(write_spec(SPEC))
+    run.spaces.write_text("{}")
+    run.latest.parent.mkdir(exist_ok=True)
+    run.latest.write_bytes(b"weights")
+    return run
+
+
+def test_each_setting_with_a_text_names_code_or_is_harmless() -> None:
+    sections = {f"{name}.": kind for name, kind in msgspec_sections()}
+    kinds = [
+        *sections.items(),
+        *(("algorithm.", kind.Config) for kind in builtin_algorithms().values()),
+        *(("env.", kind.Options) for kind in builtin_families().values()),
+    ]
+    texts = {prefix + field.name for prefix, kind in kinds for field in msgspec.structs.fields(kind) if is_text(field.type)}
+    marked = {key for prefix, kind in kinds for key in trust.code_keys(kind, prefix)} | set(trust.code_keys(RunConfig))
+    assert marked == set(CODE)
+    assert texts - HARMLESS <= marked, "a new setting: does it name code?"
+
+
+def msgspec_sections() -> list[tuple[str, type[msgspec.Struct]]]:
+    found = [(field.name, field.type) for field in msgspec.structs.fields(RunConfig)]
+    return [(name, kind) for name, kind in found if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+
+
+def is_text(kind: Any) -> bool:
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return kind in (str, tuple[str, ...])
+
+
+@pytest.mark.parametrize("key", CODE)
+def test_a_file_from_elsewhere_cannot_name_code(key: str, hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (hostile / "got.toml").write_text(tomli_w.dumps(table(key, CODE[key])))
+    assert main(["up", "--config", "got.toml"]) == 2
+    told = capsys.readouterr().err
+    assert f"got.toml: {key} = " in told and "--trust-config" in told and told.count("\n") == 1
+    assert not (hostile / "canary").exists() and not (hostile / "runs").exists()
+
+
+@pytest.mark.parametrize("key", CODE)
+@pytest.mark.parametrize(
+    "command", ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
+)
+def test_a_run_from_elsewhere_cannot_name_code(command: str, key: str, hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = stranger(hostile, key, CODE[key])
+    run.key_folder.mkdir()
+    assert main(command.split()) == 2
+    told = capsys.readouterr().err
+    assert f"{key} = " in told and "has not made the run" in told and "--trust-config" in told and told.count("\n") == 1
+    assert not (hostile / "canary").exists()
+
+
+@pytest.mark.parametrize("key", [key for key in CODE if key.startswith(("env", "algorithm"))])
+def test_python_refuses_too(key: str, hostile: Path) -> None:
+    run = stranger(hostile, key, CODE[key])
+    with pytest.raises(headrace.ConfigurationError, match="pass trust=True"):
+        headrace.load(run.path)
+    config = {"env": {"id": "CartPole-v1"}, "algorithm": {"name": "dqn"}}
+    config[key.split(".")[0]] |= table(key, CODE[key]).popitem()[1]
+    metadata = {"config": msgspec.json.encode(config).decode(), "spec": write_spec(SPEC).decode()}
+    checkpoint.write(hostile / "got.safetensors", {"w": np.zeros(1, np.float32)}, metadata)
+    for call in (headrace.load, headrace.evaluate):
+        with pytest.raises(headrace.ConfigurationError, match="names code"):
+            call(hostile / "got.safetensors")
+    assert not (hostile / "canary").exists()
+
+
+def test_what_the_user_trusts_is_imported(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (hostile / "got.toml").write_text(tomli_w.dumps(table("algorithm.name", "hostile:Wrong")))
+    assert main(["up", "--config", "got.toml", "--trust-config"]) == 2
+    assert "hostile has no Wrong" in capsys.readouterr().err and (hostile / "canary").exists()
+
+
+def test_an_option_of_what_was_typed_may_not_name_code_either(hostile: Path) -> None:
+    values = {"env": {"id": "mario:1-2", "reward": HOSTILE}, "algorithm": {"depth": "3", "loss": "other.losses:huber"}}
+    assert trust.code_in(values) == {"env.reward": [HOSTILE], "algorithm.loss": ["other.losses:huber"]}
+
+
+def test_built_in_names_are_no_code() -> None:
+    assert not trust.code_in(tomllib.loads(write_config(resolve([])).decode()))
+    assert not trust.code_in({"env": {"id": "snake:8"}, "learner": {"device": "cuda:1"}, "deploy": {"sinks": ["jsonl"]}})
+
+
+def test_the_mark_of_ones_own_run_goes_where_its_folder_goes(hostile: Path) -> None:
+    run = stranger(hostile, "env.id", HOSTILE)
+    values = tomllib.loads(run.config.read_text())
+    trust.mark(run, values)
+    trust.check_run(values, run.config, run)
+    trust.check_file(values, run.config)
+    changed = values | {"env": {"id": "other:Thing"}}
+    with pytest.raises(ValueError, match="other:Thing"):
+        trust.check_run(changed, run.config, run)
+    with pytest.raises(ValueError, match="other:Thing"):
+        trust.check_file(changed, run.config)
+    aside = runs.set_aside(run)
+    assert aside is not None
+    trust.check_run(values, aside / "config.toml", RunDir(aside))
+    with pytest.raises(ValueError, match="has not made"):
+        trust.check_run(values, run.config, run)
+    runs.remove(RunDir(aside))
+    with pytest.raises(ValueError, match="has not made"):
+        trust.check_run(values, aside / "config.toml", RunDir(aside))
