@@ -33,6 +33,7 @@ OWNERS = {
     "tensorboard": ("deploy/reporting/tensorboard.py",),
     "matplotlib": ("actors/drawing.py", "actors/evaluation/picture.py"),
     "imageio_ffmpeg": ("actors/evaluation/demo.py",),
+    "pygame": ("actors/evaluation/window.py",),
     "ray": ("deploy/engines/ray.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
@@ -46,6 +47,7 @@ LAZY = {
     "ray",
     "tensorboard",
     "imageio_ffmpeg",
+    "pygame",
     "matplotlib",
 }
 TORCHLESS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
-from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play
+from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play, untrained
 from actors.evaluation.figures import amount
 from actors.evaluation.options import DemoOptions, from_arguments
+from actors.evaluation.window import Window, WindowClosed
 from actors.settings import read_evaluator, read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -25,16 +27,17 @@ from transport.run_dir import RunDir
 
 FRAMES_PER_SECOND = 30.0  # of an environment without render_fps
 MAX_FRAMES_PER_SECOND = 60.0
+HELD_SECONDS = 1.0  # the end of an episode is shown so long: some last less
 
 Frames = Generator[None, np.ndarray, None]  # an open video: send() adds a frame, close() ends it
 
 
 class Filmed(gymnasium.Wrapper):
-    """Calls `show` with the rendered frame after every reset and step, an episode's last step included."""
+    """Calls `show` with the rendered frame after every reset and step, and `held` more times with that of an episode's end."""
 
-    def __init__(self, env: gymnasium.Env, show: Callable[[np.ndarray], None]) -> None:
+    def __init__(self, env: gymnasium.Env, show: Callable[[np.ndarray], None], held: int = 0) -> None:
         super().__init__(env)
-        self._show = show
+        self._show, self._held = show, held
         self._first: np.ndarray | None = None  # frame of the reset, shown with the first step: a last episode may have no step
 
     def reset(self, **options: Any) -> Any:
@@ -47,7 +50,10 @@ class Filmed(gymnasium.Wrapper):
         if self._first is not None:
             self._show(self._first)
             self._first = None
-        self._show(self._picture())
+        _, _, terminated, truncated, _ = result
+        last = self._picture()
+        for _ in range(1 + (self._held if terminated or truncated else 0)):
+            self._show(last)
         return result
 
     def _picture(self) -> np.ndarray:
@@ -62,15 +68,20 @@ def make_filmed(config: EnvConfig, show: Callable[[np.ndarray], None], evaluatio
     env = make_env(config, "rgb_array", evaluation)
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be filmed: its render_mode is {env.render_mode}, not rgb_array")
-    return Filmed(env, show)
+    return Filmed(env, show, held(env, config))
 
 
-def make_windowed(config: EnvConfig, evaluation: bool) -> gymnasium.Env:
-    """Makes the environment with a window. Raises EnvError if it has none."""
+def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack) -> gymnasium.Env:
+    """Makes the environment with a window: its own, or else one that shows its pictures and that `opened` closes. Raises
+    EnvError."""
     env = make_env(config, "human", evaluation)
-    if env.render_mode != "human":
-        raise EnvError(f"{config.id} has no window; record it with --video out.mp4")
-    return env
+    if env.render_mode == "human":
+        return env
+    if env.render_mode != "rgb_array":
+        raise EnvError(f"{config.id} cannot be seen: its render_mode is {env.render_mode}, neither human nor rgb_array")
+    window = Window(config.id, rate(env, open_family(config).frames_per_step))
+    opened.callback(window.close)
+    return Filmed(env, window.show, held(env, config))
 
 
 def video_writer(path: Path, frames_per_second: float) -> Callable[[np.ndarray], Frames]:
@@ -115,10 +126,17 @@ def rate(env: gymnasium.Env, frames_per_step: int) -> float:
     return min(found / frames_per_step, MAX_FRAMES_PER_SECOND)
 
 
+def held(env: gymnasium.Env, config: EnvConfig) -> int:
+    """For how many frames the end of an episode is shown."""
+    return round(HELD_SECONDS * rate(env, open_family(config).frames_per_step))
+
+
 def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
     """Raises EnvError, CheckpointError, SpecError, OSError."""
     settings = read_settings(run_dir, None, options.env)
     policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
+    if line := untrained(metadata):
+        print(line, flush=True)
     recorder = None
     if options.video:
         probe = make_env(settings.env)
@@ -128,9 +146,14 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
         if options.headless:
             return make_env(config, evaluation=evaluation)
-        return make_windowed(config, evaluation) if recorder is None else make_filmed(config, recorder.show, evaluation)
+        return make_windowed(config, evaluation, opened) if recorder is None else make_filmed(config, recorder.show, evaluation)
 
-    env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
+    opened = ExitStack()
+    try:
+        env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
+    except BaseException:
+        opened.close()
+        raise
     policy.assign(options.seed, 0, 1, 1)
     played: list[Episode] = []
     try:
@@ -140,10 +163,13 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
                 success = "" if episode.success is None else ", success" if episode.success else ", no success"
                 line = f"return {episode.total_reward:,.1f}, score {amount(episode.score)}, {episode.length:,} steps{success}"
                 print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
+    except WindowClosed:
+        print("the window was closed", flush=True)
     finally:
         if recorder is not None:
             recorder.close()
         env.close()
+        opened.close()
     if recorder is not None:
         print(f"{options.video}: {recorder.frames:,} pictures")
     return played

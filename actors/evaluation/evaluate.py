@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -149,6 +149,13 @@ def by_tolerance(
     return briefs
 
 
+def untrained(metadata: Mapping[str, str]) -> str:
+    """A line that says that weights have never been trained; empty for others."""
+    if metadata.get("epoch") != "0":
+        return ""
+    return f"policy v{metadata.get('policy_version')} is untrained: the learner had not finished an epoch when it was saved"
+
+
 def own_stdout() -> TextIO:
     """Takes stdout for the figures: from now on, whatever a simulator prints goes to stderr."""
     own = os.fdopen(os.dup(1), "w")
@@ -171,6 +178,8 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
             policy, metadata = acting_policy(run_dir, settings, None), dict[str, str]()
         else:
             policy, metadata = load_policy(run_dir, settings, options.best, options.weights, options.precision)
+        if line := untrained(metadata):
+            print(f"headrace: {line}", file=sys.stderr)
         mode: Mode = "random" if options.random else "stochastic" if options.stochastic else "greedy"
         config = read_evaluator(run_dir)
         faults: list[str] = []

@@ -36,7 +36,7 @@ class EvaluationOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw
 
 
 class DemoOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    episodes: Annotated[int, Meta(ge=1, description="number of episodes")] = 1
+    episodes: Annotated[int, Meta(ge=1, description="number of episodes")] = 3
     seed: Annotated[int, Meta(ge=0, description="seed of the episodes; another one shows other episodes")] = 0
     video: Annotated[str, Meta(description="record to this file, such as out.mp4, instead of opening a window")] = ""
     headless: Annotated[bool, Meta(description="neither window nor file, only a line per episode")] = False

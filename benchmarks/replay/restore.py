@@ -1,4 +1,4 @@
-"""What a million transitions cost replay: memory with every page touched, the segment log, the time to restore it.
+"""`headrace bench restore`: what a million transitions cost replay: memory with every page touched, log, time to restore.
 
 Real processes over the real wire, 84x84 frames, lz4. Beside it the price of the log: one writer alone, with `replay.durable`
 on and off in turn. Wants 8 GB of memory and 1 GB of disk.

@@ -1,4 +1,4 @@
-"""How well the robot's preset learns within a given time: `headrace bench success`, or `python -m benchmarks.robot.success`.
+"""`headrace bench success`: how well the robot's preset learns within a given time.
 
 For each backend and seed a whole run, as `headrace up --env robot` starts it, its evaluator included; it is stopped when the
 time, start-up included, is over, and its newest weights play reserved episodes: by tier, at each tolerance. Policies trained

@@ -119,14 +119,16 @@ def _is_marked(run: RunDir, named: Found) -> bool:
 
 def _mark_path(run: RunDir) -> Path:
     place = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32]
-    return _state_folder() / "headrace" / "own-runs" / f"{place}.json"
+    return state_folder() / "own-runs" / f"{place}.json"
 
 
-def _state_folder() -> Path:
-    """Where programs of this user keep what is to last."""
+def state_folder() -> Path:
+    """Where Headrace keeps what this account is to find again."""
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    else:
+        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "headrace"
 
 
 def _leaves(values: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:

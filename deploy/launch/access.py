@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 
 from deploy.config.run import RunConfig
+from deploy.config.trust import state_folder
 from deploy.launch.minimum_versions import too_old
 from transport.run_dir import RunDir, is_loopback
 from transport.sockets import keys
@@ -13,6 +16,9 @@ from transport.sockets.authenticator import new_pair
 ROOT_WARNING = (
     "warning: this run belongs to root: a flaw in a simulator can change the whole machine; start it as an ordinary user"
 )
+
+
+WARNED_SECONDS = 30 * 86_400.0
 
 
 class Refused(RuntimeError):
@@ -40,7 +46,19 @@ def check(run: RunDir, config: RunConfig) -> None:
         for name in (*keys.ALWAYS, *keys.actor_names(config.actors.count)):
             keys.read_pair(run.key_folder, name)
     if root:
-        print(ROOT_WARNING, flush=True)
+        _warn_root()
+
+
+def _warn_root() -> None:
+    """Once per machine and month."""
+    told = state_folder() / "root-warning"
+    with suppress(OSError):
+        if time.time() - told.stat().st_mtime < WARNED_SECONDS:
+            return
+    print(ROOT_WARNING, flush=True)
+    with suppress(OSError):
+        told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told.touch()
 
 
 def make_missing(run: RunDir, actors: int) -> list[str]:

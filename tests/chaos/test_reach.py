@@ -200,15 +200,16 @@ def test_root_is_warned_once_and_refused_a_wide_address(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # where no run has warned root yet
     run, warnings = RunDir(tmp_path / "runs" / "mine"), {}
-    for name, number in (("root", 0), ("user", 1000)):
+    for name, number in (("root", 0), ("root again", 0), ("user", 1000)):
         monkeypatch.setattr(os, "getuid", lambda number=number: number, raising=False)
         access.check(run, RunConfig())
         warnings[name] = capsys.readouterr().out.count("warning")
     monkeypatch.setattr(os, "getuid", lambda: 0, raising=False)
     status = cli.main(["up", "--env", "CartPole-v1", "--run", "mine", "--deploy.bind", "10.0.0.5"])
     row.measured(warnings=warnings["root"], warnings_to_others=warnings["user"], status=status)
-    assert warnings == {"root": 1, "user": 0}
+    assert warnings == {"root": 1, "root again": 0, "user": 0}
     assert status == 3 and "ordinary user" in capsys.readouterr().err
 
 
@@ -221,9 +222,10 @@ def acknowledged(metrics: Path) -> int:
 @pytest.mark.row(
     "S3", "an actor on another machine, in a real run", "its copied folder is all that it needs; a stranger's is no use"
 )
-def test_an_actor_works_from_a_copied_folder(row: Row, tmp_path: Path) -> None:
+def test_an_actor_works_from_a_copied_folder(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row.times(0, 1)
     settings = ("--deploy.bind", "127.0.0.1", "--replay.samples-per-insert-high", "1000", "--evaluator.enabled", "false")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # where no run has warned root yet
     world = World(tmp_path, "CartPole-v1", settings)
     worker, stranger = tmp_path / "worker", tmp_path / "stranger"
     started: list[subprocess.Popen[bytes]] = []

@@ -25,9 +25,10 @@ class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
     backend: Annotated[
         Literal["", "nes_py", "retro", "auto"],
         Meta(
-            description="emulator: nes_py, retro (four times as fast) or auto (retro where it is installed); empty means nes_py"
+            description="emulator: nes_py, retro (four times as fast), or auto, which is retro where it is installed; "
+            "empty means nes_py"
         ),
-    ] = ""
+    ] = "auto"
 
 
 class Mario(EnvironmentFamily):
@@ -46,7 +47,6 @@ class Mario(EnvironmentFamily):
         return MarioEnv(variant(self.env_id), self.options.actions, skip, setup.max_episode_steps, backend)
 
     def resolve_options(self) -> MarioOptions:
-        # nes_py is the default although retro is faster: the default must not depend on which packages are installed.
         if self.options.backend != "auto":
             return self.options
         return msgspec.structs.replace(self.options, backend=emulator("auto"))

@@ -18,7 +18,7 @@ from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import TIERS, Targets, check_reachable, load_targets, tier_of
 from actors.envs.robot.arm.urdf import OWN_URDF, read_urdf
 from actors.envs.robot.backends.kinematic import KinematicArms
-from actors.envs.robot.backends.motion import STEPS_PER_SECOND, Arms
+from actors.envs.robot.backends.motion import SHOWN_PER_SECOND, Arms
 from actors.envs.robot.curriculum import full_task
 from actors.envs.robot.episodes import EpisodeSampler
 from actors.envs.robot.picture import describe, draw_workspace
@@ -38,7 +38,7 @@ class ReachEnv(gymnasium.Env):
     info: is_success, score (metres to the target), group (the target's tier), tolerance, level.
     """
 
-    metadata = {"render_modes": list(RENDER_MODES["pybullet"]), "render_fps": STEPS_PER_SECOND}
+    metadata = {"render_modes": list(RENDER_MODES["pybullet"]), "render_fps": SHOWN_PER_SECOND}
 
     def __init__(
         self,

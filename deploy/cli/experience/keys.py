@@ -54,7 +54,8 @@ def run(parsed: argparse.Namespace) -> int:
     """Raises ConfigError, KeysError, OSError."""
     folder = _run(parsed.run)
     if parsed.export:
-        return _export(folder, *parsed.export, parsed.trusted)
+        name, target = parsed.export
+        return _export(folder, name, target, parsed.trusted)
     configured = read_count(folder) if folder.config.exists() else 1
     actors = configured if parsed.actors is None else parsed.actors
     if not 1 <= actors <= MOST_ACTORS:

@@ -15,8 +15,10 @@ import tomli_w
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
+from actors.evaluation import demo
 from actors.evaluation.demo import Filmed, main
 from actors.evaluation.options import DemoOptions, to_arguments
+from actors.evaluation.window import DISPLAYS
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -64,15 +66,15 @@ def make_run(path: Path, env_id: str) -> RunDir:
     return run
 
 
-def test_every_picture_of_an_episode_is_shown_once_the_last_included() -> None:
+def test_every_picture_of_an_episode_is_shown_once_and_its_end_for_longer() -> None:
     seen: list[int] = []
-    film = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20))
+    film = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20), held=2)
     for _ in range(2):
         film.reset()
         while not film.step(0)[2]:
             pass
     film.reset()
-    assert seen == [*range(10), *range(10)]
+    assert seen == [*range(10), 9, 9, *range(10), 9, 9]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
@@ -81,12 +83,78 @@ def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture
     run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"
     assert main(to_arguments(run, DemoOptions(video=str(out), episodes=2))) == 0
     said = capsys.readouterr().out
-    assert said.count("policy v3: return 9.0, score 9.0, 9 steps, success") == 2 and "20 pictures" in said
+    assert said.count("policy v3: return 9.0, score 9.0, 9 steps, success") == 2 and "40 pictures" in said
     reader = imageio_ffmpeg.read_frames(str(out))
     about = next(reader)
     frames = [np.frombuffer(frame, np.uint8) for frame in reader]
-    assert about["size"] == (64, 48) and about["fps"] == 10 and len(frames) == 20
+    assert about["size"] == (64, 48) and about["fps"] == 10 and len(frames) == 40
     assert frames[9].mean() > frames[1].mean() > frames[0].mean() - 1
+    assert frames[19].mean() > frames[9].mean() - 1
+
+
+def test_an_environment_with_pictures_has_a_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    shown: list[tuple[tuple[int, int], int]] = []
+    flip = pygame.display.flip
+
+    def flipped() -> None:
+        flip()
+        surface = pygame.display.get_surface()
+        shown.append((surface.get_size(), surface.get_at((3, 3))[0]))
+
+    monkeypatch.setattr(pygame.display, "flip", flipped)
+    monkeypatch.setattr(demo, "MAX_FRAMES_PER_SECOND", 500.0)
+    monkeypatch.setitem(Painted.metadata, "render_fps", 500)
+
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    assert main(to_arguments(run, DemoOptions(episodes=1))) == 0
+    size = (640, 480)  # ten times as large
+    assert shown[:10] == [(size, 20 * step) for step in range(10)] and set(shown[10:]) == {(size, 180)}
+    assert not pygame.display.get_init() and "policy v3: return 9.0" in capsys.readouterr().out
+
+
+def test_closing_the_window_ends_the_demo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    flip = pygame.display.flip
+    monkeypatch.setattr(pygame.display, "flip", lambda: (flip(), pygame.event.post(pygame.event.Event(pygame.QUIT))))
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    assert main(to_arguments(run, DemoOptions())) == 0
+    said = capsys.readouterr().out
+    assert "the window was closed" in said and "return" not in said
+
+
+@pytest.mark.parametrize(("lacks", "words"), [("pygame", "pip install 'headrace[window]'"), ("display", "there is no display")])
+def test_what_a_window_needs_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lacks: str, words: str
+) -> None:
+    for name in DISPLAYS:
+        monkeypatch.delenv(name, raising=False)
+    if lacks == "pygame":
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+        monkeypatch.setitem(sys.modules, "pygame", None)
+    elif sys.platform != "linux":
+        pytest.skip("other systems always have a display")
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    assert main(to_arguments(run, DemoOptions())) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and words in error and "--video" in error
+
+
+@pytest.mark.parametrize(("epoch", "said"), [("0", 1), ("7", 0)])
+def test_untrained_weights_are_said_to_be_untrained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], epoch: str, said: int
+) -> None:
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    weights, metadata = checkpoint.read(run.latest)
+    checkpoint.write(run.latest, weights, metadata | {"epoch": epoch})
+    assert main(to_arguments(run, DemoOptions(headless=True, episodes=1))) == 0
+    assert capsys.readouterr().out.count("policy v3 is untrained") == said
 
 
 def test_without_the_extra_one_line_says_what_to_install(
@@ -99,7 +167,7 @@ def test_without_the_extra_one_line_says_what_to_install(
     assert error.count("\n") == 1 and "pip install 'headrace[video]'" in error
 
 
-@pytest.mark.parametrize(("name", "video", "words"), [("Unseen", "x.mp4", "cannot be filmed"), ("Painted", "", "no window")])
+@pytest.mark.parametrize(("name", "video", "words"), [("Unseen", "x.mp4", "cannot be filmed"), ("Unseen", "", "cannot be seen")])
 def test_what_cannot_be_seen_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, video: str, words: str
 ) -> None:

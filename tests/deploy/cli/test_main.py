@@ -303,9 +303,9 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
     assert status == 2 and "recorded other experience" in error and "--fresh" in error
 
 
-def test_backend_auto_is_written_as_what_it_stood_for_and_may_change_on_resume() -> None:
+def test_the_default_backend_is_written_as_what_it_stood_for_and_may_change_on_resume() -> None:
     stood_for = "retro" if importlib.util.find_spec("stable_retro") else "nes_py"
-    assert cli.main(["up", "--env.backend", "auto"]) == 0
+    assert cli.main(["up"]) == 0
     assert cli.main(["up", "--resume"]) == 0
     assert cli.main(["up", "--resume", "--env.backend", "nes_py"]) == 0
     assert [config.env.options.backend for _, config, _ in Service.made] == [stood_for, stood_for, "nes_py"]

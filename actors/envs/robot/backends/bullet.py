@@ -7,6 +7,8 @@ client of the process. Positions come from kinematics.py, because getLinkState i
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 
 from actors.envs.errors import EnvError
 from actors.envs.robot.arm.kinematics import Kinematics
-from actors.envs.robot.backends.motion import STEP_SECONDS, Motion
+from actors.envs.robot.backends.motion import SHOWN_PER_SECOND, STEP_SECONDS, Motion
 
 SUBSTEPS = 10  # 240 per second; with half as many an arm that presses on the floor sinks in
 SOLVER_ITERATIONS = 50  # with 10 an arm that presses on the floor sinks in; for the motors alone fewer would do, at the same cost
@@ -23,14 +25,28 @@ PICTURE = (480, 640)  # height, width
 TARGET_RADIUS = 0.02
 
 
+def import_quietly() -> Any:
+    """The module. When it is imported, it prints when it was built."""
+    if "pybullet" in sys.modules:
+        return sys.modules["pybullet"]
+    sys.stdout.flush()
+    own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        import pybullet
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+        os.close(nowhere)
+    return pybullet
+
+
 class BulletArms:
     """Arms with velocity motors, whose effort is limited to the datasheet's."""
 
     def __init__(self, kinematics: Kinematics, count: int, window: bool = False) -> None:
-        """Loads `count` arms. `window` shows them, in real time. Raises EnvError for a file that PyBullet cannot read."""
-        import pybullet
-
-        self._bullet: Any = pybullet
+        """Loads `count` arms. `window` shows them, slowed down. Raises EnvError for a file that PyBullet cannot read."""
+        pybullet = self._bullet = import_quietly()
         self._kinematics, self._count, self._window = kinematics, count, window
         self.client = pybullet.connect(pybullet.GUI if window else pybullet.DIRECT)
         if self.client < 0:
@@ -134,8 +150,9 @@ class BulletArms:
         )
 
     def _keep_time(self) -> None:
-        """Waits until the step is over by the wall clock, so that the window shows real time."""
-        self._due = max(self._due + STEP_SECONDS, time.monotonic() - STEP_SECONDS)
+        """Waits until the next step is to be shown."""
+        shown_seconds = 1 / SHOWN_PER_SECOND
+        self._due = max(self._due + shown_seconds, time.monotonic() - shown_seconds)
         time.sleep(max(self._due - time.monotonic(), 0.0))
 
     def show_target(self, target: np.ndarray) -> None:

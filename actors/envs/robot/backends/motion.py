@@ -8,6 +8,7 @@ import numpy as np
 
 STEPS_PER_SECOND = 24
 STEP_SECONDS = 1 / STEPS_PER_SECOND
+SHOWN_PER_SECOND = STEPS_PER_SECOND // 3  # in a window or video: a movement takes about a second, too fast to follow
 
 
 class Motion(NamedTuple):

@@ -224,12 +224,13 @@ def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         make("1-1", "retro")
 
 
-def test_auto_is_retro_where_it_is_installed_and_nes_py_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_the_default_is_retro_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec, settled in ((None, "nes_py"), (object(), "retro")):
         monkeypatch.setattr(family, "find_spec", lambda name, spec=spec: spec)
         assert [family.emulator(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
         kept = [settle(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
         assert kept == [settled, "", "retro"]
+        assert settle(EnvConfig(id="mario")).options.backend == settled
 
 
 def test_other_environments_have_no_emulator_to_choose() -> None:
