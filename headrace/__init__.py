@@ -67,6 +67,12 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")
+    if module != "headrace.errors":
+        from headrace.errors import ConfigurationError
+        from headrace.hidden import complaint
+
+        if hidden := complaint():
+            raise ConfigurationError(hidden)
     found = globals()[name] = getattr(importlib.import_module(module), attribute)
     return found
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from deploy.cli.main import main
+from headrace.hidden import complaint
 
 if __name__ == "__main__":
+    if hidden := complaint():
+        sys.exit(f"headrace: {hidden}")
+    from deploy.cli.main import main
+
     sys.exit(main())

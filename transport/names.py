@@ -7,10 +7,12 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
+PACKAGES = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 FIXED = {"fixed": True}  # Meta(extra=FIXED): an option that a resumed run must keep
 CODE = {"code": True}  # Meta(extra=CODE): an option that may name code, or a program, to run
 
@@ -42,7 +44,8 @@ def find(name: str, builtin: Mapping[str, str], kind: str, related: Mapping[str,
     if not attribute:
         near = (related or {}).get(name.lower())
         hint = f"the nearest to it is {near}" if near else nearest(name, builtin)
-        raise UnknownName(f"no {kind} is called {name!r}; {hint}; write package.module:Name for your own")
+        own = "" if hint.endswith("?") else "; write package.module:Name for your own"
+        raise UnknownName(f"no {kind} is called {name!r}; {hint}{own}")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -54,12 +57,21 @@ def find(name: str, builtin: Mapping[str, str], kind: str, related: Mapping[str,
         raise UnknownName(f"{kind} {name}: {module_name} needs {error.name}, which is not installed") from error
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UnknownName(f"{kind} {name}: {module_name} cannot be imported: {reason}") from error
+        raise UnknownName(f"{kind} {name}: {module_name} cannot be imported: {reason}{hidden_module()}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise UnknownName(f"{kind} {name}: {module_name} has no {attribute}; {nearest(part, public(found))}")
         found = getattr(found, part)
     return found
+
+
+def hidden_module() -> str:
+    """The end of a message where a module of the working directory is hidden by a package of Headrace; empty if none is."""
+    here, own = Path.cwd(), Path(__file__).parents[1]
+    hidden = [name for name in PACKAGES if (here / f"{name}.py").is_file() or (here / name / "__init__.py").is_file()]
+    if not hidden or here == own:
+        return ""
+    return f"; {hidden[0]} in this folder is hidden by Headrace's own package `{hidden[0]}`: give it another name"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -82,6 +82,7 @@ class EnvironmentFamily(Protocol):
     Options: ClassVar[type[Struct]] = NoOptions
     default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images, 1 for vectors
     success_name: ClassVar[str] = ""  # a further name of the success rate in `headrace eval --json`, such as flag_rate
+    ends_episodes: ClassVar[bool] = False  # True: the pre-flight need not look for the end of an episode
     reports_success: ClassVar[bool] = False  # True: an episode whose info has no is_success has failed
 
     env_id: str  # as the user typed it; `variant(env_id)` is the part after the family's name

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from actors.config import EnvConfig
-from actors.envs.base import ComputeReward
+from actors.envs.base import ComputeReward, EnvironmentFamily
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import env_section, make_env, open_family, options_table, read_env, settle
 from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight")
 STEPS = 20
+ENDLESS_STEPS, ENDLESS_SECONDS = 2_000, 1.0  # for the end of an episode that has no limit of steps
+DARK = 32  # an image of uint8 that never reaches this value is no photograph
 STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
 ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
@@ -61,6 +63,7 @@ class Facts(msgspec.Struct, frozen=True):
     spaces: dict[str, Any] = {}  # {"observation": …, "action": …} as data
     options: dict[str, Any] = {}  # the family's options, for the env section of the run
     goals: bool = False  # whether it is a goal environment with a compute_reward
+    notes: tuple[str, ...] = ()  # lines about what is not wrong, but often a mistake
     goal_complaint: str = ""  # why its compute_reward does not suit hindsight; empty if it does
 
 
@@ -196,8 +199,10 @@ def _try(order: Order, enter: Any) -> Facts:
         enter("reset")
         seen = timed(lambda: _reset(env, 0))
         check_observation("reset", env.observation_space, spec.fields, seen)
+        brightest = Brightest(env.observation_space, seen)
         enter("step")
         enough = time.monotonic() + config.preflight_seconds * STEP_SHARE
+        ended = limited(env, family)
         for number in range(STEPS):
             action = _some_action(env, spec, seen, number)
             outcome: Any = timed(partial(env.step, action))
@@ -210,15 +215,18 @@ def _try(order: Order, enter: Any) -> Facts:
             check_reward(outcome[1])
             if not isinstance(outcome[4], dict):
                 raise EnvError(f"step must return a dict as info, not {_kind(outcome[4])}")
+            brightest.see(seen)
             if goals:
                 results.append((copy.deepcopy(outcome[0]), float(outcome[1])))
             if outcome[2] or outcome[3]:
+                ended = True
                 enter("reset")
                 seen = timed(lambda: _reset(env, None))
                 check_observation("reset", env.observation_space, spec.fields, seen)
                 enter("step")
             if time.monotonic() > enough:
                 break  # slow, but correct so far
+        made = 0 if ended else _steps_without_end(env, spec, seen, enough)
         if goals:
             enter("compute_reward")
         complaint = _goal_complaint(env, family.compute_reward(env), results) if goals else ""
@@ -227,7 +235,67 @@ def _try(order: Order, enter: Any) -> Facts:
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
     enter("close")
     env.close()
-    return Facts(spec, slowest, spaces, options_table(config.options), goals, complaint)
+    endless = (
+        f"no episode of {name} has ended in {made:,} random steps, and it has no limit of steps: "
+        "--env.max-episode-steps N ends each after N, or episodes may never be evaluated"
+    )
+    notes = brightest.notes() + ((endless,) if made else ())
+    return Facts(spec, slowest, spaces, options_table(config.options), goals, notes, complaint)
+
+
+def _steps_without_end(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, enough: float) -> int:
+    """Steps on, until the monotonic time `enough` at most. Returns the steps that did not end an episode; 0 if one ended, or if
+    the environment raised: what happens that late does not stop a launch."""
+    until = min(time.monotonic() + ENDLESS_SECONDS, enough)
+    for number in range(ENDLESS_STEPS):
+        if time.monotonic() > until:
+            return number
+        try:
+            seen, _, terminated, truncated, _ = env.step(_some_action(env, spec, seen, number))
+        except Exception:
+            return 0
+        if terminated or truncated:
+            return 0
+    return ENDLESS_STEPS
+
+
+def limited(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
+    """Whether episodes end after some number of steps, as far as that can be seen from outside."""
+    from gymnasium.wrappers import TimeLimit
+
+    if family.ends_episodes or (env.spec is not None and env.spec.max_episode_steps):
+        return True
+    inner: Any = env
+    while inner is not inner.unwrapped:
+        if isinstance(inner, TimeLimit):
+            return True
+        inner = inner.env
+    return False
+
+
+class Brightest:
+    """The greatest value seen in each image of uint8 whose space allows up to 255."""
+
+    def __init__(self, space: gymnasium.Space, observation: Any) -> None:
+        self._space = space
+        self._seen: dict[str, int] = {}
+        self.see(observation)
+
+    def see(self, observation: Any) -> None:
+        from actors.envs.spec import is_image, leaves
+
+        for name, leaf, value in leaves(self._space, observation):
+            bounds: Any = leaf
+            if is_image(leaf) and str(bounds.dtype) == "uint8" and int(bounds.high.max()) == 255:
+                self._seen[name] = max(self._seen.get(name, 0), int(value.max()))
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(
+            f"{name} is an image of values up to 255, and none above {greatest} was seen: if it is a grid of codes, wrap the "
+            f"environment so that its space has high={greatest}, or the network sees almost nothing of it"
+            for name, greatest in self._seen.items()
+            if 0 < greatest < DARK
+        )
 
 
 def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: Sequence[tuple[Any, float]]) -> str:

@@ -248,10 +248,10 @@ def _mask_field(space: spaces.Space, n: int) -> Column:
 
 
 def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> Column:
-    """The field of an image. uint8 is scaled to 0 to 1, and so are floats with a bound above 1."""
+    """The field of an image. uint8 is scaled by its greatest bound to 0 to 1, and so are floats with a bound above 1."""
     shape = _image_shape(space.shape)
     if space.dtype == np.uint8:
-        return observed(name, shape, "|u1", scale=1 / 255, codec=codec)
+        return observed(name, shape, "|u1", scale=1 / max(int(space.high.max()), 1), codec=codec)
     if quantise:
         return msgspec.structs.replace(_quantised(name, space), shape=shape, codec=codec)
     greatest = float(max(space.high.max(), -space.low.min()))

@@ -21,6 +21,7 @@ from deploy.config.values import Text, plain, reader
 from learner.algorithms.base import ALGORITHMS, DEFAULT
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
+ENV_FLAGS = ("--env", "--env.id", "--check")
 SHORT = {
     "env.id": "--env",
     "algorithm.name": "--algo",
@@ -70,6 +71,17 @@ def add_env_options(parser: argparse.ArgumentParser) -> None:
     _add_families(parser, "the run's")
 
 
+def add_checked_env(parser: argparse.ArgumentParser) -> None:
+    """Adds `--check ENV`, and `--env.field` for every field of the section and of the built-in environments."""
+    text = "make this environment, step it, and print its observations, actions and speed"
+    parser.add_argument("--check", "--env", dest="env.id", metavar="ENV", help=text)
+    group = parser.add_argument_group("env", first_line(EnvConfig))
+    for field in msgspec.structs.fields(EnvConfig):
+        if field.name not in ("id", "options"):
+            add_field(group, f"env.{field.name}", field)
+    _add_families(parser)
+
+
 def add_foreign_options(parser: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     """Adds the options of the environment that `typed` names to a help, if they are not there anyway. Raises ConfigError."""
     env_id = typed_env(typed)
@@ -81,8 +93,8 @@ def add_foreign_options(parser: argparse.ArgumentParser, typed: Sequence[str]) -
 
 def typed_env(typed: Sequence[str]) -> str:
     """The environment that a command line names; nothing where it names none."""
-    ids = [text.partition("=")[2] for text in typed if text.startswith(("--env=", "--env.id="))]
-    ids += [value for flag, value in pairwise(typed) if flag in ("--env", "--env.id")]
+    ids = [text.partition("=")[2] for text in typed if text.startswith(tuple(f"{flag}=" for flag in ENV_FLAGS))]
+    ids += [value for flag, value in pairwise(typed) if flag in ENV_FLAGS]
     return ids[-1] if ids else ""
 
 

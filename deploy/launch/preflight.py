@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -56,6 +57,8 @@ def try_environment(config: RunConfig) -> Facts:
         print("failed", flush=True)
         raise
     print(f"ok: {describe_spec(facts.spec)}, {time.monotonic() - began:.1f} s", flush=True)
+    for note in facts.notes:
+        print(f"note: {note}", flush=True)
     return facts
 
 
@@ -78,9 +81,9 @@ def describe_actions(spec: ExperienceSpec) -> str:
     return f"{number} {kind}action{'' if number == 1 else 's'}"
 
 
-def check_env(env_id: str, picture: Path | None) -> None:
+def check_env(section: dict[str, Any], picture: Path | None) -> None:
     """`headrace envs --check`: the pre-flight alone, the workload's own figures, and a picture. Raises ConfigError, EnvError."""
-    config = resolve(layers({"env": {"id": env_id}}))
+    config = resolve(layers({"env": section}))
     os.environ.update(child_environment())
     try_environment(config)
     # In a child: this needs the simulator and an image library.
@@ -90,8 +93,8 @@ def check_env(env_id: str, picture: Path | None) -> None:
         "try: show(read_env(msgspec.json.decode(sys.argv[1])), *map(pathlib.Path, sys.argv[2:]))\n"
         "except (EnvError, OSError) as error: sys.exit(str(error))"
     )
-    section = msgspec.json.encode(env_section(config.env)).decode()
-    command = [sys.executable, "-P", "-c", code, section, *([str(picture)] if picture else [])]
+    resolved = msgspec.json.encode(env_section(config.env)).decode()
+    command = [sys.executable, "-P", "-c", code, resolved, *([str(picture)] if picture else [])]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])

@@ -25,6 +25,7 @@ from deploy.reporting import sinks
 from deploy.reporting.status import algorithm_name
 from learner.inference.base import PolicyDescription
 from transport.experience import ExperienceSpec, write_spec
+from transport.names import hidden_module
 from transport.run_dir import RunDir, write_atomically
 
 
@@ -98,6 +99,8 @@ def _check(request: Request, run: RunDir, cleanup: ExitStack) -> Launch:
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
     stack = layers(request.flags, request.file, run if stopped else None, request.preset, request.trusted)
+    if any(trust.code_in(layer.values) for layer in stack) and (hidden := hidden_module()):
+        print(f"note: {hidden.removeprefix('; ')}", flush=True)
     config = resolve(stack)
     if builtin_name(config.env.id):
         config = _with_options(stack, options_table(open_family(config.env).pin_options()))

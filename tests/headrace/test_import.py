@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import headrace
+from deploy.children import ROOT
+from transport.names import UnknownName, find
 
 MOST_SECONDS = 0.15
 TRIES = 5
@@ -35,3 +39,26 @@ def test_every_exported_name_is_there() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(headrace, "trian")
+
+
+@pytest.mark.parametrize("name", ["replay", "learner", "deploy"])
+def test_a_users_module_that_hides_a_package_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported')\n")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    words = f"{name}.py hides Headrace's own package `{name}`: give it another name"
+    command = [sys.executable, "-m", "headrace", "list"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("headrace: ") and words in done.stderr
+    assert done.stderr.count("\n") == 1
+    code = "import headrace\ntry: headrace.train\nexcept headrace.ConfigurationError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert words in done.stdout, done.stderr
+
+
+def test_a_package_that_hides_a_users_module_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "replay.py").write_text("")
+    (tmp_path / "my_algorithm.py").write_text("from replay import mine\n")
+    with pytest.raises(UnknownName, match="replay in this folder is hidden by Headrace's own package `replay`"):
+        find("my_algorithm:Mine", {}, "algorithm")

@@ -30,7 +30,8 @@ def test_a_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("jsn", ["no thing is called 'jsn'", "did you mean json?", "package.module:Name"]),
+        ("jsn", ["no thing is called 'jsn'", "did you mean json?"]),
+        ("zzz", ["no thing is called 'zzz'", "known: ", "package.module:Name"]),
         ("no_such_package.part:Name", ["thing no_such_package.part:Name", "there is no module no_such_package"]),
         ("pathlib:Pth", ["pathlib has no Pth", "did you mean Path?"]),
         ("breaks_here:Name", ["breaks_here cannot be imported: oh dear"]),

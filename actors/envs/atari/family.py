@@ -27,6 +27,7 @@ class Atari(EnvironmentFamily):
 
     about = "Atari 2600 games with the usual preprocessing, 84x84 grey, such as ALE/Pong-v5"
     Options = AtariOptions
+    ends_episodes = True
     options: AtariOptions
 
     def make(self, setup: Setup) -> gymnasium.Env:

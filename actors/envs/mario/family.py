@@ -36,6 +36,7 @@ class Mario(EnvironmentFamily):
 
     about = "Super Mario Bros. 1-1, 84x84 grey; mario:WORLD-STAGE for another level (worlds 1-8, stages 1-4)"
     Options = MarioOptions
+    ends_episodes = True
     reports_success = True
     success_name = "flag_rate"
     options: MarioOptions

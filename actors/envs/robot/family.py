@@ -63,6 +63,7 @@ class Robot(EnvironmentFamily):
 
     about = "FANUC LR Mate 200iD, reaches for targets in its workspace; robot:flat for one vector instead of goals"
     Options = RobotOptions
+    ends_episodes = True
     reports_success = True
     options: RobotOptions
 

@@ -19,6 +19,7 @@ class Snake(EnvironmentFamily):
         "Snake, 10x10, seen from its head; snake:8 for another size, "
         "snake:dim=10,starting_blocks=3,dist_to_border=3 for all its rules"
     )
+    ends_episodes = True
     default_stack = 1  # one observation shows the whole state
     reports_success = True
 

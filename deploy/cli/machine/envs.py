@@ -8,25 +8,28 @@ from pathlib import Path
 
 from actors.envs.base import FACTORY, REGISTERED, builtin_families
 from deploy.cli.common import DONE
-from deploy.config import options
+from deploy.config import command_line, options
 from deploy.config.run import ConfigError
 from deploy.launch.preflight import check_env
 from transport.names import find
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument(
-        "--check", metavar="ENV", help="make this environment, step it, and print its observations, actions and speed"
-    )
+    options.add_checked_env(target)
+    if {"-h", "--help"} & set(typed):
+        options.add_foreign_options(target, typed)
     target.add_argument("--picture", type=Path, metavar="FILE.png", help="with --check: save a picture of what the agent sees")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    if parsed.check:
-        check_env(parsed.check, parsed.picture)
+    given = command_line.given(parsed).get("env", {})
+    if "id" in given:
+        check_env(given, parsed.picture)
         return DONE
     if parsed.picture:
         raise ConfigError("--picture needs --check ENV, the environment to draw")
+    if given:
+        raise ConfigError(f"--env.{next(iter(given)).replace('_', '-')} needs --check ENV, the environment that it is for")
     families = builtin_families()
     for name, family in families.items():
         print(f"{name:<12} {family.about}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, make_env
+from actors.envs.make import EnvError, make_env, read_env
 from actors.envs.preflight import preflight
 from actors.envs.spec import experience_spec
 from tests.harness.waiting import wait_until
@@ -78,3 +78,36 @@ def test_the_parent_imports_neither_torch_nor_gymnasium() -> None:
     code = f"import sys, actors.envs.preflight, actors.envs.make; {heavy}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, check=True)
     assert done.stdout.strip() == "[]"
+
+
+GRIDS = "tests.actors.toy_grids"
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "codes", "endless"),
+    [
+        ("Codes", {}, True, True),
+        ("Codes", {"bound": 10}, False, True),
+        ("Codes", {"greatest": 200}, False, True),
+        ("Codes", {"greatest": 0}, False, True),  # a screen that is black at first
+        ("limited", {}, False, False),
+    ],
+)
+def test_what_is_often_a_mistake_is_noted(env: str, options: dict[str, int], codes: bool, endless: bool) -> None:
+    notes = preflight(read_env({"id": f"{GRIDS}:{env}"} | options), "none").notes
+    assert any("none above 10 was seen" in note for note in notes) == codes
+    assert any("has ended in 2,000 random steps" in note and "--env.max-episode-steps" in note for note in notes) == endless
+
+
+def test_a_limit_that_is_given_ends_the_note() -> None:
+    assert len(preflight(read_env({"id": f"{GRIDS}:Codes", "max_episode_steps": 50}), "none").notes) == 1
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "snake"])
+def test_usual_environments_have_no_notes(env: str) -> None:
+    assert preflight(read_env({"id": env}), "none").notes == ()
+
+
+def test_a_narrow_image_is_scaled_by_its_own_bound() -> None:
+    config = read_env({"id": f"{GRIDS}:Codes", "bound": 10})
+    assert experience_spec(make_env(config), config, "none").fields[0].scale == 1 / 10

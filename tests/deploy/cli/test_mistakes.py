@@ -57,7 +57,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --buffer-size 5", "unknown option --buffer-size; did you mean --replay.capacity?"),
         ("up --device gpu", "--device: no device is called 'gpu'; did you mean cuda?"),
         ("up --device rocm:1", "--device: no device is called 'rocm:1'; did you mean cuda?"),
-        ("up --algo PPO", "no algorithm is called 'PPO'; did you mean ppo?; write package.module:Name for your own"),
+        ("up --algo PPO", "no algorithm is called 'PPO'; did you mean ppo?"),
         ("up --algo a2c", "no algorithm is called 'a2c'; the nearest to it is ppo; write package.module:Name for your own"),
         ("up --learner.learning-rate inf", "--learner.learning-rate: expected a finite number, got inf"),
         ("up --learner.threads 100000", "--learner.threads: expected int <= 1024, got 100000"),
@@ -106,6 +106,8 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("trace night one", "KEY: 'one' is not a whole number, such as 12, 12_000 or 1e6"),
         ("presets mary", "there is no preset 'mary'; did you mean mario?"),
         ("envs --picture x.png", "--picture needs --check ENV, the environment to draw"),
+        ("envs --env.skip 3", "--env.skip needs --check ENV, the environment that it is for"),
+        ("envs --check mario --env.skap 3", "unknown option --env.skap; did you mean --env.skip?"),
         ("bench replai", "there is no benchmark 'replai'; did you mean replay?"),
     ],
 )

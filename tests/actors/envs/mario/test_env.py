@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, make_env
+from actors.envs.make import EnvError, make_env, read_env
 from actors.envs.mario.frames import FrameShrinker, noop_frames
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_a_generation_that_is_not_known_is_refused_and_never_mended(version: str
     monkeypatch.setattr(metadata, "version", lambda name: version)
     monkeypatch.setattr(console, "patch_rom_header", lambda rom: pytest.fail("patched"))
     with pytest.raises(EnvError, match=rf"needs nes-py 8.2 \(Python before 3.13\) or 9 \(from 3.13\), not {version}"):
-        make_env(EnvConfig(id="mario"))
+        make_env(read_env({"id": "mario", "backend": "nes_py"}))
 
 
 def test_the_sizes_in_a_cartridge_header_do_not_overflow() -> None:
