@@ -16,6 +16,7 @@ from rich.text import Text
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
 from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, ReplayFigures
+from deploy.supervision.remote import RemoteActors
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import Supervisor
 from transport.metrics import Record
@@ -55,13 +56,16 @@ def document(
     config: RunConfig,
     device: Document,
     supervisor: Supervisor,
+    remote: RemoteActors,
     uptime_seconds: float,
     steps: float,
     evaluation: Document,
 ) -> Document:
     """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation."""
     # A stopped run keeps its last figures. While it is up, a process that is started again begins without figures.
-    records = {slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots}
+    records = remote.records | {
+        slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots
+    }
     return {
         "run": run.name,
         "state": run_state(supervisor),
@@ -73,7 +77,10 @@ def document(
         "algorithm": algorithm_name(config),
         "steps": int(steps),
         "total_steps": config.total_steps or None,
-        "processes": [_process(slot, supervisor) for slot in supervisor.slots],
+        "processes": [
+            *(_process(slot, supervisor) for slot in supervisor.slots),
+            *(_remote_actor(name, remote) for name in sorted(remote.known) if not supervisor.finished),
+        ],
         "replay": figures(records.get("replay", {}), REPLAY_KEYS),
         "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
         "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
@@ -110,6 +117,15 @@ def _process(slot: Slot, supervisor: Supervisor) -> Document:
         "rss_bytes": usage.rss_bytes,
         "cpu_percent": usage.cpu_percent,
     }
+
+
+def _remote_actor(name: str, remote: RemoteActors) -> Document:
+    actor = remote.known[name]
+    unknown = dict.fromkeys(("pid", "last_exit", "rss_bytes", "cpu_percent"))
+    state, silent = "silent" if actor.silent else "remote", round(remote.silent_seconds(name), 1)
+    speed = None if actor.silent else actor.record.get("steps_per_second")
+    known = {"name": name, "role": "actor", "state": state, "silent_seconds": silent, "restarts": 0, "steps_per_second": speed}
+    return known | unknown
 
 
 def as_dead(status: Document) -> Document:

@@ -25,6 +25,9 @@ class Run(Protocol):
     def heard(self, progress: Progress) -> None:
         """Takes a report of a process of this run."""
 
+    def heard_from_afar(self, progress: Progress) -> None:
+        """Takes a report of a process that was not started here. Its key says that the name is its own."""
+
     def scale(self, actors: int) -> Scaling | Stopping:
         """Changes the number of actors."""
 
@@ -90,5 +93,7 @@ class Control:
         if self._run.knows(progress):
             self._peers[progress.name] = peer
             self._run.heard(structs.replace(progress, record=finite(progress.record)))
-        elif not self.has_keys:  # with keys it may be an actor on another machine
+        elif self.has_keys:
+            self._run.heard_from_afar(structs.replace(progress, record=finite(progress.record)))
+        else:
             self._server.offence(peer, "progress of a process that is not of this run", STALE)

@@ -20,6 +20,7 @@ from deploy.reporting.sinks import Sinks
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
 from deploy.reporting.tensorboard import tags
 from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.remote import RemoteActors
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.run_dir import RunDir, write_atomically
@@ -32,8 +33,10 @@ BOTTLENECK_SECONDS = 30.0
 class Reports:
     """Writes each of them when it is due, from the newest records of the processes."""
 
-    def __init__(self, run: RunDir, config: RunConfig, log: Log, supervisor: Supervisor, curriculum: Curriculum) -> None:
-        self._run, self._log, self._supervisor, self._curriculum = run, log, supervisor, curriculum
+    def __init__(
+        self, run: RunDir, config: RunConfig, log: Log, supervisor: Supervisor, remote: RemoteActors, curriculum: Curriculum
+    ) -> None:
+        self._run, self._log, self._supervisor, self._remote, self._curriculum = run, log, supervisor, remote, curriculum
         self._sinks = Sinks(config.deploy.sinks, config.deploy.sink_options, run.path, partial(log.line, "supervisor"))
         self._rollouts = runs.learns_from_rollouts(run)
         self._began = time.monotonic()
@@ -66,7 +69,7 @@ class Reports:
                 self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
         uptime_seconds = time.monotonic() - self._began
         device = read_device(self._run)
-        status = document(self._run, config, device, self._supervisor, uptime_seconds, steps, self._evaluation)
+        status = document(self._run, config, device, self._supervisor, self._remote, uptime_seconds, steps, self._evaluation)
         status["next_seed"] = next_seed
         if self._curriculum.levels:
             status["curriculum"] = self._curriculum.figures()
@@ -77,7 +80,7 @@ class Reports:
 
     def write_point(self, steps: float) -> None:
         """Sends a point of each curve to the sinks; of the evaluation's curves only after a new evaluation."""
-        records = {slot.name: slot.record for slot in self._supervisor.slots if slot.record}
+        records = self._remote.records | {slot.name: slot.record for slot in self._supervisor.slots if slot.record}
         if not records:
             return
         evaluation = records.get("evaluator", {})
@@ -95,7 +98,7 @@ class Reports:
     def _bottleneck(self, config: RunConfig) -> str:
         records = {slot.name: slot.record for slot in self._supervisor.slots}
         return bottleneck(
-            [slot.record for slot in self._supervisor.slots if slot.plan.role == "actor"],
+            [*(slot.record for slot in self._supervisor.slots if slot.plan.role == "actor"), *self._remote.records.values()],
             records.get("replay", {}),
             records.get("learner", {}),
             min_size=0 if self._rollouts else config.replay.min_size,

@@ -25,6 +25,7 @@ from deploy.reporting.status import duration
 from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.remote import RemoteActors
 from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount
@@ -73,7 +74,8 @@ class Service:
         self.supervisor = Supervisor(
             plan(config, run.path), config.deploy, clock=time.monotonic, spawn=self._spawn, ask=self._ask, say=self.say
         )
-        self._reports = Reports(run, config, self.log, self.supervisor, self._curriculum)
+        self._remote = RemoteActors(time.monotonic, self.log.line)
+        self._reports = Reports(run, config, self.log, self.supervisor, self._remote, self._curriculum)
 
     def say(self, text: str) -> None:
         """A line of the supervisor in the log."""
@@ -117,6 +119,7 @@ class Service:
         self._control.listen(TURN_SECONDS)
         if self._wanted_actors != self._config.actors.count and not self.supervisor.stopping:
             self._change_actors(self._config.actors.count, self._wanted_actors)
+        self._remote.turn()
         self._check_folder()
         self._check_limits()
         self._reports.turn(self._config, self.steps, self._assignments.next_seed)
@@ -161,6 +164,11 @@ class Service:
             self.say(news)
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
+
+    def heard_from_afar(self, progress: Progress) -> None:
+        # A report of a process of this machine that is being replaced comes here, too.
+        if actor_index(progress.name) is not None and not self.supervisor.plans(progress.name):
+            self._remote.heard(progress)
 
     def stop(self, reason: str, exit_status: int = 0) -> None:
         if not self.supervisor.stopping:

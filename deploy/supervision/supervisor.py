@@ -92,6 +92,10 @@ class Supervisor:
         slot = self._by_name.get(progress.name)
         return slot is not None and slot.process is not None and slot.process.pid == progress.pid
 
+    def plans(self, name: str) -> bool:
+        """Whether a process of this name is part of the run."""
+        return name in self._by_name
+
     def heard(self, progress: Progress) -> None:
         """Takes a report. One of another process or of an earlier incarnation is ignored."""
         if not self.knows(progress):

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from deploy import runs
 from deploy.children import child_environment, python_command
 from deploy.cli import main as cli
 from deploy.config.run import DeployConfig, RunConfig
@@ -213,6 +214,11 @@ def test_root_is_warned_once_and_refused_a_wide_address(
     assert status == 3 and "ordinary user" in capsys.readouterr().err
 
 
+def states(world: World) -> dict[str, str]:
+    """The states of processes in status.json, by name."""
+    return {process["name"]: process["state"] for process in (runs.read_status(world.run_dir) or {}).get("processes", [])}
+
+
 def acknowledged(metrics: Path) -> int:
     """Steps that replay has taken from an actor, by its own account."""
     records = map(msgspec.json.decode, metrics.read_bytes().splitlines())
@@ -244,6 +250,7 @@ def test_an_actor_works_from_a_copied_folder(row: Row, tmp_path: Path, monkeypat
                 started.append(subprocess.Popen(command, cwd=tmp_path, env=child_environment(), stdout=output, stderr=output))
         wait_until(lambda: b"steps/s" in (worker / "out").read_bytes(), 60, "the actor at work")
         wait_until(lambda: b"no connection to" in (stranger / "out").read_bytes(), 60, "the stranger refused")
+        wait_until(lambda: "remote" in states(world).get("actor-100", ""), 60, "the actor in status.json")
         metrics = RunDir(worker).metrics("actor-100")
         wait_until(lambda: metrics.exists() and acknowledged(metrics) > 0, 60, "acknowledged")
         wait_until(lambda: max(record.get("handshakes_failed", 0) for record in world.records("replay")) > 0, what="counted")

@@ -19,7 +19,10 @@ DQN = "--replay.capacity 20_000 --replay.min-size 200 --learner.batch-size 32".s
 BEST = 36.0  # nine steps, each by the highest action
 
 
-@pytest.mark.parametrize(("env", "algorithm"), [(ENV, ("dqn", *DQN)), (FROM_INFO, ("ppo", "--learner.batch-size", "512"))])
+OTHER = pytest.param(FROM_INFO, ("ppo", "--learner.batch-size", "512"), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("env", "algorithm"), [(ENV, ("dqn", *DQN)), OTHER])
 def test_no_forbidden_action_arrives(env: tuple[str, ...], algorithm: tuple[str, ...], tmp_path: Path) -> None:
     told = headrace(tmp_path, "up", *env, "--algo", *algorithm, *SMALL, "--total-steps", "6000")
     assert "Box(10) -> 5 masked actions" in told or "place(10) -> 5 masked actions" in told

@@ -15,7 +15,7 @@ from tests.harness.waiting import gone, wait_until
 
 pytestmark = [
     pytest.mark.flow,
-    pytest.mark.alone,
+    pytest.mark.slow,  # tests/learner/parallel has the short version
     pytest.mark.skipif(os.name != "posix", reason="signals"),
     pytest.mark.timeout(240),
 ]

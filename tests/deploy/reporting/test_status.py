@@ -13,8 +13,10 @@ from rich.console import Console
 
 from deploy.config.run import RunConfig
 from deploy.reporting import status
+from deploy.supervision.remote import RemoteActors
 from deploy.supervision.slot import Slot
 from deploy.supervision.topology import Plan
+from transport.messages import Progress
 from transport.run_dir import RunDir
 
 
@@ -49,7 +51,13 @@ def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, 
         all_ready=True,
         silent_seconds=lambda _: None,
     )
-    found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, 5.0, 0.0, {})
+    remote = RemoteActors(lambda: 0.0, lambda name, text: None)
+    remote.heard(Progress("actor-100", 7, "ready", 1, {"steps_per_second": 50.0, "broken_episodes": 3.0}))
+    found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 5.0, 0.0, {})
+    assert [process["name"] for process in found["processes"]] == ["learner"] + ["actor-100"] * (not stopping)
+    if not stopping:
+        assert found["processes"][1] | {"state": "remote", "steps_per_second": 50.0, "pid": None} == found["processes"][1]
+        assert found["troubles"]["actor-100"] == {"broken_episodes": 3}
     assert found["learner"]["updates"] == (140 if stopping else None)
     assert found["processes"][0]["steps_per_second"] is None
 
