@@ -13,12 +13,14 @@ from typing import NoReturn
 
 from learner.algorithms.base import make_algorithm
 from learner.config import LearnerSettings, read_settings
+from learner.devices.capabilities import computed_in
 from learner.devices.probe import serve
 from learner.loop import Learner
 from learner.parallel.group import GroupBroken, join, place, process_name
 from learner.parallel.ranks import BROKEN_STATUS, launch, resolve_each
 from learner.throughput_line import describe
-from learner.updates.compile import still_compiling
+from learner.updates.compile import one_line, still_compiling
+from learner.updates.memory_fit import is_out_of_memory
 from learner.weights.rollback import Diverged
 from replay.client.common import ReplayRefused
 from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent, say
@@ -103,6 +105,13 @@ def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int
         return HOPELESS_STATUS
     except GroupBroken:  # the process that ended first has logged why, and the launcher logs which one it was
         return 0 if life.stopping else BROKEN_STATUS
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        # An update that has too little memory goes on in smaller parts; this is what surrounds it: weights, moments, batches.
+        advice = "lower --learner.batch-size, --learner.prefetch or the network's size"
+        say(f"{process_name(rank)}: out of memory ({one_line(error)}): {advice}")
+        return 1
     return 0
 
 
@@ -119,7 +128,7 @@ def _announce(learner: Learner, run_dir: RunDir) -> None:
     settings, group = learner.settings, learner.group
     optimisers = learner.runtime.optimisers.values()
     parameters = sum(parameter.numel() for optimiser in optimisers for parameter in optimiser.parameters)
-    device, precision = str(learner.device), learner.runtime.first.precision
+    device, precision = str(learner.device), computed_in(learner.runtime.first.precision, learner.device)
     write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
     how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
     size = "steps per rollout batch" if settings.spec.unit == "rollouts" else "items per update"

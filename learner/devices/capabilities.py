@@ -42,7 +42,8 @@ class Capabilities:
     memory_cache: bool = False  # its allocator caches memory, and can return it to the device
     storages: bool = False  # a tensor's storage has an address and a size
     random_state: bool = False  # the state of its random generator can be saved and restored
-    tensor_float32: bool = False  # TF32 for matrix products, and cuDNN's search for the fastest convolution
+    tensor_float32: bool = False  # TF32 for matrix products and convolutions, where float32 is asked for
+    few_shapes: bool = False  # it searches for the fastest kernels at each new shape, so there should be few
     collectives: str = ""  # its backend of torch.distributed; empty: only one process
     channels_last: bool = False  # convolutions are faster in the channels_last memory format
 
@@ -84,7 +85,8 @@ def _cuda(device: torch.device) -> Capabilities:
         memory_cache=True,
         storages=True,
         random_state=True,
-        tensor_float32=True,
+        tensor_float32=not torch.version.hip and generation >= 8,
+        few_shapes=True,
         collectives=_collectives("nccl"),  # torch calls RCCL so, too
         channels_last=True,
     )
@@ -161,6 +163,8 @@ def resolve(name: str) -> torch.device:
     count = module.device_count()
     if int(index or 0) >= count:
         raise DeviceError(f"device {name} is not available: the last one is {kind}:{count - 1}")
+    if kind == "cuda" and (reason := detection.without_kernels(int(index or 0))):
+        raise DeviceError(f"device {name} is not available: {reason}")
     return module.device(int(index or 0)) if kind == "directml" else torch.device(kind, int(index or 0))
 
 
@@ -178,6 +182,11 @@ def precision(requested: str, device: torch.device, convolutions: bool = False) 
     return requested
 
 
+def computed_in(precision: str, device: torch.device) -> str:
+    """A precision as it is shown to users."""
+    return "float32 (as TF32)" if precision == "float32" and capabilities(device).tensor_float32 else precision
+
+
 def set_up(device: torch.device, threads: int) -> None:
     """Makes the device this thread's current one; sets compute threads (0 means one), TF32 and cuDNN's benchmark mode for this
     process. Call it before any computation."""
@@ -186,8 +195,9 @@ def set_up(device: torch.device, threads: int) -> None:
     if torch.get_num_interop_threads() != 1:  # it can be set only once
         torch.set_num_interop_threads(1)  # the learner runs one operation at a time
     if capabilities(device).tensor_float32:
-        torch.set_float32_matmul_precision("high")  # TF32, for what autocast leaves in float32
-        torch.backends.cudnn.benchmark = True  # shapes never change, so it searches once
+        torch.set_float32_matmul_precision("high")  # for what autocast leaves in float32
+    if capabilities(device).few_shapes:
+        torch.backends.cudnn.benchmark = True
 
 
 def make_current(device: torch.device) -> None:

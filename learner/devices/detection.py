@@ -31,13 +31,36 @@ def missing(kind: str) -> str:
     """
     if kind == "cuda":
         if torch.cuda.is_available():
-            return ""
+            return without_kernels(0)
         return missing_rocm() if AMD in gpus() and NVIDIA not in gpus() else missing_cuda()
     if kind == "xpu":
         return "" if torch.xpu.is_available() else "torch finds no Intel GPU, or was built without XPU"
     if kind == "mps":
         return "" if torch.backends.mps.is_available() else "torch finds no Apple GPU"
     return directml_obstacles() or _try_directml()
+
+
+def without_kernels(index: int) -> str:
+    """Why this torch cannot compute on CUDA or ROCm device `index`, which it sees: it was built for other cards. Empty if it can.
+
+    Programs for sm_XY run on cards of the same X and at least Y; those for compute_XY are compiled for any later card.
+    """
+    built = torch.cuda.get_arch_list()
+    if torch.version.hip:
+        own = str(torch.cuda.get_device_properties(index).gcnArchName).partition(":")[0]
+        fits = own in {name.partition(":")[0] for name in built}
+    else:
+        generation, minor = torch.cuda.get_device_capability(index)
+        own, numbers = f"sm_{generation}{minor}", re.findall(r"(sm|compute)_(\d+)(\d)", " ".join(built))
+        fits = any(
+            (int(major), int(least)) <= (generation, minor) and (kind == "compute" or int(major) == generation)
+            for kind, major, least in numbers
+        )
+    if fits or not built:
+        return ""
+    card, names = torch.cuda.get_device_name(index), ", ".join(built)
+    only = f"this torch ({torch.__version__}) has no kernels for {card} ({own}), only for {names}"
+    return f"{only}: install one that has, or use --device cpu"
 
 
 def missing_cuda() -> str:

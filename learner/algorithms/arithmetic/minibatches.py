@@ -13,15 +13,24 @@ from learner.updates.base import Tensors
 from learner.updates.trees import mapped
 
 TreeT = TypeVar("TreeT")
+GRAINS = 32
 
 
-def shuffled(items: int, minibatches: int, group: Group, device: torch.device) -> Iterator[Tensor]:
+def shuffled(items: int, minibatches: int, group: Group, device: torch.device, few_shapes: bool = False) -> Iterator[Tensor]:
     """Indices of the minibatches of one epoch: each item once, in parts of nearly equal size, equally many in every process.
 
-    Draws from torch's global CPU generator.
+    With `few_shapes` all parts have one size, which is the same for most numbers of items near this one: a different few items,
+    less than one in GRAINS, are left out of each epoch. Draws from torch's global CPU generator.
     """
     order = torch.randperm(items).to(device)
-    yield from order.tensor_split(min(minibatches, group.least(items)))
+    parts = min(minibatches, group.least(items))
+    size = items // parts
+    if few_shapes and size >= GRAINS:
+        grain = 1 << (size // GRAINS).bit_length() - 1  # a power of two
+        size -= size % grain
+        yield from order[: size * parts].split(size)
+    else:
+        yield from order.tensor_split(parts)
 
 
 def take(tree: TreeT, which: Tensor) -> TreeT:

@@ -15,6 +15,7 @@ from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Items, Steps
+from learner.devices.capabilities import capabilities
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from transport.experience import ExperienceSpec
 
@@ -37,6 +38,7 @@ class PpoUpdate:
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
         self.counters: dict[str, float] = {"steps": 0, "rate": 1.0}
         stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of an item in float32
+        self.few_shapes = capabilities(runtime.device).few_shapes
         self.portion = max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
 
     def update(self, batch: Chunks) -> Outcome:
@@ -49,7 +51,7 @@ class PpoUpdate:
         ent_coef = torch.tensor(self.ent_coef(), device=self.runtime.device)
         mean = Mean()
         for _ in range(config.n_epochs):
-            for which in shuffled(len(items.action), config.minibatches, group, self.runtime.device):
+            for which in shuffled(len(items.action), config.minibatches, group, self.runtime.device, self.few_shapes):
                 outcome = self.optimiser.step(self.loss, self.normalised(take(items, which)), rows, ent_coef)
                 mean.add(outcome.metrics)
                 if self.runtime.interrupted():  # half of the steps taken are valid, too

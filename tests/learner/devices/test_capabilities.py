@@ -15,6 +15,7 @@ from learner.devices.capabilities import (
     DeviceError,
     capabilities,
     clear_cache,
+    computed_in,
     precision,
     resolve,
     set_up,
@@ -65,6 +66,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
 
 def test_a_card_past_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "missing", lambda kind: "")
+    monkeypatch.setattr(finding, "without_kernels", lambda index: "")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolve("cuda:1") == torch.device("cuda", 1)
     with pytest.raises(DeviceError, match="the last one is cuda:1"):
@@ -112,6 +114,58 @@ def test_a_gpu_computes_in_what_its_generation_is_fast_at(
     card = torch.device("cuda", 0)
     assert precision("auto", card) == expected
     assert capabilities(card).name == ("a card (ROCm 7.2)" if rocm else "a card")
+
+
+BUILT = ["sm_75", "sm_80", "sm_86", "sm_90", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    ("generation", "built", "fits"),
+    [
+        ((7, 5), BUILT, True),
+        ((8, 9), BUILT, True),  # sm_86's programs run on it
+        ((9, 0), BUILT, True),
+        ((12, 1), BUILT, True),  # compiled for it at the first use
+        ((6, 1), BUILT, False),
+        ((7, 0), BUILT, False),
+        ((10, 0), BUILT, False),  # no older generation's programs run on it
+        ((6, 1), [], True),  # a torch that does not say
+    ],
+)
+def test_a_card_that_this_torch_was_not_built_for_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, generation: tuple[int, int], built: list[str], fits: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: generation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a card")
+    monkeypatch.setattr(torch.version, "hip", None)
+    if fits:
+        assert resolve("cuda:1") == torch.device("cuda", 1) and resolve("auto") == torch.device("cuda", 0)
+        return
+    with pytest.raises(DeviceError, match=r"has no kernels for a card \(sm_\d+\), only for sm_75.*--device cpu"):
+        resolve("cuda:1")
+    assert resolve("auto").type != "cuda"
+
+
+@pytest.mark.parametrize(("own", "fits"), [("gfx1100", True), ("gfx90a:sramecc+:xnack-", True), ("gfx803", False)])
+def test_an_amd_card_that_this_torch_was_not_built_for_is_refused(monkeypatch: pytest.MonkeyPatch, own: str, fits: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx90a", "gfx1100"])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(gcnArchName=own))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a card")
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    assert (finding.missing("cuda") == "") == fits
+
+
+def test_what_is_computed_as_tf32_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tf32, shown in ((True, "float32 (as TF32)"), (False, "float32")):
+        able = Capabilities("a card", tensor_float32=tf32)
+        monkeypatch.setitem(TABLE, "cuda", lambda device, able=able: able)  # type: ignore[misc]
+        assert computed_in("float32", torch.device("cuda", 0)) == shown
+        assert computed_in("bfloat16", torch.device("cuda", 0)) == "bfloat16"
 
 
 def test_a_device_without_fused_kernels_is_not_asked_for_them() -> None:

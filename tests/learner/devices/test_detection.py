@@ -47,6 +47,7 @@ class Machine:
         self._patch.setattr(torch.version, "cuda", cuda)
         self._patch.setattr(torch.version, "hip", hip)
         self._patch.setattr(torch.cuda, "is_available", lambda: works)
+        self._patch.setattr(detection, "without_kernels", lambda index: "")
 
     def has(self, *makers: str) -> None:
         self._patch.setattr(detection, "gpus", lambda: set(makers))

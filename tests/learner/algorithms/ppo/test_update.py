@@ -209,6 +209,19 @@ def test_a_pass_is_all_items_once_in_parts_of_nearly_one_size_in_another_order_e
     assert [len(which) for which in shuffled(3, 4, ALONE, CPU)] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("items", [4_096, 4_095, 4_070, 4_000, 300, 130])
+def test_where_shapes_cost_minibatches_have_one_size(items: int) -> None:
+    found = list(shuffled(items, 4, ALONE, CPU, few_shapes=True))
+    sizes = {len(which) for which in found}
+    assert len(found) == 4 and len(sizes) == 1 and sizes.pop() * 4 > items * (1 - 1 / 16) - 4
+    assert len(torch.cat(found).unique()) == sum(map(len, found))
+
+
+def test_rollouts_of_nearly_the_same_size_have_minibatches_of_few_sizes() -> None:
+    sizes = {len(next(shuffled(items, 4, ALONE, CPU, few_shapes=True))) for items in range(3_900, 4_097)}
+    assert len(sizes) <= 5
+
+
 def test_advantages_are_normalised_over_a_minibatch_and_not_over_its_parts() -> None:
     algorithm = made(SPECS["categorical"], minibatches=2)
     items, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
