@@ -6,12 +6,13 @@ GPU or with such a map_location. `Tensor.is_cuda` is True for tensors on `device
 does nothing and `non_blocking` is dropped. Other devices are unchanged. It is a torch function mode and does not modify torch; it
 adds about a microsecond to every operation.
 
+A script that is run by this module also gets answers from `torch.cuda` (learner/devices/answers.py): is_available() is True,
+synchronize, streams, events, memory figures and device names are those of `device`, and autocast("cuda") and gradient scalers do
+what it supports.
+
 Not redirected, because a function mode does not see it:
-- torch.cuda.is_available() is still False without a GPU, so a script that checks it falls back to the CPU; manual_seed and
-  empty_cache then do nothing, and the rest of torch.cuda raises (synchronize, Stream, Event, device, FloatTensor).
-- torch.Generator(device="cuda"), torch.Tensor(…, device="cuda") and .type("torch.cuda.FloatTensor") raise.
-- autocast("cuda") and GradScaler("cuda") disable themselves with a warning where there is no GPU; autocast(device.type), with
-  the type of a tensor's device or of torch.device("cuda"), does what the chosen device supports.
+- torch.Generator(device="cuda"), torch.Tensor(…, device="cuda"), torch.cuda.FloatTensor and .type("torch.cuda.FloatTensor")
+  raise.
 - C++ and CUDA extensions; other threads, since a mode belongs to one thread; child processes of the script.
 """
 
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from learner.devices.answers import answering
 from learner.devices.capabilities import DeviceError, capabilities, resolve
 
 CUDA = re.compile(r"cuda(:\d+)?")
@@ -155,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.argv = [options.script, *options.arguments]
     if not sys.flags.safe_path:
         sys.path[0] = str(script.resolve().parent)
-    with redirected(device):
+    with redirected(device), answering(device):
         runpy.run_path(options.script, run_name="__main__")
     return 0
 

@@ -233,3 +233,61 @@ def test_what_was_saved_for_a_gpu_is_loaded_where_it_is_wanted(location: Any) ->
     if location and not torch.cuda.is_available():
         with pytest.raises(Exception, match="CUDA"):
             torch.load(io.BytesIO(saved), map_location=location, weights_only=True)
+
+
+IDIOMS = {
+    "choice": "device = 'cuda' if torch.cuda.is_available() else 'cpu'; print(device, torch.zeros(2, device=device).is_cuda)",
+    "seeds": "torch.cuda.manual_seed(1); torch.cuda.manual_seed_all(2); print(torch.initial_seed())",
+    "names": "print([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())])",
+    "wait": "torch.cuda.synchronize(); torch.cuda.synchronize('cuda'); print('waited')",
+    "current": "torch.cuda.set_device(0)\nwith torch.cuda.device(0): print(torch.cuda.current_device())",
+    "memory": (
+        "torch.cuda.empty_cache(); free, total = torch.cuda.mem_get_info()\n"
+        "print(0 < free <= total, torch.cuda.memory_allocated())"
+    ),
+    "timing": (
+        "a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2)); a.record(); time.sleep(0.01); b.record()\n"
+        "torch.cuda.synchronize(); print(a.elapsed_time(b) >= 10)"
+    ),
+    "streams": (
+        "side = torch.cuda.Stream()\nside.wait_stream(torch.cuda.current_stream())\n"
+        "with torch.cuda.stream(side): one = torch.ones(1, device='cuda')\n"
+        "torch.cuda.current_stream().wait_stream(side); side.synchronize(); print(one.item())"
+    ),
+    "mixed": (
+        "model = torch.nn.Linear(2, 1).cuda(); optimiser = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "scaler = torch.amp.GradScaler('cuda')\n"
+        "with torch.autocast('cuda', dtype=torch.float16): loss = model(torch.ones(4, 2, device='cuda')).sum()\n"
+        "scaler.scale(loss).backward(); scaler.unscale_(optimiser); scaler.step(optimiser); scaler.update(); print(loss.dtype)"
+    ),
+    "bfloat16": (
+        "able = torch.cuda.is_bf16_supported(); dtype = torch.bfloat16 if able else torch.float16\n"
+        "with torch.cuda.amp.autocast(dtype=dtype): print((torch.ones(2, 2).cuda() @ torch.ones(2, 2).cuda()).dtype)"
+    ),
+    "properties": "found = torch.cuda.get_device_properties(0); print(found.name, found.total_memory > 0)",
+}
+ANSWERS = {
+    "choice": "cuda True",
+    "seeds": "2",
+    "names": "['CPU']",
+    "wait": "waited",
+    "current": "0",
+    "memory": "True 0",
+    "timing": "True",
+    "streams": "1.0",
+    "mixed": "torch.float32",  # a CPU has no float16
+    "bfloat16": "torch.bfloat16",
+    "properties": "CPU True",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.cuda.amp.*:FutureWarning")
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_idioms_of_cuda_take_that_branch(idiom: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import time, torch\n{IDIOMS[idiom]}\n")
+    available, seed = torch.cuda.is_available, torch.initial_seed()
+    assert redirect.main(["--device", "cpu", str(script)]) == 0
+    assert capsys.readouterr().out.strip() == ANSWERS[idiom]
+    assert torch.cuda.is_available is available, "torch is as before"
+    torch.manual_seed(seed)
