@@ -21,6 +21,7 @@ LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many tim
 STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals are read between two turns
 LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for processes that save nothing: those that do come after them
 SAVED_BYTES_PER_SECOND = 10e6  # by the slowest disk that is waited for
+MOST_EXTENSIONS = 5  # times deploy.stop_seconds, which a process that still reports gets at most
 NEWS_SECONDS = 3.0  # after which it says what a stop waits for
 LAST_WAIT_SECONDS = 1.0  # for the end of a process after SIGKILL; then the stop goes on without it
 USAGE_ERROR = 2
@@ -289,8 +290,8 @@ class Supervisor:
     def _late(self, slot: Slot, now: float) -> str:
         """Why a process that is stopping must be killed; empty while it may go on.
 
-        One that saves what it holds may do so for as long as it reports, within deploy.stall_seconds; its last report may be as
-        old as its longest silence so far makes likely, and as the size of what it saves needs.
+        One that saves what it holds may do so for as long as it reports, up to MOST_EXTENSIONS times deploy.stop_seconds. Its
+        last report may be as old as its longest silence so far makes likely, and as the size of what it saves needs.
         """
         assert self._stop_began is not None and self._phase_began is not None
         limit = self._config.stop_seconds
@@ -298,10 +299,10 @@ class Supervisor:
             in_time = now < self._stop_began + LEAVING_SHARE * limit
             return "" if in_time else "did not stop in time"
         saving = slot.record.get("save_bytes", 0.0) / SAVED_BYTES_PER_SECOND
-        silent = now - max(slot.heard, self._stop_began)
-        if silent >= self._patience.silence_seconds(slot.plan.role, limit) + saving:
+        silent, allowed = now - max(slot.heard, self._stop_began), self._patience.silence_seconds(slot.plan.role, limit)
+        if silent >= allowed + saving:
             return f"did not stop in time: no report for {silent:.1f} s"
-        if now >= self._phase_began + max(self._config.stall_seconds, limit) + saving:
+        if now >= self._phase_began + max(MOST_EXTENSIONS * limit, allowed) + saving:
             return "did not stop in time, although it reports"
         return ""
 

@@ -9,7 +9,7 @@ from deploy.config.run import DeployConfig, RunConfig
 from deploy.places.base import Exit, Usage
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.slot import Slot
-from deploy.supervision.supervisor import STARTS_PER_TURN, Supervisor
+from deploy.supervision.supervisor import MOST_EXTENSIONS, STARTS_PER_TURN, Supervisor
 from deploy.supervision.topology import STOP_ORDER, Plan, topology
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
@@ -377,7 +377,7 @@ def test_a_learner_that_reports_while_it_saves_is_waited_for() -> None:
     world = World(deaf=("learner",))
     world.bring_up()
     world.supervisor.stop("stopped by you")
-    world.run(60, saving="learner")
+    world.run(4 * world.config.stop_seconds, saving="learner")
     assert not world.supervisor.finished and "waiting for learner to stop" in world.lines
     world.die("learner", 0)
     world.run(1)
@@ -388,7 +388,7 @@ def test_no_learner_is_waited_for_without_end() -> None:
     world = World(deaf=("learner",))
     world.bring_up()
     world.supervisor.stop("stopped by you")
-    world.run(world.config.stall_seconds + 5, saving="learner")
+    world.run(MOST_EXTENSIONS * world.config.stop_seconds + 2, saving="learner")
     assert world.supervisor.finished and "learner did not stop in time, although it reports; killed" in world.lines
 
 
