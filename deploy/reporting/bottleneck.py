@@ -38,6 +38,8 @@ def bottleneck(
     actors = [record for record in actors if record]
     if not replay or not learner or not actors:
         return "starting · the first figures come a few seconds after every process is ready"
+    if learner.get("compiling"):
+        return "compiling · the learner compiles its update, which may take minutes and is kept for the next start"
     items = replay.get("items", 0.0)
     if items < min_size and not learner.get("updates"):
         return f"filling replay {items:,.0f}/{min_size:,} · learning starts when it is full enough"

@@ -147,3 +147,9 @@ def test_processes_that_wait_for_a_core_name_the_processor() -> None:
     assert text.startswith("processor (actors wait 70% of the time for one of 8 cores)") and "fewer actors" in text
     text = verdict(learner={"starved_fraction": 0.5})
     assert text.startswith("processor (learner waits 50% of the time for one of 8 cores)")
+
+
+def test_while_the_learner_compiles_nothing_else_is_named() -> None:
+    while_compiling = {"compiling": 1.0, "updates": 1.0, "update_fraction": 0.0, "data_wait_fraction": 0.0}
+    assert verdict(replay={"sample_hold_fraction": 0.0}, learner=while_compiling, cores_busy=1.0).startswith("compiling ·")
+    assert not verdict(learner={"compiling": 0.0}).startswith("compiling")
