@@ -10,6 +10,9 @@ from transport.lifetime import Lifetime, say
 from transport.run_dir import RunDir
 
 
+LATE_SECONDS = 3.0  # before the first step of a replay that is `late`
+
+
 def main() -> int:
     run_dir, name, how = RunDir(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
     if how == "refuses":
@@ -18,6 +21,7 @@ def main() -> int:
     if how == "crashes":
         raise RuntimeError("out of order")
     life = Lifetime(name, run_dir, lambda record: f"{record.get('steps', 0):.0f} steps")
+    began = time.monotonic()
     if name == "replay":
         life.steps = lambda: int(life.metrics.value("steps"))
     if how == "deaf":
@@ -28,7 +32,8 @@ def main() -> int:
     life.ready()
     while how == "deaf" or not life.stopping:
         time.sleep(0.02)
-        life.metrics.count("steps")
+        if how != "late" or time.monotonic() > began + LATE_SECONDS:
+            life.metrics.count("steps")
         life.beat()
     life.close()
     return 0

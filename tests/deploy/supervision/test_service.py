@@ -87,6 +87,14 @@ def test_deaf_and_stopped_processes_do_not_hold_the_end(make: Make) -> None:
     leaves_nothing(run, processes)
 
 
+def test_the_time_of_a_run_counts_from_its_first_step(make: Make) -> None:
+    run = make("replay=late", "--stop-after", "0.5")
+    up(run)
+    assert run.ended() == 0
+    assert "stopping: 0 s are over" in run.text or "stopping: 1 s are over" in run.text
+    assert run.status["steps"] > 0
+
+
 def test_a_second_ctrl_c_kills_at_once(make: Make) -> None:
     run = make("actor-0=deaf", "actor-1=deaf", "learner=deaf", "replay=deaf", "--stop-seconds", "600")
     processes = up(run)
