@@ -9,7 +9,6 @@ from pathlib import Path
 from transport.lifetime import Lifetime, say
 from transport.run_dir import RunDir
 
-
 LATE_SECONDS = 3.0  # before the first step of a replay that is `late`
 
 

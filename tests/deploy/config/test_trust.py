@@ -19,8 +19,8 @@ from deploy.cli.main import main
 from deploy.config import trust
 from deploy.config.algorithm import builtin_algorithms
 from deploy.config.files import write_config
-from deploy.config.layers import resolve
-from deploy.config.run import RunConfig
+from deploy.config.layers import layers, resolve
+from deploy.config.run import ConfigError, RunConfig
 from learner.weights import checkpoint
 from tests.learner.examples import make_spec, vector
 from transport.experience import write_spec
@@ -103,6 +103,8 @@ def test_a_file_from_elsewhere_cannot_name_code(key: str, hostile: Path, capsys:
     told = capsys.readouterr().err
     assert f"got.toml: {key} = " in told and "--trust-config" in told and told.count("\n") == 1
     assert not (hostile / "canary").exists() and not (hostile / "runs").exists()
+    with pytest.raises(ConfigError, match="names code"):
+        layers({}, hostile / "got.toml")
 
 
 @pytest.mark.parametrize("key", CODE)
