@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = exit_status(error)
         if status is None:
             raise
-        print(f"headrace: {plain(' '.join(str(error).split()))}", file=sys.stderr)
+        print(f"headrace: {exhausted(error) or plain(' '.join(str(error).split()))}", file=sys.stderr)
         return status
 
 
@@ -113,6 +113,15 @@ def _run(command: str, typed: list[str]) -> int:
     return int(module_of(command).run(parse(parser_of(command, typed), typed, command)))
 
 
+def exhausted(error: Exception) -> str:
+    """What the machine has run out of, in one line; empty for any other error."""
+    if isinstance(error, MemoryError):
+        return "this machine has no memory left: end other programs, or use fewer actors or a smaller --replay.budget-bytes"
+    if isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        return "this machine gives this account no more processes or threads (ulimit -u, or pids.max of a container)"
+    return ""
+
+
 def exit_status(error: Exception) -> int | None:
     """2 for wrong usage or configuration, 3 for a refusal; None for a bug."""
     from actors.envs.errors import EnvError
@@ -124,7 +133,8 @@ def exit_status(error: Exception) -> int | None:
 
     if isinstance(error, ConfigError | EnvError | SpecError):
         return USAGE
-    return REFUSED if isinstance(error, AlreadyUp | NoSpace | Refused | OSError) else None
+    refused = isinstance(error, AlreadyUp | NoSpace | Refused | OSError)
+    return REFUSED if refused or exhausted(error) else None
 
 
 if __name__ == "__main__":

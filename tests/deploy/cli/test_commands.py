@@ -36,3 +36,39 @@ def test_the_package_is_the_command() -> None:
         [sys.executable, "-P", "-m", "deploy.cli", "presets"], env=child_environment(), capture_output=True, text=True
     )
     assert done.returncode == 0 and "cartpole" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "no memory left"),
+        (RuntimeError("can't start new thread"), "no more processes or threads"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), "no more processes or threads"),
+    ],
+)
+def test_what_a_machine_has_run_out_of_is_one_line(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr("deploy.runs.all_runs", fails)
+    assert cli.main(["list"]) == 3
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
+
+
+def test_an_error_of_headrace_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("deploy.runs.all_runs", fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main(["list"])
+
+
+def test_bench_without_a_name_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line.split(maxsplit=1)) == 2 and "`" not in line for line in lines)
+    assert {"replay", "learner", "env", "gpu"} <= {line.split()[0] for line in lines}
