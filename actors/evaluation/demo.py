@@ -18,7 +18,7 @@ from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play, untrained
 from actors.evaluation.figures import amount
 from actors.evaluation.options import DemoOptions, from_arguments
-from actors.evaluation.window import Window, WindowClosed
+from actors.evaluation.window import Window, WindowClosed, check_display
 from actors.settings import read_evaluator, read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -74,6 +74,7 @@ def make_filmed(config: EnvConfig, show: Callable[[np.ndarray], None], evaluatio
 def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack) -> gymnasium.Env:
     """Makes the environment with a window: its own, or else one that shows its pictures and that `opened` closes. Raises
     EnvError."""
+    check_display()
     env = make_env(config, "human", evaluation)
     if env.render_mode == "human":
         return env

@@ -19,14 +19,19 @@ class WindowClosed(Exception):
     """The user has closed the window."""
 
 
+def check_display() -> None:
+    """Raises EnvError where no window could be seen. Some libraries then open one that is nowhere."""
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in DISPLAYS):
+        raise EnvError("there is no display for a window: record with --video out.mp4, or use --headless")
+
+
 class Window:
     """Shows frames [H, W, 3] uint8, at most `frames_per_second` of them."""
 
     def __init__(self, title: str, frames_per_second: float) -> None:
         """Raises EnvError without pygame or a display."""
         self._seconds, self._due = 1 / frames_per_second, time.monotonic()
-        if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in DISPLAYS):
-            raise EnvError("there is no display for a window: record with --video out.mp4, or use --headless")
+        check_display()
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         try:
             import pygame

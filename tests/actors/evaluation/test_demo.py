@@ -169,10 +169,11 @@ def test_without_the_extra_one_line_says_what_to_install(
 
 @pytest.mark.parametrize(("name", "video", "words"), [("Unseen", "x.mp4", "cannot be filmed"), ("Unseen", "", "cannot be seen")])
 def test_what_cannot_be_seen_is_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, video: str, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, video: str, words: str
 ) -> None:
     if video:
         pytest.importorskip("imageio_ffmpeg")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     run = make_run(tmp_path / "run", f"{__name__}:{name}")
     assert main(to_arguments(run, DemoOptions(video=video))) == 2
     error = capsys.readouterr().err
