@@ -19,7 +19,7 @@ from transport.messages import Progress
 LONGEST_DELAY_SECONDS = 60.0
 LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
 STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals are read between two turns
-LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for processes that save nothing: those that do come after them
+LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for actors: processes that save something wait for their end
 SAVED_BYTES_PER_SECOND = 10e6  # by the slowest disk that is waited for
 MOST_EXTENSIONS = 5  # times deploy.stop_seconds, which a process that still reports gets at most
 NEWS_SECONDS = 3.0  # after which it says what a stop waits for
@@ -296,8 +296,8 @@ class Supervisor:
         assert self._stop_began is not None and self._phase_began is not None
         limit = self._config.stop_seconds
         if not slot.plan.vital:
-            in_time = now < self._stop_began + LEAVING_SHARE * limit
-            return "" if in_time else "did not stop in time"
+            share = 1.0 if slot.plan.dispensable else LEAVING_SHARE
+            return "" if now < self._stop_began + share * limit else "did not stop in time"
         saving = slot.record.get("save_bytes", 0.0) / SAVED_BYTES_PER_SECOND
         silent, allowed = now - max(slot.heard, self._stop_began), self._patience.silence_seconds(slot.plan.role, limit)
         if silent >= allowed + saving:

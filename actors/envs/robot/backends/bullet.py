@@ -6,6 +6,8 @@ client of the process. Positions come from kinematics.py, because getLinkState i
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import os
 import sys
@@ -30,13 +32,18 @@ def import_quietly() -> Any:
     if "pybullet" in sys.modules:
         return sys.modules["pybullet"]
     sys.stdout.flush()
-    own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    sys.stderr.flush()
+    nowhere, own = os.open(os.devnull, os.O_WRONLY), [os.dup(number) for number in (1, 2)]
+    for number in (1, 2):
+        os.dup2(nowhere, number)
     try:
         import pybullet
     finally:
-        os.dup2(own, 1)
-        os.close(own)
+        with contextlib.suppress(OSError, TypeError):  # Windows has no CDLL(None)
+            ctypes.CDLL(None).fflush(None)  # the line may lie in the C library's buffer
+        for number, before in zip((1, 2), own, strict=True):
+            os.dup2(before, number)
+            os.close(before)
         os.close(nowhere)
     return pybullet
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from actors.envs.errors import EnvError
 from actors.envs.robot.env import ReachEnv
+from deploy.children import child_environment
 from tests.actors.envs.robot import arms
 
 pybullet = pytest.importorskip("pybullet", reason="pybullet is not installed: pip install 'headrace[robot]'")
@@ -113,3 +116,13 @@ def test_resets_do_not_grow_memory() -> None:
 @pytest.mark.timeout(600)
 def test_twenty_thousand_resets_do_not_grow_memory() -> None:
     assert grown(20_000) < 20_000_000
+
+
+def test_its_import_prints_nothing_and_leaves_both_streams_open() -> None:
+    code = (
+        "import sys; from actors.envs.robot.backends.bullet import import_quietly\n"
+        "assert import_quietly() is import_quietly() is sys.modules['pybullet']\n"
+        "print('out'); print('err', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=child_environment())
+    assert (done.stdout, done.stderr) == ("out\n", "err\n")
