@@ -39,6 +39,8 @@ def evaluate(
     policy = policy if isinstance(policy, Policy) else load(policy, trust=trust)
     if episodes < 1:
         raise ConfigurationError(f"episodes must be at least 1, not {episodes}")
+    if env is None and not trust:
+        policy.check_env()
     given = env if isinstance(env, gymnasium.Env) else None
     config = policy.env if env is None or isinstance(env, gymnasium.Env) else _read_env(env)
     count = 1 if given is not None else min(ENVIRONMENTS, episodes)

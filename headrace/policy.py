@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,10 @@ class Policy:
         env: EnvConfig,
         spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]],
         about: dict[str, Any],
+        check_env: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check_env` raises ConfigError where `env` names code that must not be run."""
+        self.check_env = check_env
         self.spec, self.env, self.about = spec, env, about
         self.observation_space, self.action_space = spaces
         self.acting = acting
@@ -112,7 +115,7 @@ def load(path_or_run: str | os.PathLike[str], best: bool = False, trust: bool = 
     """The policy of a run (a `Run`, its folder or its name), or of a file that `headrace export` has written.
 
     `best`: the run's best weights instead of its newest. The environment need not be installed. A file, or a run that this
-    account has not made on this machine, may name code, such as an algorithm or network of one's own: `trust` allows to run it.
+    account has not made on this machine, may name an algorithm or network of one's own: `trust` allows to run that code.
     Raises ConfigurationError.
     """
     path = Path(path_or_run)
@@ -120,24 +123,36 @@ def load(path_or_run: str | os.PathLike[str], best: bool = False, trust: bool = 
 
 
 def _load_file(path: Path, trust: bool) -> Policy:
-    inference, spec, algorithm, metadata = load_exported(path, check=None if trust else partial(check_exported, path=path))
+    def check(config: dict[str, Any], section: str) -> None:
+        if not trust:
+            check_exported({section: config.get(section, {})}, path)
+
+    inference, spec, algorithm, metadata = load_exported(path, check=partial(check, section="algorithm"))
     if "spaces" not in metadata:
         raise ConfigurationError(f"{path} does not describe the environment's spaces: export it again from its run")
-    env = read_env(json.loads(metadata["config"])["env"])
-    return Policy(spec, algorithm.acting(spec, inference), env, _read_spaces(metadata["spaces"]), _about(metadata, env))
+    config = json.loads(metadata["config"])
+    env, spaces = read_env(config["env"]), _read_spaces(metadata["spaces"])
+    acting, about = algorithm.acting(spec, inference), _about(metadata, env)
+    return Policy(spec, acting, env, spaces, about, partial(check, config, "env"))
 
 
 def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     read_spec(run_dir.spec.read_bytes())  # first, because its error says so where the run is of an older version
     if not run_dir.spaces.is_file():
         raise ConfigurationError(f"{run_dir.spaces} is missing: `headrace up --run {run_dir.name}` writes it")
-    if not trust:
-        path = run_dir.settings(EVALUATOR)
-        check_run(json.loads(path.read_bytes()), path, run_dir, "pass trust=True")
+    path = run_dir.settings(EVALUATOR)
+    config = json.loads(path.read_bytes())
+
+    def check(section: str) -> None:
+        if not trust:
+            check_run({section: config.get(section, {})}, path, run_dir, "pass trust=True")
+
+    check("algorithm")
     settings = read_settings(run_dir)
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)
-    return Policy(settings.spec, acting, settings.env, _read_spaces(run_dir.spaces.read_text()), about)
+    spaces = _read_spaces(run_dir.spaces.read_text())
+    return Policy(settings.spec, acting, settings.env, spaces, about, partial(check, "env"))
 
 
 def _about(metadata: Mapping[str, str], env: EnvConfig) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
+import gymnasium
 import msgspec
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import tomli_w
 
 import headrace
 from actors.envs.base import builtin_families
+from actors.envs.spaces import describe_space
 from deploy import runs
 from deploy.cli.main import main
 from deploy.config import trust
@@ -21,9 +23,11 @@ from deploy.config.algorithm import builtin_algorithms
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint
 from tests.learner.examples import make_spec, vector
-from transport.experience import write_spec
+from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
 
 HOSTILE = "hostile:Thing"
@@ -46,7 +50,9 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a module that must not be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "hostile.py").write_text("import pathlib; pathlib.Path('canary').touch()\nclass Thing: pass\n")
+    monkeypatch.delitem(sys.modules, "hostile", raising=False)
+    made = "def Thing(env=None): return env or gymnasium.make('CartPole-v1')"
+    (tmp_path / "hostile.py").write_text(f"import gymnasium, pathlib\npathlib.Path('canary').touch()\n{made}\n")
     return tmp_path
 
 
@@ -120,19 +126,37 @@ def test_a_run_from_elsewhere_cannot_name_code(command: str, key: str, hostile: 
     assert not (hostile / "canary").exists()
 
 
-@pytest.mark.parametrize("key", [key for key in CODE if key.startswith(("env", "algorithm"))])
+@pytest.mark.parametrize("key", ["algorithm.name", "algorithm.network"])
 def test_python_refuses_too(key: str, hostile: Path) -> None:
     run = stranger(hostile, key, CODE[key])
     with pytest.raises(headrace.ConfigurationError, match="pass trust=True"):
         headrace.load(run.path)
-    config = {"env": {"id": "CartPole-v1"}, "algorithm": {"name": "dqn"}}
-    config[key.split(".")[0]] |= table(key, CODE[key]).popitem()[1]
+    config = {"env": {"id": "CartPole-v1"}, "algorithm": {"name": "dqn"} | table(key, CODE[key])["algorithm"]}
     metadata = {"config": msgspec.json.encode(config).decode(), "spec": write_spec(SPEC).decode()}
     checkpoint.write(hostile / "got.safetensors", {"w": np.zeros(1, np.float32)}, metadata)
     for call in (headrace.load, headrace.evaluate):
         with pytest.raises(headrace.ConfigurationError, match="names code"):
             call(hostile / "got.safetensors")
     assert not (hostile / "canary").exists()
+
+
+@pytest.mark.parametrize("key", ["env.id", "env.wrappers"])
+def test_a_policy_from_elsewhere_acts_but_its_environment_is_not_made(key: str, hostile: Path) -> None:
+    """Acting imports no environment, so it needs no trust."""
+    config = {"env": {"id": "CartPole-v1"} | table(key, CODE[key])["env"], "algorithm": {"name": "dqn", "hidden": 8}}
+    space = describe_space(gymnasium.spaces.Box(-1, 1, (4,), np.float32))
+    spaces = {"observation": space, "action": describe_space(gymnasium.spaces.Discrete(2))}
+    text = {name: msgspec.json.encode(value).decode() for name, value in (("config", config), ("spaces", spaces))}
+    spec = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 1, 1, 64)
+    weights = dict(q_network(spec, DqnConfig(hidden=8)).state_dict())
+    checkpoint.write(hostile / "got.safetensors", weights, text | {"spec": write_spec(spec).decode()})
+    policy = headrace.load(hostile / "got.safetensors")
+    assert policy.predict(np.zeros(4, np.float32)) in (0, 1)
+    for given in (policy, hostile / "got.safetensors"):
+        with pytest.raises(headrace.ConfigurationError, match=f"{key} = hostile:Thing names code"):
+            headrace.evaluate(given)
+    assert not (hostile / "canary").exists()
+    assert headrace.evaluate(policy, episodes=1, trust=True)["episodes"] == 1 and (hostile / "canary").exists()
 
 
 def test_what_the_user_trusts_is_imported(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:

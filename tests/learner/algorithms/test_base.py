@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from learner.algorithms.base import ALGORITHMS, FIXED, Algorithm, find_algorithm, join, make_algorithm, read_algorithm
+from learner.algorithms.base import ALGORITHMS, Algorithm, find_algorithm, join, make_algorithm, read_algorithm
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
@@ -73,7 +73,9 @@ def test_a_name_that_is_no_algorithm_says_what_is_missing() -> None:
 def test_the_options_that_a_resume_keeps_are_marked() -> None:
     def fixed(kind: type[Struct]) -> set[str]:
         kinds = {field.name: msgspec.inspect.type_info(field.type) for field in msgspec.structs.fields(kind)}
-        return {name for name, info in kinds.items() if isinstance(info, msgspec.inspect.Metadata) and info.extra == FIXED}
+        return {
+            name for name, info in kinds.items() if isinstance(info, msgspec.inspect.Metadata) and (info.extra or {}).get("fixed")
+        }
 
     assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden"}
     assert fixed(Ppo.Config) == {"network", "network_options", "hidden", "layers"}
