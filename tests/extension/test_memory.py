@@ -165,6 +165,7 @@ def test_a_new_sequences_priority_is_that_of_an_update_by_the_same_weights() -> 
     np.testing.assert_allclose(sent, outcome.priorities, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 @pytest.mark.timeout(400)
 def test_it_learns_to_remember_through_up_and_is_evaluated(tmp_path: Path) -> None:
