@@ -29,7 +29,8 @@ class Piece(NamedTuple):
 
 def play(piece: Piece) -> tuple[list[np.ndarray], list[object]]:
     """What resets and steps gave, in order: observations, and everything else with checksums of screen and RAM."""
-    env = make_env(EnvConfig(id=f"mario:{piece.stage}", max_episode_steps=piece.max_steps, options={"actions": piece.actions}))
+    options = {"actions": piece.actions, "backend": "nes_py"}
+    env = make_env(EnvConfig(id=f"mario:{piece.stage}", max_episode_steps=piece.max_steps, options=options))
     console = env.console  # type: ignore[attr-defined]
     observations: list[np.ndarray] = []
     notes: list[object] = []

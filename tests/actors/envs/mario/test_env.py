@@ -15,6 +15,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env, read_env
+from actors.envs.mario import family
 from actors.envs.mario.frames import FrameShrinker, noop_frames
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ TO_THE_FLAG = (
 # Onto the pipe at x = 916 of 1-1; then down, in the complex set.
 ONTO_THE_PIPE = "44441244234324234411444443441314413342421412441444143442423434313444344431444431444424423444441122412111"
 DOWN = 10
+
+
+@pytest.fixture(autouse=True)
+def nes_py(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator of these tests: the other one is compared with it in test_retro_console.py."""
+    monkeypatch.setattr(family, "find_spec", lambda name: None)
 
 
 @pytest.fixture
