@@ -130,7 +130,7 @@ def test_a_second_start_is_refused(row: Row, tmp_path: Path) -> None:
         before = {process["name"]: process["pid"] for process in run.status["processes"]}
         for _ in range(times):
             began = time.monotonic()
-            second = run_command(run, "up", "--env", "CartPole-v1", "--run", "crew")
+            second = run_command(run, "up", "--env", "CartPole-v1", "--run", "crew", "--trust-config")
             slowest = max(slowest, time.monotonic() - began)
             said = second[1]
             assert second[0] != 0 and "is already up" in said and "Traceback" not in said
