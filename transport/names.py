@@ -56,8 +56,10 @@ def find(name: str, builtin: Mapping[str, str], kind: str, related: Mapping[str,
             raise UnknownName(f"{kind} {name}: there is no module {error.name} {place}") from error
         raise UnknownName(f"{kind} {name}: {module_name} needs {error.name}, which is not installed") from error
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UnknownName(f"{kind} {name}: {module_name} cannot be imported: {reason}{hidden_module()}") from error
+        reason, hidden = " ".join(str(error).split()) or type(error).__name__, hidden_module()
+        raise UnknownName(
+            f"{kind} {name}: {module_name} cannot be imported: {reason}{f'; {hidden}' if hidden else ''}"
+        ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise UnknownName(f"{kind} {name}: {module_name} has no {attribute}; {nearest(part, public(found))}")
@@ -66,12 +68,12 @@ def find(name: str, builtin: Mapping[str, str], kind: str, related: Mapping[str,
 
 
 def hidden_module() -> str:
-    """The end of a message where a module of the working directory is hidden by a package of Headrace; empty if none is."""
+    """A sentence about a module of the working directory that a package of Headrace hides; empty if there is none."""
     here, own = Path.cwd(), Path(__file__).parents[1]
     hidden = [name for name in PACKAGES if (here / f"{name}.py").is_file() or (here / name / "__init__.py").is_file()]
     if not hidden or here == own:
         return ""
-    return f"; {hidden[0]} in this folder is hidden by Headrace's own package `{hidden[0]}`: give it another name"
+    return f"{hidden[0]} in this folder is hidden by Headrace's own package `{hidden[0]}`: give it another name"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

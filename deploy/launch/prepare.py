@@ -100,7 +100,7 @@ def _check(request: Request, run: RunDir, cleanup: ExitStack) -> Launch:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
     stack = layers(request.flags, request.file, run if stopped else None, request.preset, request.trusted)
     if any(trust.code_in(layer.values) for layer in stack) and (hidden := hidden_module()):
-        print(f"note: {hidden.removeprefix('; ')}", flush=True)
+        print(f"note: {hidden}", flush=True)
     config = resolve(stack)
     if builtin_name(config.env.id):
         config = _with_options(stack, options_table(open_family(config.env).pin_options()))

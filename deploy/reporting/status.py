@@ -15,8 +15,8 @@ from rich.text import Text
 
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
+from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, ReplayFigures
-from deploy.supervision.remote import RemoteActors
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import Supervisor
 from transport.metrics import Record

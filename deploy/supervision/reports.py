@@ -16,11 +16,11 @@ from deploy.config.run import RunConfig
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.logs import Log
+from deploy.reporting.remote import RemoteActors
 from deploy.reporting.sinks import Sinks
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
 from deploy.reporting.tensorboard import tags
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.remote import RemoteActors
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.run_dir import RunDir, write_atomically

@@ -21,11 +21,11 @@ from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
+from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status import duration
 from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.remote import RemoteActors
 from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount

@@ -56,7 +56,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.export:
         name, target = parsed.export
         return _export(folder, name, target, parsed.trusted)
-    configured = read_count(folder) if folder.config.exists() else 1
+    configured = _actor_count(folder) if folder.config.exists() else 1
     actors = configured if parsed.actors is None else parsed.actors
     if not 1 <= actors <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {actors}")
@@ -74,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def read_count(run: RunDir) -> int:
+def _actor_count(run: RunDir) -> int:
     """The number of actors in the run's config.toml. Imports nothing that it names. Raises ConfigError."""
     count = lookup(read_run(run.config).values, "actors.count")
     return count if isinstance(count, int) else ActorsConfig().count

@@ -62,7 +62,7 @@ def table(key: str, value: Any) -> dict[str, Any]:
 
 
 def stranger(folder: Path, key: str, value: Any) -> RunDir:
-    """A run's folder that somebody else has made."""
+    """A run's folder that another account has made."""
     run = RunDir(folder / "runs" / "got")
     run.create()
     values = tomllib.loads(write_config(RunConfig()).decode())

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from deploy.config.run import RunConfig
 from deploy.reporting import status
-from deploy.supervision.remote import RemoteActors
+from deploy.reporting.remote import RemoteActors
 from deploy.supervision.slot import Slot
 from deploy.supervision.topology import Plan
 from transport.messages import Progress

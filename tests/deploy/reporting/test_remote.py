@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.supervision.remote import FORGOTTEN_SECONDS, SILENT_SECONDS, RemoteActors
+from deploy.reporting.remote import FORGOTTEN_SECONDS, SILENT_SECONDS, RemoteActors
 from transport.messages import MOST_ACTORS, Progress
 
 

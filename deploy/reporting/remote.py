@@ -1,4 +1,4 @@
-"""Actors that somebody has started on other machines. What they report is shown; nobody here starts, ends or replaces them."""
+"""Actors on other machines. The user starts and ends them there; the supervisor only shows what they report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RemoteActors:
         return self._clock() - self._known[name].heard
 
     def heard(self, progress: Progress) -> None:
-        """Takes a report of an actor that is not of this machine."""
+        """Takes a report of an actor on another machine."""
         now, actor = self._clock(), self._known.get(progress.name)
         if actor is None:
             if len(self._known) >= MOST_ACTORS:
