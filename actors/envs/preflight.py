@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight")
 STEPS = 20
+STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
 ENDLESS_STEPS, ENDLESS_SECONDS = 2_000, 1.0  # for the end of an episode that has no limit of steps
 DARK = 32  # an image of uint8 that never reaches this value is no photograph
-STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
 ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
 
@@ -199,22 +199,17 @@ def _try(order: Order, enter: Any) -> Facts:
         enter("reset")
         seen = timed(lambda: _reset(env, 0))
         check_observation("reset", env.observation_space, spec.fields, seen)
-        brightest = Brightest(env.observation_space, seen)
+        brightest = _Brightest(env.observation_space, seen)
         enter("step")
         enough = time.monotonic() + config.preflight_seconds * STEP_SHARE
-        ended = limited(env, family)
+        ended = _has_limit(env, family)
         for number in range(STEPS):
             action = _some_action(env, spec, seen, number)
             outcome: Any = timed(partial(env.step, action))
-            if not (isinstance(outcome, tuple) and len(outcome) == 5):
-                size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
-                old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
-                raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
+            _check_step(outcome)
             seen = outcome[0]
             check_observation("step", env.observation_space, spec.fields, seen)
             check_reward(outcome[1])
-            if not isinstance(outcome[4], dict):
-                raise EnvError(f"step must return a dict as info, not {_kind(outcome[4])}")
             brightest.see(seen)
             if goals:
                 results.append((copy.deepcopy(outcome[0]), float(outcome[1])))
@@ -226,7 +221,7 @@ def _try(order: Order, enter: Any) -> Facts:
                 enter("step")
             if time.monotonic() > enough:
                 break  # slow, but correct so far
-        made = 0 if ended else _steps_without_end(env, spec, seen, enough)
+        made = 0 if ended else _steps_without_end(env, seen, partial(_some_action, env, spec), enough)
         if goals:
             enter("compute_reward")
         complaint = _goal_complaint(env, family.compute_reward(env), results) if goals else ""
@@ -235,23 +230,19 @@ def _try(order: Order, enter: Any) -> Facts:
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
     enter("close")
     env.close()
-    endless = (
-        f"no episode of {name} has ended in {made:,} random steps, and it has no limit of steps: "
-        "--env.max-episode-steps N ends each after N, or episodes may never be evaluated"
-    )
-    notes = brightest.notes() + ((endless,) if made else ())
+    notes = brightest.notes() + _endless_note(name, made)
     return Facts(spec, slowest, spaces, options_table(config.options), goals, notes, complaint)
 
 
-def _steps_without_end(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, enough: float) -> int:
-    """Steps on, until the monotonic time `enough` at most. Returns the steps that did not end an episode; 0 if one ended, or if
-    the environment raised: what happens that late does not stop a launch."""
+def _steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int], Any], enough: float) -> int:
+    """Steps on by action(observation, number), until the monotonic time `enough` at most. Returns the number of steps, 0 if an
+    episode ended or the environment raised: what happens that late does not stop a launch."""
     until = min(time.monotonic() + ENDLESS_SECONDS, enough)
     for number in range(ENDLESS_STEPS):
         if time.monotonic() > until:
             return number
         try:
-            seen, _, terminated, truncated, _ = env.step(_some_action(env, spec, seen, number))
+            seen, _, terminated, truncated, _ = env.step(action(seen, number))
         except Exception:
             return 0
         if terminated or truncated:
@@ -259,7 +250,7 @@ def _steps_without_end(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, enou
     return ENDLESS_STEPS
 
 
-def limited(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
+def _has_limit(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
     """Whether episodes end after some number of steps, as far as that can be seen from outside."""
     from gymnasium.wrappers import TimeLimit
 
@@ -273,7 +264,7 @@ def limited(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
     return False
 
 
-class Brightest:
+class _Brightest:
     """The greatest value seen in each image of uint8 whose space allows up to 255."""
 
     def __init__(self, space: gymnasium.Space, observation: Any) -> None:
@@ -296,6 +287,16 @@ class Brightest:
             for name, greatest in self._seen.items()
             if 0 < greatest < DARK
         )
+
+
+def _endless_note(env_id: str, steps: int) -> tuple[str, ...]:
+    """The note about an environment whose episode has not ended in `steps` steps; none for 0."""
+    if not steps:
+        return ()
+    return (
+        f"no episode of {env_id} has ended in {steps:,} random steps, and it has no limit of steps: "
+        "--env.max-episode-steps N ends each after N, or episodes may never be evaluated",
+    )
 
 
 def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: Sequence[tuple[Any, float]]) -> str:
@@ -327,6 +328,16 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
     if not isinstance(result[1], dict):
         raise EnvError(f"reset must return a dict as info, not {_kind(result[1])}")
     return result[0]
+
+
+def _check_step(outcome: Any) -> None:
+    """Raises EnvError if `step` does not follow Gymnasium's API."""
+    if not (isinstance(outcome, tuple) and len(outcome) == 5):
+        size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+        old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
+        raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
+    if not isinstance(outcome[4], dict):
+        raise EnvError(f"step must return a dict as info, not {_kind(outcome[4])}")
 
 
 def _kind(value: Any) -> str:

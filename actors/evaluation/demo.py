@@ -149,28 +149,22 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
             return make_env(config, evaluation=evaluation)
         return make_windowed(config, evaluation, opened) if recorder is None else make_filmed(config, recorder.show, evaluation)
 
-    opened = ExitStack()
-    try:
-        env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
-    except BaseException:
-        opened.close()
-        raise
-    policy.assign(options.seed, 0, 1, 1)
     played: list[Episode] = []
-    try:
-        for counted in play(env, settings.spec, policy, options.episodes):
-            played += counted
-            for episode in counted:
-                success = "" if episode.success is None else ", success" if episode.success else ", no success"
-                line = f"return {episode.total_reward:,.1f}, score {amount(episode.score)}, {episode.length:,} steps{success}"
-                print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
-    except WindowClosed:
-        print("the window was closed", flush=True)
-    finally:
+    with ExitStack() as opened:
+        env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
+        opened.callback(env.close)
         if recorder is not None:
-            recorder.close()
-        env.close()
-        opened.close()
+            opened.callback(recorder.close)
+        policy.assign(options.seed, 0, 1, 1)
+        try:
+            for counted in play(env, settings.spec, policy, options.episodes):
+                played += counted
+                for episode in counted:
+                    success = "" if episode.success is None else ", success" if episode.success else ", no success"
+                    line = f"return {episode.total_reward:,.1f}, score {amount(episode.score)}, {episode.length:,} steps{success}"
+                    print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
+        except WindowClosed:
+            print("the window was closed", flush=True)
     if recorder is not None:
         print(f"{options.video}: {recorder.frames:,} pictures")
     return played

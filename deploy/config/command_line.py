@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from deploy.config import renamed, trust
 from deploy.config.algorithm import having
-from deploy.config.files import Tree, lookup, read_file, read_run
+from deploy.config.files import Tree, lookup
 from deploy.config.run import ConfigError, RunConfig
 from deploy.config.values import Text, any_value
 from transport.names import nearest
@@ -145,13 +145,7 @@ def typed_algorithm(arguments: Sequence[str], find_run: Callable[[str], RunDir])
     found, _ = looked_for.parse_known_args([text for text in normalised(arguments) if text not in ("-h", "--help")])
     if found.algo:
         return str(found.algo)
-    layers = []
-    if found.config:
-        layers.append(read_file(found.config))
-        if not found.trusted:
-            trust.check_file(layers[-1].values, found.config)
+    layers = [trust.read_file(found.config, found.trusted)] if found.config else []
     if found.run and (run := find_run(found.run)).config.is_file():
-        layers.append(read_run(run.config))
-        if not found.trusted:
-            trust.check_run(layers[-1].values, run.config, run)
+        layers.append(trust.read_run(run, found.trusted))
     return next((str(name) for layer in layers if (name := lookup(layer.values, "algorithm.name"))), "")

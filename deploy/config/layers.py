@@ -11,7 +11,7 @@ import msgspec
 from actors.config import EnvConfig
 from deploy.config import algorithm, environment, renamed, trust
 from deploy.config.checks import validate
-from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, named, preset_for, presets, read_file, read_run
+from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, named, preset_for, presets
 from deploy.config.run import ConfigError, RunConfig
 from transport.experience import ExperienceSpec
 from transport.names import nearest
@@ -32,16 +32,11 @@ def layers(
     if wanted is not None and wanted not in known:
         raise ConfigError(f"--preset: there is no preset {wanted!r}; {nearest(wanted, known)}")
     above = [known[wanted].layer] if wanted is not None else []
-    if file:
-        above.append(read_file(file))
-        if not trusted:
-            trust.check_file(above[-1].values, file)
+    above += [trust.read_file(file, trusted)] if file else []
     above.append(Layer(FLAGS, flags))
     asked = _last(above, "algorithm", "name")
     if stopped is not None:
-        below = read_run(stopped.config)
-        if not trusted:
-            trust.check_run(below.values, stopped.config, stopped)
+        below = trust.read_run(stopped, trusted)
         before = _last([below], "algorithm", "name")
         if asked not in (None, before):
             raise ConfigError(
@@ -134,7 +129,4 @@ def _explain(message: str, tree: Tree, stack: Sequence[Layer]) -> str:
 
 def load_run_config(run: RunDir, trusted: bool = False) -> RunConfig:
     """Reads a run's config.toml. Raises ConfigError, also where it names code and is not to be `trusted`."""
-    layer = read_run(run.config)
-    if not trusted:
-        trust.check_run(layer.values, run.config, run)
-    return resolve([layer], written=True)
+    return resolve([trust.read_run(run, trusted)], written=True)

@@ -21,11 +21,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from actors.envs.base import is_foreign
+from deploy.config import files
+from deploy.config.files import Layer, Tree
 from deploy.config.run import ConfigError, RunConfig
 from transport.names import CODE
 from transport.run_dir import RunDir, write_atomically
 
-Tree = dict[str, Any]
 FLAG = "--trust-config"
 OPEN_SECTIONS = ("env", "algorithm")  # their options belong to what they name, so any of them may name code
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -60,6 +61,22 @@ def code_in(values: Tree) -> Found:
         if named:
             found[path] = named
     return found
+
+
+def read_file(path: Path, trusted: bool) -> Layer:
+    """A user's configuration file. Raises ConfigError, also where it names code and is not to be `trusted`."""
+    layer = files.read_file(path)
+    if not trusted:
+        check_file(layer.values, path)
+    return layer
+
+
+def read_run(run: RunDir, trusted: bool) -> Layer:
+    """A run's config.toml. Raises ConfigError, also where it names code and is not to be `trusted`."""
+    layer = files.read_run(run.config)
+    if not trusted:
+        check_run(layer.values, run.config, run)
+    return layer
 
 
 def check_file(values: Tree, path: Path) -> None:

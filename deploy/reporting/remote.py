@@ -46,7 +46,8 @@ class RemoteActors:
         """Takes a report of an actor on another machine."""
         now, actor = self._clock(), self._known.get(progress.name)
         if actor is None:
-            if len(self._known) >= MOST_ACTORS:
+            # The last report of an actor of this machine that `headrace scale` has removed comes here, too.
+            if progress.state == "stopping" or len(self._known) >= MOST_ACTORS:
                 return
             actor = self._known[progress.name] = RemoteActor(now)
             self._line("supervisor", f"{progress.name} works on another machine")

@@ -25,7 +25,7 @@ class Run(Protocol):
     def heard(self, progress: Progress) -> None:
         """Takes a report of a process of this run."""
 
-    def heard_from_afar(self, progress: Progress) -> None:
+    def heard_remote(self, progress: Progress) -> None:
         """Takes a report of a process that was not started here. Its key says that the name is its own."""
 
     def scale(self, actors: int) -> Scaling | Stopping:
@@ -94,6 +94,6 @@ class Control:
             self._peers[progress.name] = peer
             self._run.heard(structs.replace(progress, record=finite(progress.record)))
         elif self.has_keys:
-            self._run.heard_from_afar(structs.replace(progress, record=finite(progress.record)))
+            self._run.heard_remote(structs.replace(progress, record=finite(progress.record)))
         else:
             self._server.offence(peer, "progress of a process that is not of this run", STALE)

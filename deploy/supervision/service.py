@@ -165,7 +165,7 @@ class Service:
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
 
-    def heard_from_afar(self, progress: Progress) -> None:
+    def heard_remote(self, progress: Progress) -> None:
         # A report of a process of this machine that is being replaced comes here, too.
         if actor_index(progress.name) is not None and not self.supervisor.plans(progress.name):
             self._remote.heard(progress)

@@ -30,6 +30,8 @@ def test_what_it_reports_is_logged_and_kept() -> None:
     assert outside.remote.records == {"actor-100": {"steps_per_second": 1234.4, "success_rate": 0.5}}
     outside.report(state="stopping")
     assert not outside.remote.known and "has stopped" in outside.lines[-1]
+    outside.report("actor-3", state="stopping")  # one that was removed
+    assert not outside.remote.known and "actor-100" in outside.lines[-1]
 
 
 def test_silence_is_said_once_and_forgotten_in_the_end() -> None:
