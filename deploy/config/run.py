@@ -26,8 +26,8 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=300,
-            description="actors and evaluator are killed if they have not stopped after this time; learner and replay, which save "
-            "their state, are killed if they report nothing for this time, and they get more time for more data",
+            description="actors and evaluator are killed if they have not stopped after this time; learner and replay, which "
+            "save their state, are killed if they report nothing for this time, and they get more time for more data",
         ),
     ] = 8.0
     leave_seconds: Annotated[
