@@ -7,6 +7,7 @@ HEADRACE_CHAOS_FAULTS names a file of JSON that says what goes wrong: `{"actor-1
 It is looked at with each step and each reset, so that a test may write it (`command`) while actors run. Every environment of
 the actors that are named obeys, until the file says otherwise:
 
+    pid              the only process that obeys: one that replaces it under the same name does not
     raise_at_reset   true: reset raises
     hang             "busy": a loop that keeps the GIL; "deadlock": waits for a lock that nobody gives back; at `at_step`
     at_step          steps of one environment since it was made, before which nothing hangs
@@ -95,6 +96,8 @@ class ChaosEnv(CountingEnv):
         self._read_at = changed
         named = json.loads(Path(self._path).read_text())
         self._faults = named.get(EVERYONE, {}) | named.get(actor_name(), {}) if actor_name() else {}
+        if self._faults.get("pid", os.getpid()) != os.getpid():
+            self._faults = {}
         self.step_seconds = self._faults.get("step_seconds", self._usual_seconds)
 
     def _obey(self) -> None:

@@ -74,7 +74,9 @@ def test_hanging_actors_are_replaced(row: Row, tmp_path: Path) -> None:
                 run.wait(WORK_SECONDS)
             pids, seen = [run.pid(f"actor-{index}") for index in range(2)], [steps_of(run, f"actor-{i}") for i in range(2)]
             run.until(lambda seen=seen: all(steps_of(run, f"actor-{i}") > seen[i] for i in range(2)), "both step")
-            run.tell(actor_1={"hang": ("busy", "deadlock")[number % 2]})
+            # Only this process hangs. One that replaced it before the other is noticed would hang before its second report,
+            # which is allowed to take stall_seconds.
+            run.tell(actor_1={"hang": ("busy", "deadlock")[number % 2], "pid": pids[1]})
             os.kill(pids[0], signal.SIGSTOP)
             began = time.monotonic()
             run.until(lambda number=number: len(run.lines("hung: no report")) == 2 * number + 2, "both are noticed")
@@ -252,7 +254,7 @@ def test_hanging_actors_of_a_whole_run_are_replaced(row: Row, world: World) -> N
     world.up()
     before = world.pids()
     os.kill(before["actor-0"], signal.SIGSTOP)
-    command(world.folder / "faults", actor_1={"hang": "busy"})
+    command(world.folder / "faults", actor_1={"hang": "busy", "pid": before["actor-1"]})
     began = time.monotonic()
 
     def died(name: str) -> bool:

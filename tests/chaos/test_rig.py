@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -40,6 +41,8 @@ def test_the_simulator_counts_until_it_is_told_to_fail(faulty: Path) -> None:
     with pytest.raises(RuntimeError, match="told to fail"):
         env.reset()
     command(faulty, actor_0={"raise_at_reset": True})
+    env.reset()
+    command(faulty, actor_1={"raise_at_reset": True, "pid": os.getpid() + 1})
     env.reset()
     command(faulty, everyone={"step_seconds": 0.05})
     begun = time.monotonic()
