@@ -49,7 +49,7 @@ def test_a_family_with_options_runs_resumes_and_is_evaluated(tmp_path: Path) -> 
     section = env_section(tmp_path)
     assert (section["id"], section["length"], section["backend"]) == ("stranger.envs:Corridors:narrow", 6, "fast")
     assert "another env.length (6, now 7)" in headrace(tmp_path, "up", *SMALL, "--env.length", "7", status=2)
-    resumed = headrace(tmp_path, "up", *SMALL, "--stop-after", "3s", "--total-steps", "0", "--env.backend", "slow")
+    resumed = headrace(tmp_path, "up", *SMALL, "--stop-after", "1s", "--total-steps", "0", "--env.backend", "slow")
     assert "resuming run mine" in resumed and env_section(tmp_path)["backend"] == "slow"
     figures = evaluated(tmp_path, 2)
     assert figures["env"] == "stranger.envs:Corridors:narrow" and figures["episodes"] == 2

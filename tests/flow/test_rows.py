@@ -97,8 +97,15 @@ def test_each_step_arrives_once_and_as_it_was(
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("shared", [True, False], ids=["shared-memory", "raw-parts"])
-@pytest.mark.parametrize("kind", ["image", "vector"])
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        pytest.param("image", True, id="image-shared-memory"),
+        pytest.param("image", False, id="image-raw-parts", marks=pytest.mark.slow),
+        pytest.param("vector", True, id="vector-shared-memory", marks=pytest.mark.slow),
+        pytest.param("vector", False, id="vector-raw-parts"),
+    ],
+)
 def test_batches_stay_true_while_the_ring_turns_over(tmp_path: Path, fleets: list[Fleet], kind: str, shared: bool) -> None:
     """Prioritised, a small ring overwritten many times, priorities flowing back for keys that may be gone."""
     fleet = make_fleet(tmp_path, fleets, kind, 4, 4, 3, 16, 10.0, capacity=CAPACITY, min_size=200)
