@@ -35,6 +35,11 @@ def having(option: str) -> str:
     return f"only {' and '.join(names)} {'has' if len(names) == 1 else 'have'} it" if names else ""
 
 
+def flag_for(name: str) -> str:
+    """For a message about a name that is no preset's: how to choose the algorithm of that name; empty where there is none."""
+    return f"it is an algorithm: --algo {name}" if name in ALGORITHMS else ""
+
+
 def known_keys(given: Tree) -> Tree:
     """The keys of the section, each with its default."""
     return Named(algorithm_name(given), find(given).Config()).flat()

@@ -30,7 +30,8 @@ def layers(
     not to be `trusted`."""
     known = {preset.name: preset for preset in presets()}
     if wanted is not None and wanted not in known:
-        raise ConfigError(f"--preset: there is no preset {wanted!r}; {nearest(wanted, known)}")
+        hint = algorithm.flag_for(wanted) or nearest(wanted, known)
+        raise ConfigError(f"--preset: there is no preset {wanted!r}; {hint}")
     above = [known[wanted].layer] if wanted is not None else []
     above += [trust.read_file(file, trusted)] if file else []
     above.append(Layer(FLAGS, flags))

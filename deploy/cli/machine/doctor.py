@@ -24,6 +24,7 @@ from transport.sockets.authenticator import library
 DEVICE_SECONDS = 120.0
 MIN_OPEN_FILES = 1024
 DISTRIBUTION = "headrace"
+DIRECTML = "directml"  # the kind of device, and the extra that brings it
 MARKS = {"ok": "ok   ", "lacks": "LACKS", "note": "-    "}
 
 
@@ -46,6 +47,7 @@ def checks() -> Iterator[Check]:
     libzmq = ".".join(map(str, library()[0]))
     safe = f"msgpack {_version('msgpack')}, libzmq {libzmq} with CURVE"
     yield Check("safe versions", "lacks" if old else "ok", "; ".join(old) or safe)
+    packages.pop(DIRECTML, None)  # its device says so
     for extra, names in sorted(packages.items()):
         yield _extra(extra, names)
     yield from _resources()
@@ -119,13 +121,13 @@ def _devices() -> Iterator[Check]:
     for device in found["kinds"]:
         if device["missing"]:
             yield Check(device["kind"], "note", f"not available: {device['missing']}")
+            if device["kind"] == DIRECTML and found["advice"]:
+                yield Check("", "note", found["advice"])
             continue
         yield Check(device["kind"], "ok", f"{device['name']}, computes in {device['precision']}")
         yield from (Check("", "ok", text) for text in (device["can"], device["memory"]) if text)
     order = ", ".join(found["order"])
     yield Check("--device auto", "ok", f"means {found['auto']} here, the first available of {order}")
-    if found["advice"]:
-        yield Check("directml", "note", found["advice"])
 
 
 def _extra(extra: str, names: list[str]) -> Check:

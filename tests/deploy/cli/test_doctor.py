@@ -18,13 +18,16 @@ def test_it_says_what_is_there_and_why_the_rest_is_not(
 ) -> None:
     rows = [
         dict.fromkeys(("name", "precision", "can", "memory"), "") | {"kind": "cuda", "missing": "check the driver"},
+        dict.fromkeys(("name", "precision", "can", "memory"), "") | {"kind": "directml", "missing": "this is no Windows"},
         {"kind": "cpu", "missing": "", "name": "CPU", "precision": "float32", "can": "torch.compile", "memory": "7 GB free"},
     ]
     found = {"auto": "cpu", "order": ["cuda", "cpu"], "kinds": rows, "advice": "ROCm is the better road"}
     answer(monkeypatch, f"a notice\n{json.dumps(found)}\n")
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "-     cuda          not available: check the driver" in out and "-     directml      ROCm is the better road" in out
+    assert "-     cuda          not available: check the driver" in out
+    assert "-     directml      not available: this is no Windows\n                    ROCm is the better road\n" in out
+    assert out.count("directml") == 1
     assert "ok    cpu           CPU, computes in float32\n" in out and "          torch.compile\n" in out and "7 GB free\n" in out
     assert "means cpu here, the first available of cuda, cpu" in out
     for what in ("python", "torch", "packages", "mario", "video", "cores", "memory", "disk"):

@@ -79,6 +79,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --resume --fresh", "--fresh: not allowed with argument --resume"),
         ("up --run new --resume", "there is no run new to resume; leave --resume out to start it"),
         ("up --preset colectors", "--preset: there is no preset 'colectors'; did you mean collectors?"),
+        ("up --preset ppo", "--preset: there is no preset 'ppo'; it is an algorithm: --algo ppo"),
         ("up --config none.toml", "cannot read none.toml: No such file or directory"),
         ("up --config runs", "cannot read runs: Is a directory"),
         ("up --env snake --env.tolerance 0.1", "--env.tolerance: only robot has it; snake does not"),
