@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from deploy import install
 from deploy.install import Environment, InstallError
@@ -76,3 +78,10 @@ def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: En
     with pytest.raises(InstallError, match=r"pip could not be updated. The log ends:"):
         run(environment)
     assert environment.read_stamp() == install.UNFINISHED
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="on a later Python, other versions are installed")
+def test_every_pinned_package_takes_the_oldest_python_that_headrace_takes() -> None:
+    """Debian 12 has Python 3.11.2, and pip refuses a pin that wants a later one."""
+    wanted = {found.name: found.metadata["Requires-Python"] or "" for found in metadata.distributions()}
+    assert not [(name, versions) for name, versions in wanted.items() if not SpecifierSet(versions).contains("3.11.0")]
