@@ -30,12 +30,12 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 
 def script(path: Path, name: str, folder: Path, status: int = 0) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f'#!/bin/sh\necho "{name} $*" >> {folder}/calls\nexit {status}\n')
+    path.write_text(f"#!/bin/sh\n{{ printf '%s' {name}; printf '\\t%s' \"$@\"; echo; }} >> '{folder}/calls'\nexit {status}\n")
     path.chmod(0o700)
 
 
 def calls(folder: Path) -> list[list[str]]:
-    return [line.split() for line in (folder / "calls").read_text().splitlines()]
+    return [line.split("\t") for line in (folder / "calls").read_text().splitlines()]
 
 
 def run(environment: Environment) -> None:

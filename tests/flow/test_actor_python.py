@@ -21,7 +21,7 @@ SETTINGS = """
 
 def test_whatever_makes_an_environment_runs_in_the_interpreter_named_and_nothing_else(tmp_path: Path) -> None:
     other, notes = tmp_path / "python", tmp_path / "notes"
-    other.write_text(f'#!/bin/sh\necho "$*" >> {notes}\nexec {sys.executable} "$@"\n')
+    other.write_text(f'#!/bin/sh\necho "$*" >> "{notes}"\nexec "{sys.executable}" "$@"\n')
     other.chmod(0o700)
 
     def headrace(*arguments: str) -> str:

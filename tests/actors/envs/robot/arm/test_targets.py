@@ -98,34 +98,34 @@ def test_tiers_part_at_the_percentiles_that_are_published_for_this_arm() -> None
 
 
 def test_targets_come_from_the_cache_and_a_damaged_one_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = the_targets()  # before the cache and the sampling are others
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     samplings = []
 
     def sampled(kinematics: Kinematics) -> Targets:
         samplings.append(kinematics.arm.digest)
-        return the_targets()
+        return known
 
     monkeypatch.setattr(module, "sample_targets", sampled)
     for _ in range(2):
         loaded = load_targets(KINEMATICS)
-    assert (
-        len(samplings) == 1 and np.array_equal(loaded.positions, the_targets().positions) and loaded.edges == the_targets().edges
-    )
+    assert len(samplings) == 1 and np.array_equal(loaded.positions, known.positions) and loaded.edges == known.edges
     (path,) = tmp_path.iterdir()
     assert KINEMATICS.arm.digest in path.name
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", whole[:5_000] + b"\xff" * 999 + whole[5_999:]):
         path.write_bytes(damaged)
-        assert np.array_equal(load_targets(KINEMATICS).positions, the_targets().positions)
+        assert np.array_equal(load_targets(KINEMATICS).positions, known.positions)
         assert path.read_bytes()[:5_000] == whole[:5_000] and len(list(tmp_path.iterdir())) == 1
     assert len(samplings) == 4
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = the_targets()  # before the cache and the sampling are others
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(module, "sample_targets", lambda kinematics: the_targets())
-    assert load_targets(KINEMATICS) is the_targets()
+    monkeypatch.setattr(module, "sample_targets", lambda kinematics: known)
+    assert load_targets(KINEMATICS) is known
 
 
 def test_the_cache_lies_where_caches_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
