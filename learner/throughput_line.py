@@ -18,6 +18,7 @@ def describe(record: Record, figures: Mapping[str, str]) -> str:
     if get("compiling") or not get("updates"):
         doing = "compiling the update" if get("compiling") else "waiting for experience"
         return f"{doing} · policy v{get('policy_version', 0):.0f}"
+    busy = get("device_fraction", get("update_fraction", 0)) * get("kernel_share", 1)  # launching kernels keeps no device busy
     shown = [text.format(record[name], **record) for name, text in figures.items() if name in record]
     parts = (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s",
@@ -25,7 +26,7 @@ def describe(record: Record, figures: Mapping[str, str]) -> str:
         f"loss {figure(get('loss', 0))}",
         *shown,
         f"policy v{get('policy_version', 0):.0f}",
-        f"data wait {get('data_wait_fraction', 0):.1%} · device busy {get('device_fraction', get('update_fraction', 0)):.0%}",
+        f"data wait {get('data_wait_fraction', 0):.1%} · device busy {busy:.0%}",
         f"skipped updates {get('skipped_updates', 0):.0f}" if get("skipped_updates") else "",
         f"not finite {get('ignored', 0):.0%} of items" if get("ignored") else "",
         f"rolled back {get('rollbacks', 0):.0f} times" if get("rollbacks") else "",

@@ -14,6 +14,7 @@ SATURATED = 0.95
 ALL_CORES = 0.9  # of all cores together
 STARVED = 0.25  # a process that waits longer than this for a core is limited by the processor
 COMPUTES = 0.5  # an actor that computes less sleeps in its simulator and needs no core of its own
+LAUNCHES = 0.5  # a learner whose kernels take less of an update's time is limited by launching them
 TIGHT = 2.0  # samples per insert: under a band that ends below this most experience is used at most once
 
 
@@ -28,12 +29,13 @@ def bottleneck(
     cores_busy: float | None,
     band: bool,
     advice: Mapping[Limit, str],
+    graphs: bool = False,
 ) -> str:
     """What limits the run and what to change, as `limit (evidence) · advice`.
 
     A record is empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None where unknown.
     `band`: a limiter keeps samples per insert within a band (not for rollouts, which are drawn once). `advice` is the
-    algorithm's.
+    algorithm's. `graphs`: updates are not recorded as graphs, but could be.
     """
     actors = [record for record in actors if record]
     if not replay or not learner or not actors:
@@ -54,7 +56,10 @@ def bottleneck(
     if starved > STARVED:
         return _cores_limit(actors, learner, starved, cores)
     full &= _mean(actors, "processor_fraction", 1.0) > COMPUTES
-    if waiting > WAITS and waiting >= blocked:
+    waited_for = waiting > WAITS and waiting >= blocked
+    if learner.get("kernel_share", 1.0) < LAUNCHES and updating >= (0.5 if waited_for else SATURATED):
+        return _launches_limit(learner, updating, graphs)
+    if waited_for:
         return _learner_limits(waiting, updating, replay, full, band, advice)
     if blocked > WAITS and band and replay.get("band_high", TIGHT) < TIGHT:
         return (
@@ -91,6 +96,15 @@ def _learner_limits(waiting: float, updating: float, replay: Record, full: bool,
     return (
         f"limiter (actors wait {_percent(waiting)} for samples/insert {replay.get('samples_per_insert', 0):.1f} "
         f"to reach the band {_band(replay)}) · try a lower --replay.samples-per-insert-low"
+    )
+
+
+def _launches_limit(learner: Record, updating: float, graphs: bool) -> str:
+    others = "a larger --learner.batch-size, which costs little more time, or --device cpu"
+    return (
+        f"learner (launch-bound: updates take {_percent(updating)} of its time, but the device computes in only "
+        f"{_percent(learner['kernel_share'])} of that and waits for launches) · "
+        f"try {'--learner.graphs true' if graphs else others}"
     )
 
 

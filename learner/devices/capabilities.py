@@ -35,6 +35,7 @@ class Capabilities:
     pinned_memory: bool = False  # copies from page-locked host memory are asynchronous
     current: bool = False  # each thread has a current device of this kind, to which streams, events and graphs belong
     streams: bool = False  # copies overlap with computation, and events report when they are done
+    stalls: bool = False  # the host can make it wait, to see how long kernels take without gaps between their launches
     graphs: bool = False  # a whole update can be recorded and launched as one
     compiles: bool = False  # torch.compile supports it
     memory_figures: bool = False  # it reports how much of its memory is free
@@ -78,6 +79,7 @@ def _cuda(device: torch.device) -> Capabilities:
         pinned_memory=True,
         current=True,
         streams=True,
+        stalls=hasattr(torch.cuda, "_sleep"),
         graphs=True,
         compiles=generation >= 7 and importlib.util.find_spec("triton") is not None,
         memory_figures=True,

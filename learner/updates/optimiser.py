@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learner.devices.capabilities import capabilities, clear_cache, fork_random, precision
+from learner.devices.capabilities import backend, capabilities, clear_cache, fork_random, precision
 from learner.networks.base import large_convolutions
 from learner.parallel.group import Group
 from learner.updates.acceleration import Acceleration
@@ -17,6 +17,7 @@ from learner.updates.adam import make_adam
 from learner.updates.base import LossFunction, Outcome, Tensors
 from learner.updates.dense import KnownGradients
 from learner.updates.internal import Host
+from learner.updates.launches import LaunchMeter
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
 from learner.updates.trees import count, part
 
@@ -62,13 +63,18 @@ class AdamOptimiser:
         if config.memory_limit_bytes:
             limit_memory(self.device, config.memory_limit_bytes)
         self.acceleration = Acceleration(self, host)
+        self._meter = LaunchMeter(self.device, backend(self.device), host.gauge) if able.stalls else None
 
     @property
     def group(self) -> Group:
         return self.host.group
 
     def step(self, loss: LossFunction, items: Any, *shared: Any) -> Outcome:
-        outcome = self.acceleration.step(loss, (items, *shared))
+        inputs = (items, *shared)
+        if self._meter is None:
+            outcome = self.acceleration.step(loss, inputs)
+        else:
+            outcome = self._meter(lambda: self.acceleration.step(loss, inputs))
         self.host.stepped(self, count(items))
         return outcome
 
