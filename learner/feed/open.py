@@ -25,10 +25,11 @@ def open_feed(address: str, settings: LearnerSettings, runtime: Runtime, life: L
 
 def make_feed(sampler: Sampler, spec: ExperienceSpec, runtime: Runtime, metrics: Metrics) -> Feed:
     device, updates = runtime.device, runtime.config.updates_per_epoch
-    if spec.unit == "rollouts":
-        return RolloutFeed(sampler, spec, device, metrics, runtime.max_policy_lag)
-    if not capabilities(device).streams:
-        return PlainFeed(sampler, spec, device, metrics, updates)
-    if not page_lock(sampler.memory, device):
+    streams = backend(device) if capabilities(device).streams else None
+    if streams is not None and not page_lock(sampler.memory, device):
         runtime.group.warn("warning: the shared memory cannot be page-locked, so updates wait for copies (see `ulimit -l`)")
-    return StreamedFeed(sampler, spec, device, metrics, updates, backend(device))
+    if spec.unit == "rollouts":
+        return RolloutFeed(sampler, spec, device, metrics, runtime.max_policy_lag, streams)
+    if streams is None:
+        return PlainFeed(sampler, spec, device, metrics, updates)
+    return StreamedFeed(sampler, spec, device, metrics, updates, streams)

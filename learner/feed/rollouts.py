@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import mean_version, to_chunks
+from learner.feed.batches import device_views, mean_version, to_batch, to_chunks
+from learner.updates.base import Batch
 from replay.client.sampler import SampledBatch, Sampler
+from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
 
@@ -18,11 +22,19 @@ class RolloutFeed:
     updates_per_epoch = 1
 
     def __init__(
-        self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, max_policy_lag: int
+        self,
+        sampler: Sampler,
+        spec: ExperienceSpec,
+        device: torch.device,
+        metrics: Metrics,
+        max_policy_lag: int,
+        streams: Any = None,
     ) -> None:
+        """`streams`: torch's module of a device to which slots are copied as one piece of page-locked memory; None elsewhere."""
         self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
         self._max_policy_lag = max_policy_lag
         self._in_use: SampledBatch | None = None
+        self._pieces = _Pieces(sampler, spec, device, streams) if streams is not None else None
 
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         with self._metrics.phase("data_wait"):
@@ -31,7 +43,10 @@ class RolloutFeed:
             return None
         self._in_use = sampled
         with self._metrics.phase("copy"):
-            batch = to_chunks(sampled.arrays, self._spec, self._device)
+            if self._pieces is None:
+                batch: Batch = to_chunks(sampled.arrays, self._spec, self._device)
+            else:
+                batch = self._pieces.copy(sampled.slot)
         return DeviceBatch(batch, mean_version(sampled.arrays, self._spec), sampled.slot)
 
     def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
@@ -41,6 +56,8 @@ class RolloutFeed:
         """Releasing the slot requests the next rollout, of policies within `max_policy_lag` of `version`."""
         self._sampler.oldest_version = version - self._max_policy_lag
         if self._in_use is not None:
+            if self._pieces is not None:
+                self._pieces.wait()
             self._sampler.release(self._in_use)
             self._in_use = None
 
@@ -49,3 +66,26 @@ class RolloutFeed:
 
     def close(self) -> None:
         self._sampler.close()
+
+
+class _Pieces:
+    """Device memory for one slot. A slot is copied in the stream that computes, so what it overwrites has been used."""
+
+    def __init__(self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, streams: Any) -> None:
+        arrays = layout(spec, sampler.batch_size)
+        self._spec, self._device, self._streams = spec, device, streams
+        self._slots = torch.from_numpy(sampler.memory).reshape(-1, arrays.slot_bytes)
+        self._memory = torch.empty(arrays.slot_bytes, dtype=torch.uint8, device=device)
+        self._tensors = device_views(arrays, self._memory)
+        self._copied: Any = None  # event
+
+    def copy(self, slot: int) -> Batch:
+        """The slot's batch on the device. The host does not wait for the copy."""
+        self._memory.copy_(self._slots[slot], non_blocking=True)
+        self._copied = self._streams.Event(blocking=True)
+        self._copied.record(self._streams.current_stream(self._device))
+        return to_batch(self._tensors, self._spec, self._device)
+
+    def wait(self) -> None:
+        """Until the last copy has ended, so that replay may overwrite its slot."""
+        self._copied.synchronize()

@@ -65,8 +65,8 @@ class Replay:
 class Event:
     """Of a stream: over when the device has come that far, which `Device.done` says."""
 
-    def __init__(self, device: Device) -> None:
-        self._device, self.at = device, -1
+    def __init__(self, device: Device, blocking: bool) -> None:
+        self._device, self._blocking, self.at = device, blocking, -1
 
     def record(self, stream: Stream) -> None:
         assert stream.device == self._device.used, "an event of one device, recorded in a stream of another"
@@ -77,6 +77,7 @@ class Event:
         return self.at <= self.stream.done
 
     def synchronize(self) -> None:
+        assert self._blocking, "the host sleeps while it waits, and does not spin"
         self._device.waits += 1
         self.stream.done = max(self.stream.done, self.at)
 
@@ -114,8 +115,7 @@ class Device:
         return self.sides[-1]
 
     def Event(self, enable_timing: bool = False, blocking: bool = False) -> Any:
-        assert blocking == enable_timing, "those that the host waits for do not spin"
-        return Event(self)
+        return Event(self, blocking)
 
     def current_stream(self, device: torch.device | None = None) -> Any:
         return self.current if (device or self.current_device) == self.used else Stream(self.current_device)
