@@ -17,7 +17,8 @@ from learner.devices.capabilities import computed_in
 from learner.devices.probe import serve
 from learner.loop import Learner
 from learner.parallel.group import GroupBroken, join, place, process_name
-from learner.parallel.ranks import BROKEN_STATUS, launch, resolve_each
+from learner.parallel.peers import BROKEN_STATUS
+from learner.parallel.ranks import launch, resolve_each
 from learner.throughput_line import describe
 from learner.updates.compile import one_line, still_compiling
 from learner.updates.memory_fit import is_out_of_memory
@@ -94,7 +95,6 @@ def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int
         if rank == 0:
             _announce(learner, run_dir)
         learner.run()
-        group.close()
     except (ValueError, OSError, MemoryError, ReplayRefused) as error:
         # An error in the configuration or a checkpoint occurs in all processes: only rank 0 logs it.
         if rank == 0 or not (isinstance(error, ValueError) and _stopped_soon(life)):

@@ -56,6 +56,7 @@ class Learner:
         """Trains until the process is asked to stop, then saves. Raises ReplayRefused, OSError, Diverged."""
         address = self._run_dir.wait_for_endpoint("replay", lambda: not self.runtime.waiting())
         if self.group.any(address is None) or address is None:
+            self.group.close()
             return
         feed = open_feed(address, self.settings, self.runtime, self._life)
         try:
@@ -63,6 +64,7 @@ class Learner:
             while not self.runtime.ending:
                 self.train_epoch(feed)
             feed.finish()
+            self.group.close()
             self._life.beat()  # the time for the stop counts from here
             self.checkpoints.save(self.epoch, self.version)  # also after updates that were skipped: the weights are sound
         finally:

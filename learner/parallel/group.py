@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.devices.capabilities import capabilities, make_current
+from learner.parallel.peers import PeerWatch
 from transport.lifetime import say
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Group:
         say(line)
 
     def close(self) -> None:
-        """Leaves the group."""
+        """Leaves the group: no collective comes after it, and the other processes may end."""
 
 
 ALONE = Group()
@@ -113,7 +114,7 @@ class Ranks(Group):
     """One of several processes, started by learner/parallel/ranks.py. All must make the same calls in the same order.
 
     Only any() may wait for long: a process may have no batch yet when it is called. After it all processes compute. Every method
-    raises GroupBroken when another process has ended.
+    raises GroupBroken when another process has ended, if the backend notices; PeerWatch ends this process if it does not.
     """
 
     def __init__(self, rank: int, size: int, store: str, device: torch.device, life: Life) -> None:
@@ -124,7 +125,7 @@ class Ranks(Group):
         self.rank, self.size, self._life, self._distributed = rank, size, life, distributed
         _stay_on_this_host()
         file_store = distributed.FileStore(store, size)
-        file_store.set(f"here/{rank}", "yes")
+        file_store.set(f"here/{rank}", str(os.getpid()))
         while not file_store.check(
             [f"here/{other}" for other in range(size)]
         ):  # init_process_group would wait without heartbeats
@@ -132,6 +133,7 @@ class Ranks(Group):
             if life.stopping:
                 raise GroupBroken("asked to stop before all processes had started")
             time.sleep(LONGEST_POLL_SECONDS)
+        self._watch = PeerWatch(int(file_store.get(f"here/{other}")) for other in range(size) if other != rank)
         backend = capabilities(device).collectives
         make_current(device)
         with self._detecting_loss():
@@ -219,6 +221,7 @@ class Ranks(Group):
         say(f"{process_name(self.rank)}: {line}" if self.rank else line)
 
     def close(self) -> None:
+        self._watch.close()
         with suppress(RuntimeError):  # the other processes may have ended already
             self._distributed.destroy_process_group()
 

@@ -12,10 +12,10 @@ import torch
 
 from learner.devices.capabilities import DeviceError, capabilities, resolve
 from learner.parallel.group import STORE_VARIABLE, process_name
+from learner.parallel.peers import BROKEN_STATUS
 from transport.lifetime import PARENT_VARIABLE, die_with_parent, say
 from transport.run_dir import RunDir
 
-BROKEN_STATUS = 3  # exit status of a process that ended because another process of the group had ended
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

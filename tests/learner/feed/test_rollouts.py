@@ -68,10 +68,16 @@ class CopiesFrom(TorchDispatchMode):
 
 
 def test_a_rollout_batch_is_one_copy_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, locked = Device(), []
+    device = Device()
+    locked: list[np.ndarray] = []
+
+    def lock(memory: np.ndarray, device: torch.device) -> bool:
+        locked.append(memory)
+        return True
+
     monkeypatch.setattr(opening, "capabilities", lambda _: replace(capabilities(CPU), streams=True))
     monkeypatch.setattr(opening, "backend", lambda _: device)
-    monkeypatch.setattr(opening, "page_lock", lambda memory, _: locked.append(memory) or True)
+    monkeypatch.setattr(opening, "page_lock", lock)
     replay: Any = Replay(device)
     feed = opening.make_feed(replay, SPEC, LearnerRuntime(LearnerConfig(), CPU), Metrics())
     assert len(locked) == 1 and locked[0] is replay.memory

@@ -16,10 +16,12 @@ from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import Capabilities, DeviceError
-from learner.parallel import ranks
-from learner.parallel.ranks import BROKEN_STATUS, resolve_each
+from learner.parallel import peers, ranks
+from learner.parallel.peers import BROKEN_STATUS
+from learner.parallel.ranks import resolve_each
 from tests.harness.waiting import ROOT
 from tests.learner.examples import CPU, make_spec, vector
+from tests.learner.parallel import dying_in_a_sum
 from transport.experience import write_spec
 from transport.run_dir import RunDir
 
@@ -86,3 +88,17 @@ def test_an_error_in_all_processes_is_logged_once_and_ends_them_all(tmp_path: Pa
     assert child.returncode == 2
     assert child.stdout == "learner: learner.batch_size 10 must be a multiple of learner.accumulation 3\n"
     assert not list((run_dir.path / "endpoints").iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("how", ["gloo", "stuck"])
+def test_a_process_killed_inside_a_sum_ends_the_one_that_waits_for_it(tmp_path: Path, how: str) -> None:
+    """`stuck`: nothing but its own thread can end the other one before the launcher kills it, after 30 seconds."""
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.create()
+    command = [sys.executable, "-m", dying_in_a_sum.__name__, str(run_dir.path), how]
+    child = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+    assert child.stdout == "learner-1 was killed by SIGKILL, so the other learner processes were ended too\n"
+    assert child.returncode == 1, "the supervisor starts the learner again"
+    assert (run_dir.path / "ended").read_text() == str(BROKEN_STATUS), "it was not killed"
+    assert peers.LOOK_SECONDS + peers.LOSS_SECONDS < 15, "so it is over within half a minute"
