@@ -8,7 +8,8 @@ from pathlib import Path
 
 from actors.actor import Actor, describe
 from actors.envs.errors import EnvError
-from actors.settings import read_settings
+from actors.settings import check_trusted, read_settings
+from actors.trust import FLAG, UntrustedSettings
 from learner.devices.errors import DeviceError
 from learner.weights.errors import CheckpointError
 from replay.client.common import ReplayRefused
@@ -26,16 +27,20 @@ def main() -> int:
     parser.add_argument("--environments", type=int, metavar="N", help="environments of the whole run; default: as configured")
     parser.add_argument("--first-seed", type=int, metavar="S", help="seed of its first environment; default: by the run's seed")
     parser.add_argument("--level", type=int, default=0, metavar="L", help="level of the curriculum, if there is one")
+    text = "allow settings that name code in the folder of a run that this account has not made on this machine"
+    parser.add_argument(FLAG, dest="trusted", action="store_true", help=text)
     arguments = parser.parse_args()
     run_dir = RunDir(arguments.run_dir)
     try:
+        if not arguments.trusted:
+            check_trusted(run_dir, arguments.actor)
         settings = read_settings(run_dir, arguments.actor)
         lifetime = Lifetime(f"actor-{arguments.actor}", run_dir, describe)
         if arguments.environments is not None and arguments.first_seed is not None:
             place = settings.assignment.offset, arguments.environments, arguments.first_seed
             lifetime.assignment = Assignment(*place, arguments.level)
         Actor(settings, run_dir, lifetime).run()
-    except (SpecError, EnvError, DeviceError, CheckpointError, ReplayRefused, UnknownName) as error:
+    except (SpecError, EnvError, DeviceError, CheckpointError, ReplayRefused, UnknownName, UntrustedSettings) as error:
         say(f"actor-{arguments.actor}: {error}")
         return 2
     lifetime.close()

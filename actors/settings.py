@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from actors import trust
 from actors.actor import ActorSettings
 from actors.config import ActorProcess, EvaluatorConfig
 from actors.envs.make import read_env
@@ -29,6 +30,13 @@ def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[
         process.actors,
         read_spec(run_dir.spec.read_bytes()),
     )
+
+
+def check_trusted(run_dir: RunDir, index: int) -> None:
+    """Raises UntrustedSettings where the settings of actor `index` name code, unless this account has made the run on this
+    machine. Imports nothing that they name. Raises OSError."""
+    name = f"actor-{index}"
+    trust.check(_read(run_dir, name), run_dir.settings(name), run_dir)
 
 
 def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from actors.envs.errors import EnvError
+from actors.trust import FLAG
 from benchmarks.actors import cases as one_process
 from benchmarks.common.processes import end, rate, records, start, wait_until
 from benchmarks.common.report import Report
@@ -89,7 +90,7 @@ class Bench:
         names = [f"actor-{index}" for index in range(self.config.actors.count)]
         with ExitStack() as stack:
             run = self._serve(stack, learner)
-            processes = [start("actors", str(run.path), "--actor", str(index)) for index in range(len(names))]
+            processes = [start("actors", str(run.path), "--actor", str(index), FLAG) for index in range(len(names))]
             stack.callback(end, processes)
             wait_until(lambda: all(len(records(run, name)) > RECORDS_BEFORE for name in names), "the actors", processes)
             if learner:

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from actors.trust import FLAG
 from benchmarks.common.processes import end, rate, records, start
 from benchmarks.common.report import Report
 from benchmarks.common.settings import spec_of
@@ -122,7 +123,7 @@ class Bench:
             processes.start("learner", *role)
             processes.start("replay", "replay", str(run.path))
             for index, name in enumerate(names):
-                processes.start(name, "actors", str(run.path), "--actor", str(index))
+                processes.start(name, "actors", str(run.path), "--actor", str(index), FLAG)
             processes.wait_until(lambda: _last(run, "learner").get("updates", 0) > 0, "the first update")
             if not case.actors:
                 processes.end(names)

@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from actors.trust import FLAG
 from deploy import runs
-from deploy.config import trust
 from deploy.config.files import lookup, read_run
 from transport.messages import Message
 from transport.run_dir import RunDir
@@ -36,7 +36,7 @@ def add_run(target: argparse.ArgumentParser) -> None:
 def add_trust(target: argparse._ActionsContainer) -> None:
     """Adds --trust-config."""
     target.add_argument(
-        trust.FLAG,
+        FLAG,
         dest="trusted",
         action="store_true",
         help="allow settings that name code in a --config file, or in a run that this account has not made on this machine",

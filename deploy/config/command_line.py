@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import Struct
 
+from actors.trust import FLAG
 from deploy.config import renamed, trust
 from deploy.config.algorithm import having
 from deploy.config.files import Tree, lookup
@@ -141,7 +142,7 @@ def typed_algorithm(arguments: Sequence[str], find_run: Callable[[str], RunDir])
     looked_for.add_argument("--algo", "--algorithm.name", dest="algo")
     looked_for.add_argument("--config", type=Path)
     looked_for.add_argument("--run")
-    looked_for.add_argument(trust.FLAG, dest="trusted", action="store_true")
+    looked_for.add_argument(FLAG, dest="trusted", action="store_true")
     found, _ = looked_for.parse_known_args([text for text in normalised(arguments) if text not in ("-h", "--help")])
     if found.algo:
         return str(found.algo)

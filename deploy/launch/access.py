@@ -6,8 +6,8 @@ import os
 import time
 from contextlib import suppress
 
+from actors.trust import state_folder
 from deploy.config.run import RunConfig
-from deploy.config.trust import state_folder
 from deploy.launch.minimum_versions import too_old
 from transport.run_dir import RunDir, is_loopback
 from transport.sockets import keys

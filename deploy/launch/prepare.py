@@ -12,6 +12,7 @@ import msgspec
 
 from actors.envs.base import builtin_name
 from actors.envs.make import open_family, options_table
+from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
@@ -75,7 +76,7 @@ class Launch:
         try:
             trust.mark(self.run, as_tree(self.config))
         except OSError as error:
-            print(f"could not remember that this run is your own ({error.strerror}): a resume will need {trust.FLAG}")
+            print(f"could not remember that this run is your own ({error.strerror}): a resume will need {FLAG}")
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.trust import FLAG
 from deploy.config.run import RunConfig
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
@@ -46,7 +47,7 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
         Plan("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),
     )
     actors = (
-        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i)), threads=threads, python=python)
+        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i), FLAG), threads=threads, python=python)
         for i in range(config.actors.count)
     )
     evaluator = Plan(

@@ -16,6 +16,7 @@ from torch.nn import Linear, Sequential
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
+from actors.trust import FLAG
 from benchmarks.common.settings import write_settings
 from deploy.config.run import DeployConfig
 from learner.algorithms.base import join
@@ -116,7 +117,7 @@ class Fleet:
 
     def start_actor(self, index: int) -> None:
         """One actor."""
-        self.start(f"actor-{index}", "actors", str(self.run_dir.path), "--actor", str(index))
+        self.start(f"actor-{index}", "actors", str(self.run_dir.path), "--actor", str(index), FLAG)
 
     def sampler(self, batch_size: int, shared: bool = True) -> Sampler:
         """A learner's connection; waits until replay is bound."""

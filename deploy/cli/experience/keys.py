@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.config import ActorsConfig
+from actors.trust import FLAG, OPEN_SECTIONS
 from deploy import runs, settings
 from deploy.cli.common import add_trust
-from deploy.config.files import lookup, read_run
+from deploy.config.files import as_tree, lookup, read_run
 from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError
+from deploy.config.trust import code_in
 from deploy.config.values import COUNT
 from deploy.launch import access
 from transport.messages import MOST_ACTORS
@@ -30,6 +32,7 @@ only this user can read. Existing keys are kept.
   headrace keys night --actors 4                   then start the run: headrace up --run night --deploy.bind 10.0.0.5
   headrace keys night --export actor-100 worker    then copy the folder `worker` to another machine, and start there:
                                                    python -m actors worker --actor 100
+                                                   with --trust-config where its settings name code of your own
   headrace keys night --renew                      replace all keys; the run must be down
   headrace keys night --renew actor-100            replace the key of one actor, for example after its machine was lost
 """
@@ -113,7 +116,12 @@ def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
     described = [run.policy] if run.policy.is_file() else []
     for file in (run.spec, *described, *(run.path / "endpoints").glob("*.json")):
         write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())
-    print(f"{folder.path} has all files of {name}: on the other machine start `python -m actors FOLDER --actor {number}`")
+    tree = as_tree(config)
+    named = code_in({section: tree[section] for section in OPEN_SECTIONS})
+    command = f"python -m actors FOLDER --actor {number}" + (f" {FLAG}" if named else "")
+    print(f"{folder.path} has all files of {name}: on the other machine start `{command}`")
+    if named:
+        print(f"its settings name code, which that machine must have: {', '.join(named)}; {FLAG} says that you trust them")
     if run.endpoint("replay") is None:
         print(f"run {run.name} is not up, so the folder lacks the addresses of its servers: export again while it is up")
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.config import EnvConfig
 from deploy import runs, settings
 from deploy.cli import main as cli
 from deploy.config.files import write_config
@@ -29,10 +30,10 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
     return status, text
 
 
-def make_run(bind: str = "127.0.0.1") -> RunDir:
+def make_run(bind: str = "127.0.0.1", wrappers: tuple[str, ...] = ()) -> RunDir:
     run = RunDir(Path("runs/night"))
     run.create()
-    config = RunConfig(deploy=DeployConfig(bind=bind))
+    config = RunConfig(deploy=DeployConfig(bind=bind), env=EnvConfig(wrappers=wrappers))
     run.config.write_bytes(write_config(config))
     settings.write_acting(run, config, "actor-0")
     run.spec.write_text("{}")
@@ -97,6 +98,17 @@ def test_what_is_exported_is_all_that_an_actor_needs_and_no_more(capsys: pytest.
     given = {"settings/actor-7.json", "settings/transport.json"}
     assert files == {"spec.json", "endpoints/replay.json", "keys/actor-7.secret", "keys/public"} | given
     assert RunDir(Path("worker")).keys("actor-7") is not None and run.keys("actor-7") is not None
+
+
+@pytest.mark.parametrize("wrappers", [(), ("mine:Wrap",)], ids=["built in", "of one's own"])
+def test_the_command_that_is_told_starts_an_actor_whose_settings_name_code(
+    wrappers: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(wrappers=wrappers)
+    said(capsys, "keys", "night")
+    _, text = said(capsys, "keys", "night", "--export", "actor-7", "worker", "--trust-config")
+    assert ("`python -m actors FOLDER --actor 7 --trust-config`" in text) == bool(wrappers)
+    assert ("env.wrappers" in text) == bool(wrappers) and "python -m actors FOLDER --actor 7" in text
 
 
 def test_fresh_keeps_the_keys(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import tomli_w
 import headrace
 from actors.envs.base import builtin_families
 from actors.envs.spaces import describe_space
+from actors.trust import code_keys
 from deploy import runs
 from deploy.cli.main import main
 from deploy.config import trust
@@ -87,7 +88,7 @@ def test_each_setting_with_a_text_names_code_or_is_harmless() -> None:
         *(("env.", kind.Options) for kind in builtin_families().values()),
     ]
     texts = {prefix + field.name for prefix, kind in kinds for field in msgspec.structs.fields(kind) if is_text(field.type)}
-    marked = {key for prefix, kind in kinds for key in trust.code_keys(kind, prefix)} | set(trust.code_keys(RunConfig))
+    marked = {key for prefix, kind in kinds for key in code_keys(kind, prefix)} | trust.code_keys()
     assert marked == set(CODE)
     assert texts - HARMLESS <= marked, "a new setting: does it name code?"
 
@@ -168,6 +169,13 @@ def test_what_the_user_trusts_is_imported(hostile: Path, capsys: pytest.CaptureF
 def test_an_option_of_what_was_typed_may_not_name_code_either(hostile: Path) -> None:
     values = {"env": {"id": "mario:1-2", "reward": HOSTILE}, "algorithm": {"depth": "3", "loss": "other.losses:huber"}}
     assert trust.code_in(values) == {"env.reward": [HOSTILE], "algorithm.loss": ["other.losses:huber"]}
+
+
+def test_a_module_that_is_called_like_no_identifier_can_be_imported_and_is_code_too() -> None:
+    for text in ("my-parts:Torso", "1st:Torso", "a.b-c:Torso.Inner", "ümlaut:Torso"):
+        assert trust.code_in({"algorithm": {"network": text}}) == {"algorithm.network": [text]}
+    for text in ("arms/left.urdf", "/arms/left:2.urdf", "1:2", "a: b", "https://x/y"):
+        assert not trust.code_in({"env": {"urdf": text}})
 
 
 def test_built_in_names_are_no_code() -> None:

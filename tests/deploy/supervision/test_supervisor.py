@@ -617,6 +617,11 @@ def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1", "evaluator"]
 
 
+def test_the_actors_of_a_run_may_import_what_its_checked_configuration_names() -> None:
+    actors = [plan for plan in topology(RunConfig(), Path("runs/x")) if plan.role == "actor"]
+    assert actors and all("--trust-config" in plan.arguments for plan in actors)
+
+
 def test_the_run_goes_on_without_an_evaluator() -> None:
     evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
     world = World(plans=(*PLANS, evaluator), config=DeployConfig(restarts=0))
