@@ -7,6 +7,10 @@
               those that the device leaves to the CPU, those that fail, and those whose answers differ beyond rounding
 
 Where the only device is the CPU, all is measured once, and the ratios are 1.
+
+`--compare A.json B.json` measures nothing. It sets two results of `--json` side by side, operation by operation: the time on
+each, the ratio, the share of the card's peak by its maker's figures (benchmarks/device/peak.py; - where the card is not known
+there, and for processors), and what falls back to the CPU. `--out page.html` writes the same as a page.
 """
 
 from __future__ import annotations
@@ -18,13 +22,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.common.report import Report
-from benchmarks.device.operations import Operation, Outcome, by_name, compare, per_update, waiter
+from benchmarks.device.operations import Operation, Outcome, by_name, compare, per_update, total_work, waiter
+from benchmarks.device.page import page
 from benchmarks.device.resident import recorded
+from benchmarks.device.side_by_side import CompareError, read, table
+from benchmarks.device.side_by_side import compare as set_side_by_side
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import DeviceError, capabilities
 
@@ -106,10 +114,17 @@ def measure_operations(report: Report, device: torch.device, items: int, compare
     except KeyboardInterrupt:
         report.notes.append(f"stopped after {len(outcomes)} operations")
     report.notes.append(f"{len(operations)} operations by shape and type, recorded from updates of {items} items")
+    done: dict[str, Any] = {}
+    as_tf32 = capabilities(device).tensor_float32
     for network in dict.fromkeys(name for operation in operations for name in operation.calls):
-        add_times(report, f"all of {network}", [per_update(each, network) for each in outcomes], "ms", 1e3)
+        case = f"all of {network}"
+        add_times(report, case, [per_update(each, network) for each in outcomes], "ms", 1e3)
+        done[case] = total_work(outcomes, as_tf32, network)
     for name, each in by_name(outcomes).items():
-        add_times(report, name.removeprefix("aten::"), [per_update(one) for one in each], "µs", 1e6)
+        case = name.removeprefix("aten::")
+        add_times(report, case, [per_update(one) for one in each], "µs", 1e6)
+        done[case] = total_work(each, as_tf32)
+    report.more |= {"items": items, "work": done}
     report.more["operations"] = lists(outcomes)
     for verdict, words in LISTED.items():
         listed = report.more["operations"][verdict]
@@ -170,6 +185,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.3, help="length of each measurement of a rate (default 0.3)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the CPU (default all cores)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--compare", nargs="*", type=Path, metavar="FILE", help="set two results side by side: A.json B.json")
+    parser.add_argument("--out", type=Path, metavar="PAGE", help="with --compare: also write an HTML page")
     parser.add_argument("--about", action="store_true", help="only say in JSON what the device is called and can do")
     options = parser.parse_args(arguments)
     given = [*(options.sizes or []), options.batch_size or 1, options.memory_mb or 1, options.seconds, options.threads]
@@ -178,9 +195,31 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def side_by_side(files: list[Path] | None, out: Path | None, as_json: bool) -> None:
+    """Prints two results side by side. Raises CompareError."""
+    if files is None:
+        raise CompareError("--out writes the page of --compare A.json B.json")
+    if len(files) != 2:
+        raise CompareError(f"--compare needs two files, A.json B.json, not {len(files)}")
+    comparison = set_side_by_side(*map(read, files))
+    if out is not None:
+        try:
+            out.write_text(page(comparison), encoding="utf-8")
+        except OSError as error:
+            raise CompareError(f"{out} cannot be written: {error.strerror}") from error
+    print(json.dumps(comparison.as_json(), indent=2) if as_json else table(comparison))
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Parses the command line and measures."""
+    """Parses the command line and measures, or compares."""
     options = parse(arguments)
+    if options.compare is not None or options.out is not None:
+        try:
+            side_by_side(options.compare, options.out, options.json)
+        except CompareError as error:
+            print(f"headrace bench device: {error}", file=sys.stderr)
+            return 2
+        return 0
     try:
         device = devices.resolve(options.device)
     except DeviceError as error:
@@ -193,6 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
     devices.set_up(device, options.threads)
     large = device.type != "cpu"
     report = Report("device", gpu=about(device)["name"])
+    report.more["device"] = about(device)["device"]
     report.notes.append(f"device {device} ({capabilities(device).name}), beside it the CPU with {options.threads} threads")
     if "matrices" in options.cases:
         say("matrices")

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.device.work import Work, work
+
 Run = Callable[["Operation"], Any]  # does an operation somewhere; gives everything that it answers or changes
 TIMED_SECONDS, MOST_REPEATS = 0.02, 200
 MOST_CHANGES = 10  # of what an operation does to its own arguments: done for ever, a number leaves its range
@@ -32,6 +34,7 @@ class Operation:
     arguments: tuple[Any, ...]
     named: dict[str, Any]
     calls: dict[str, int] = field(default_factory=dict)
+    work: Work = Work()
 
     @property
     def name(self) -> str:
@@ -85,9 +88,15 @@ class Recorder(TorchDispatchMode):
         if function.namespace == "aten" and not _is_view(function) and not function.__name__.startswith(UNINITIALISED):
             key = (function, *map(_description, pytree.tree_leaves((args, named))))
             if key not in self._found:
-                self._found[key] = Operation(function, *pytree.tree_map_only(Tensor, _copy, (args, named)))
+                example = Operation(function, *pytree.tree_map_only(Tensor, _copy, (args, named)))
+                answer = function(*args, **named)
+                example.work = work(function, args, named, answer)
+                self._found[key] = example
+            else:
+                answer = function(*args, **named)
             calls = self._found[key].calls
             calls[self._network] = calls.get(self._network, 0) + 1
+            return answer
         return function(*args, **named)
 
 
@@ -220,6 +229,28 @@ def by_name(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 def per_update(outcome: Outcome, network: str | None = None) -> tuple[float, float]:
     """Seconds in an update of a network, or of all networks together: on the CPU, on the device."""
-    calls = outcome.operation.calls
-    times = sum(calls.values()) if network is None else calls.get(network, 0)
+    times = calls_of(outcome.operation, network)
     return times * outcome.seconds[0], times * outcome.seconds[1]
+
+
+def calls_of(operation: Operation, network: str | None = None) -> int:
+    """How often an update of a network calls it, or all networks together."""
+    return sum(operation.calls.values()) if network is None else operation.calls.get(network, 0)
+
+
+def total_work(outcomes: Iterable[Outcome], tensor_float32: bool, network: str | None = None) -> dict[str, Any]:
+    """{"flops": {precision: number}, "bytes": number} in an update, of those that have a time.
+
+    `tensor_float32`: the device computes products of float32 as TF32.
+    """
+    flops: dict[str, float] = {}
+    size = 0.0
+    for outcome in outcomes:
+        did, times = outcome.operation.work, calls_of(outcome.operation, network)
+        if not outcome.seconds[1] or not times:
+            continue
+        size += times * did.bytes
+        if did.flops:
+            precision = "TF32" if tensor_float32 and did.precision == "float32" else did.precision
+            flops[precision] = flops.get(precision, 0.0) + times * did.flops
+    return {"flops": flops, "bytes": size}
