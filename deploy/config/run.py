@@ -49,15 +49,16 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(
             ge=0,
-            description="an actor that reports nothing for this long is killed and restarted; 0 means 3.5 s, or four "
-            "times the slowest reset or step in the check before the launch where that is longer",
+            description="an actor that reports nothing for this long is killed and restarted; its first resets and step may "
+            "take five times as long, at least 60 s. 0 means 3.5 s, or four times the slowest reset or step in the check before "
+            "the launch where that is longer",
         ),
     ] = 0.0
     stall_seconds: Annotated[
         float,
         Meta(
             ge=1,
-            description="replay, learner or evaluator, or an actor before its first step, is killed and restarted when "
+            description="replay, learner or evaluator, or an actor that makes its environments, is killed and restarted when "
             "it reports nothing for this long",
         ),
     ] = 300.0

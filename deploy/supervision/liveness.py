@@ -4,8 +4,10 @@ Every main loop reports several times a second (transport/lifetime.py). A proces
 
 - `deploy.hang_seconds` for an actor at work. The launch sets it to 3.5, or to four times the slowest reset or step of the
   pre-flight (an actor reports after each of its environments);
+- five times as long, at least 60 s and at most `deploy.stall_seconds`, for an actor that has made its environments and has not
+  reported since it was ready: their first resets, and the first step;
 - `deploy.stall_seconds` for every other process (a learner's first update on a GPU and a checkpoint on a slow disk take long),
-  and for an actor that has not reported a second time since it was ready (a simulator's first step may be slow);
+  and for an actor before its first report (it imports and makes its environments);
 - twice the longest silence that a process of its role has ended by itself in this run, where that is more: a reset or step
   that took 20 s once may take 30 s the next time.
 
@@ -20,6 +22,8 @@ from deploy.config.run import DeployConfig
 
 LEAST_HANG_SECONDS = 3.5
 SLOWER = 4.0  # times the slowest call of the pre-flight, which makes few calls
+LEAST_FIRST_SECONDS = 60.0
+FIRST_SLOWER = 5.0  # times deploy.hang_seconds: a simulator may load and compile in its first reset and step
 DELAYED_SECONDS = 0.5  # a longer time between two turns of the supervisor, which makes ten a second, is a delay
 MARGIN = 2.0  # times the longest silence that ended by itself
 
@@ -37,10 +41,15 @@ class Patience:
         self._longest: dict[str, float] = {}
         self._turned: float | None = None
 
-    def limit_seconds(self, role: str, settled: bool) -> float:
-        """How long a process of `role` may be silent; `settled`: it has reported since it was ready."""
-        hang_seconds = self._config.hang_seconds or LEAST_HANG_SECONDS
-        return self.silence_seconds(role, hang_seconds if role == "actor" and settled else self._config.stall_seconds)
+    def limit_seconds(self, role: str, reported: bool, settled: bool) -> float:
+        """How long a process of `role` may be silent; `reported`: it has reported at all; `settled`: since it was ready."""
+        hang_seconds, stall_seconds = self._config.hang_seconds or LEAST_HANG_SECONDS, self._config.stall_seconds
+        limit = stall_seconds
+        if role == "actor" and settled:
+            limit = hang_seconds
+        elif role == "actor" and reported:
+            limit = min(max(LEAST_FIRST_SECONDS, FIRST_SLOWER * hang_seconds), stall_seconds)
+        return self.silence_seconds(role, limit)
 
     def silence_seconds(self, role: str, least: float) -> float:
         """How long a silence of `role` may be at work: at least `least`."""

@@ -251,8 +251,8 @@ class Supervisor:
 
     def _end_silent(self, now: float) -> None:
         for slot in self.slots:
-            silent = now - slot.heard
-            if slot.state in ("starting", "ready") and silent >= self._patience.limit_seconds(slot.plan.role, slot.settled):
+            silent, limit = now - slot.heard, self._patience.limit_seconds(slot.plan.role, slot.reports > 0, slot.settled)
+            if slot.state in ("starting", "ready") and silent >= limit:
                 self.end(slot, f"hung: no report for {silent:.1f} s")
 
     def _kill_late_leavers(self, now: float) -> None:

@@ -75,7 +75,7 @@ def test_hanging_actors_are_replaced(row: Row, tmp_path: Path) -> None:
             pids, seen = [run.pid(f"actor-{index}") for index in range(2)], [steps_of(run, f"actor-{i}") for i in range(2)]
             run.until(lambda seen=seen: all(steps_of(run, f"actor-{i}") > seen[i] for i in range(2)), "both step")
             # Only this process hangs. One that replaced it before the other is noticed would hang before its second report,
-            # which is allowed to take stall_seconds.
+            # which is allowed to take a minute.
             run.tell(actor_1={"hang": ("busy", "deadlock")[number % 2], "pid": pids[1]})
             os.kill(pids[0], signal.SIGSTOP)
             began = time.monotonic()

@@ -493,13 +493,34 @@ def test_a_server_may_be_silent_for_longer(name: str) -> None:
     assert hush(world, name) == pytest.approx(world.config.stall_seconds, abs=0.5)
 
 
+def bring_up_servers(world: World) -> None:
+    """Starts the actors."""
+    for name in ("replay", "learner"):
+        world.run(0.2)
+        world.progress(name)
+    world.run(0.2)
+
+
 def test_an_actor_has_time_to_start_and_for_its_first_step() -> None:
     world = World(mute=("actor-0",))
-    world.bring_up()
-    world.run(60)
-    world.progress("actor-0", steps=4)  # after its first step
-    world.run(100)
+    bring_up_servers(world)
+    world.run(world.config.stall_seconds - 10)  # it makes its environments
+    for state in ("starting", "starting", "ready"):  # it waits for weights, resets, steps
+        world.progress("actor-0", state)
+        world.run(50)
+    world.progress("actor-0")
     assert len(world.starts("actor-0")) == 1 and not world.processes["actor-0"].ended
+
+
+@pytest.mark.parametrize("state", ["starting", "ready"])
+@pytest.mark.parametrize(("hang", "stall", "limit"), [(0, 300, 60), (40, 300, 200), (100, 300, 300), (0, 20, 20)])
+def test_a_first_reset_or_step_that_hangs_is_noticed_sooner_than_a_server(
+    state: str, hang: float, stall: float, limit: float
+) -> None:
+    world = World(mute=("actor-1",), config=DeployConfig(hang_seconds=hang, stall_seconds=stall))
+    bring_up_servers(world)
+    world.progress("actor-1", state)
+    assert hush(world, "actor-1") == pytest.approx(limit, abs=0.5)
 
 
 def test_a_start_that_hangs_comes_to_an_end() -> None:
