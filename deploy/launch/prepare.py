@@ -25,6 +25,7 @@ from deploy.places.waiting import WaitingLearner
 from deploy.reporting import sinks
 from deploy.reporting.status import algorithm_name
 from learner.inference.base import PolicyDescription
+from learner.weights.checkpoint import CheckpointError, read
 from transport.experience import ExperienceSpec, write_spec
 from transport.names import hidden_module
 from transport.run_dir import RunDir, write_atomically
@@ -136,8 +137,18 @@ def _check_settings(run: RunDir, config: RunConfig) -> None:
     preflight.check_device_name(config.learner.device)
     check_actor_python(config.deploy.actor_python)
     preflight.check_precision(config)
-    if config.learner.weights and not Path(config.learner.weights).is_file():
-        raise ConfigError(f"--learner.weights: there is no file {config.learner.weights}")
+    _check_weights(config.learner.weights)
+
+
+def _check_weights(name: str) -> None:
+    """Raises ConfigError where a run cannot begin with the file `name`, if there is one."""
+    if name and not Path(name).is_file():
+        raise ConfigError(f"--learner.weights: there is no file {name}")
+    try:
+        if name:
+            read(Path(name))
+    except CheckpointError as error:
+        raise ConfigError(f"--learner.weights {error}") from error
 
 
 def _with_options(stack: list[Layer], options: Tree, on_gpu: bool = False, spec: ExperienceSpec | None = None) -> RunConfig:

@@ -66,6 +66,16 @@ def make_run(path: Path, env_id: str) -> RunDir:
     return run
 
 
+def test_weights_that_an_older_version_exported_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    older = Path(__file__).parents[2] / "headrace" / "older" / "format1-dqn.safetensors"
+    assert main(to_arguments(run, DemoOptions(headless=True, weights=str(older)))) == 2
+    told = capsys.readouterr().err
+    assert "has format '1'" in told and "use the version that wrote it" in told and told.count("\n") == 1
+
+
 def test_every_picture_of_an_episode_is_shown_once_and_its_end_for_longer() -> None:
     seen: list[int] = []
     film = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20), held=2)

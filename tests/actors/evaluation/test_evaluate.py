@@ -362,14 +362,16 @@ def test_an_environment_that_says_nothing_of_success_has_no_success_rate() -> No
 
 
 def test_what_cannot_be_evaluated_is_one_line_and_status_2(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    def refused() -> str:
-        assert main(to_arguments(run_dir, EvaluationOptions(episodes=2))) == 2
+    def refused(weights: str = "") -> str:
+        assert main(to_arguments(run_dir, EvaluationOptions(episodes=2, weights=weights))) == 2
         told = capsys.readouterr()
         assert told.out == "" and told.err.startswith("headrace: ") and told.err.count("\n") == 1
         return told.err
 
     assert "run mine has written no weights yet" in refused()
     write_weights(run_dir)
+    older = Path(__file__).parents[2] / "headrace" / "older" / "format1-dqn.safetensors"
+    assert "has format '1'" in (told := refused(str(older))) and "use the version that wrote it" in told
     whole = run_dir.latest.read_bytes()
     run_dir.latest.write_bytes(whole[:-1])
     assert "truncated" in refused()
