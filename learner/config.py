@@ -69,8 +69,12 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="compile the update with torch.compile: the start takes minutes longer, each update less time")
     ] = False
     graphs: Annotated[
-        bool, Meta(description="record the update as a CUDA graph (CUDA and ROCm only): faster for small networks")
-    ] = False
+        Literal["auto", "on", "off"],
+        Meta(
+            description="record updates as a CUDA graph and launch each as one, which is faster for small networks (CUDA and "
+            "ROCm only); auto measures both and keeps the faster, for algorithms that allow it"
+        ),
+    ] = "auto"
     device: Annotated[
         str, Meta(description="device that trains: auto (the best one found), cpu, cuda, cuda:1, directml, xpu or mps")
     ] = "auto"

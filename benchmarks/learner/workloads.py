@@ -93,7 +93,7 @@ class Setting(Struct, frozen=True):
             "accumulation": self.accumulation,
             "precision": self.precision,
             "compile": self.compile,
-            "graphs": self.graphs,
+            "graphs": "on" if self.graphs else "off",
             "device": self.device,
             "threads": self.threads,
         }

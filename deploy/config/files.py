@@ -53,8 +53,8 @@ def read_run(path: Path) -> Layer:
     _check_format(path, number)
     if number == renamed.FORMAT:
         return Layer(str(path), values)
-    values = renamed.migrated(values)
-    if isinstance(values.get("env"), dict):
+    values = renamed.migrated(values, number)
+    if number < renamed.RENAMED_IN and isinstance(values.get("env"), dict):
         values["env"] = without_foreign_options(values["env"])
     return Layer(str(path), values)
 

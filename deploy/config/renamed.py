@@ -10,7 +10,8 @@ from typing import Any
 
 Tree = dict[str, Any]
 
-FORMAT = 2  # of config.toml; files of format 1 have no such key
+FORMAT = 3  # of config.toml; files of format 1 have no such key
+RENAMED_IN = 2  # the format in which keys were renamed
 RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same section
     "algorithm.trace": "algorithm.gae_lambda",
     "algorithm.passes": "algorithm.n_epochs",
@@ -29,6 +30,8 @@ RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same secti
 }
 # Values that a key no longer accepts, and what the error says to do. From an older run's config.toml they are removed.
 WITHDRAWN: dict[tuple[str, object], str] = {
+    ("learner.graphs", False): "use off, or auto, which keeps what is faster",
+    ("learner.graphs", True): "use on, or auto, which keeps what is faster",
     ("replay.selector", "fifo"): "leave it out: algorithms that learn from rollouts take them oldest first, each once",
 }
 
@@ -43,13 +46,14 @@ def withdrawn(key: str, value: object) -> str | None:
     return WITHDRAWN.get((key, value)) if isinstance(value, str | int | float) else None
 
 
-def migrated(tree: Tree, prefix: str = "") -> Tree:
-    """A configuration of format 1 with the keys of this version. All are renamed at once: a new name may be an old one."""
+def migrated(tree: Tree, number: int, prefix: str = "") -> Tree:
+    """A configuration of format `number` with the keys of this version. All are renamed at once: a new name may be an old one."""
+    names = RENAMED if number < RENAMED_IN else {}
     result: Tree = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, dict):
-            result[key] = migrated(value, f"{path}.")
+            result[key] = migrated(value, number, f"{path}.")
         elif withdrawn(path, value) is None:
-            result[RENAMED.get(path, path).removeprefix(prefix)] = value
+            result[names.get(path, path).removeprefix(prefix)] = value
     return result

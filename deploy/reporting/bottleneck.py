@@ -35,7 +35,7 @@ def bottleneck(
 
     A record is empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None where unknown.
     `band`: a limiter keeps samples per insert within a band (not for rollouts, which are drawn once). `advice` is the
-    algorithm's. `graphs`: updates are not recorded as graphs, but could be.
+    algorithm's. `graphs`: whether recording updates as graphs is switched off and could be tried.
     """
     actors = [record for record in actors if record]
     if not replay or not learner or not actors:
@@ -104,7 +104,7 @@ def _launches_limit(learner: Record, updating: float, graphs: bool) -> str:
     return (
         f"learner (launch-bound: updates take {_percent(updating)} of its time, but the device computes in only "
         f"{_percent(learner['kernel_share'])} of that and waits for launches) · "
-        f"try {'--learner.graphs true' if graphs else others}"
+        f"try {'--learner.graphs on' if graphs else others}"
     )
 
 

@@ -107,7 +107,7 @@ class Reports:
             cores_busy=cores_busy(),
             band=not self._rollouts,
             advice=make_algorithm(config.algorithm).advice,
-            graphs=not config.learner.graphs and config.learner.processes == 1,
+            graphs=config.learner.graphs == "off" and config.learner.processes == 1,
         )
 
 

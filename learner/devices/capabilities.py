@@ -213,6 +213,11 @@ def backend(device: torch.device) -> Any:
     return getattr(torch, device.type)
 
 
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done everything that was asked of it."""
+    backend(device).synchronize(device)
+
+
 def page_lock(memory: np.ndarray, device: torch.device) -> bool:
     """Page-locks mapped memory, so that copies from it to the device are asynchronous. False where that is not possible."""
     if device.type != "cuda":

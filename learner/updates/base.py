@@ -108,11 +108,18 @@ class Runtime(Protocol):
         """Moves the module to the device, in the memory format that is fastest there."""
 
     def optimiser(
-        self, name: str, *modules: nn.Module, learning_rate: float | None = None, rates: Mapping[nn.Module, float] = ...
+        self,
+        name: str,
+        *modules: nn.Module,
+        learning_rate: float | None = None,
+        rates: Mapping[nn.Module, float] = ...,
+        recordable: bool = False,
     ) -> Optimiser:
         """Makes an optimiser for these modules. Checkpoints store it by its name; the steps of the first one count as updates.
 
-        `learning_rate`: None means the configured one. `rates`: learning rates of single modules. Raises ValueError.
+        `learning_rate`: None means the configured one. `rates`: learning rates of single modules. `recordable`: nothing that the
+        losses read changes between steps but the values of tensors, and no branch depends on these, so that a step may be
+        recorded as a graph without being asked for. Raises ValueError.
         """
 
     def interrupted(self) -> bool:

@@ -83,14 +83,18 @@ def record(
         outcome = optimiser.take(loss, inputs)
     after, eager = _copies(state), _change(old, parameters)
     _restore(state, before)
+    parts = optimiser.parts
     try:
         recorded = RecordedStep(optimiser, loss, inputs, (make_graph or CudaGraph)())
+        if optimiser.parts != parts:
+            raise RuntimeError("a recorded update does not fit into memory beside the others")
         reason = _difference(outcome, recorded(inputs), eager, _change(old, parameters))
     except RuntimeError as error:
         optimiser.forget_gradient()
         reason = one_line(error)
     _restore(state, before if reason else after)
     if reason:
+        optimiser.parts = parts
         raise RecordError(reason)
     return outcome, recorded
 

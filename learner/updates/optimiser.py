@@ -33,8 +33,18 @@ class AdamOptimiser:
     counted; those at a scale of at most 1 are.
     """
 
-    def __init__(self, host: Host, modules: Sequence[nn.Module], learning_rate: float, rates: Mapping[nn.Module, float]) -> None:
-        """`rates`: learning rates of single modules. Raises ValueError, and DeviceError for a precision that the device lacks."""
+    def __init__(
+        self,
+        host: Host,
+        modules: Sequence[nn.Module],
+        learning_rate: float,
+        rates: Mapping[nn.Module, float],
+        recordable: bool = False,
+    ) -> None:
+        """`rates`: learning rates of single modules. `recordable`: as Runtime.optimiser's.
+
+        Raises ValueError, and DeviceError for a precision that the device lacks.
+        """
         config = host.config
         if config.batch_size % config.accumulation:
             raise ValueError(
@@ -54,7 +64,6 @@ class AdamOptimiser:
         ]
         self.adam = make_adam(groups, learning_rate, config.adam_epsilon, able)
         self._rates, self._share = [group["lr"] for group in self.adam.param_groups], 1.0
-        self._may_record = config.graphs and able.graphs
         self.scaler = torch.amp.GradScaler(self.device.type) if self.precision == "float16" else None
         self.skipped = torch.zeros((), device=self.device)
         self.skipped_in_a_row = torch.zeros((), device=self.device)  # since the last step that was not skipped
@@ -62,7 +71,7 @@ class AdamOptimiser:
         self._measured = False  # whether `parts` has been checked against the memory
         if config.memory_limit_bytes:
             limit_memory(self.device, config.memory_limit_bytes)
-        self.acceleration = Acceleration(self, host)
+        self.acceleration = Acceleration(self, host, recordable)
         self._meter = LaunchMeter(self.device, backend(self.device), host.gauge) if able.stalls else None
 
     @property
@@ -175,7 +184,7 @@ class AdamOptimiser:
         for group, rate in zip(self.adam.param_groups, self._rates, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(share * rate)
-            elif self._may_record:  # a graph has the number in it, but reads a tensor: the next one follows the rate
+            elif self.acceleration.may_record:  # a graph has the number in it, but reads a tensor: the next one follows the rate
                 group["lr"] = torch.tensor(share * rate, device=self.device)
                 self.acceleration.forget_graph()
             else:

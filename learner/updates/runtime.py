@@ -76,12 +76,13 @@ class LearnerRuntime:
         *modules: nn.Module,
         learning_rate: float | None = None,
         rates: Mapping[nn.Module, float] = MappingProxyType({}),
+        recordable: bool = False,
     ) -> AdamOptimiser:
         """Raises ValueError, also DeviceError."""
         if name in self.optimisers or "/" in name:
             raise ValueError(f"optimiser {name!r}: each optimiser needs its own name, without a slash")
         rate = self.config.learning_rate if learning_rate is None else learning_rate
-        self.optimisers[name] = AdamOptimiser(self, modules, rate, rates)
+        self.optimisers[name] = AdamOptimiser(self, modules, rate, rates, recordable)
         return self.optimisers[name]
 
     def interrupted(self) -> bool:

@@ -41,7 +41,7 @@ class DqnUpdate:
         self.group = runtime.group
         self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
         self.target = frozen_copy(self.policy)
-        self.optimiser = runtime.optimiser("main", self.policy)
+        self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
         self.counters: dict[str, float] = {"updates": 0}
         self._normalises = any(isinstance(module, nn.BatchNorm2d) for module in self.policy.modules())

@@ -33,7 +33,7 @@ class PpoUpdate:
         self.config: PpoConfig = algorithm.config
         policy, value = actor_critic(spec, self.config)
         self.policy, self.value = runtime.to_device(policy), runtime.to_device(value)
-        self.optimiser = runtime.optimiser("main", self.policy, self.value)
+        self.optimiser = runtime.optimiser("main", self.policy, self.value, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
         self.counters: dict[str, float] = {"steps": 0, "rate": 1.0}

@@ -42,7 +42,12 @@ class SacUpdate:
         self.target = frozen_copy(self.critics)
         self.temperature = runtime.to_device(Temperature(self.config.temperature))
         self.optimiser = runtime.optimiser(
-            "main", self.policy, self.critics, self.temperature, rates={self.temperature: self.config.temperature_rate}
+            "main",
+            self.policy,
+            self.critics,
+            self.temperature,
+            rates={self.temperature: self.config.temperature_rate},
+            recordable=True,
         )
         self.modules: dict[str, nn.Module] = {
             "policy": self.policy,

@@ -47,6 +47,26 @@ def test_a_run_of_the_first_format_is_read_with_todays_names_even_where_names_we
     assert config.replay.selector == RunConfig().replay.selector
 
 
+def test_a_run_of_the_second_format_loses_withdrawn_values_and_keeps_its_names(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('format = 2\n[learner]\nprefetch = 2\n[replay]\nselector = "best"\n')
+    assert read_run(file).values == {"learner": {"prefetch": 2}, "replay": {}}
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_a_switch_for_graphs_that_knew_only_yes_and_no_is_now_one_of_three(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the tables as they are
+    file = tmp_path / "config.toml"
+    file.write_text(f"format = 2\n[learner]\ngraphs = {value}\n")
+    assert load_run_config(RunDir(file.parent), trusted=True).learner.graphs == "auto"
+    mine = tmp_path / "mine.toml"
+    mine.write_text(f"[learner]\ngraphs = {value}\n")
+    with pytest.raises(ConfigError, match="learner.graphs = .* is no longer accepted: use .*, or auto"):
+        resolve(layers({}, mine))
+
+
 def test_what_is_written_today_is_not_renamed_again(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     config = resolve(layers({"learner": {"prefetch": 5}}))

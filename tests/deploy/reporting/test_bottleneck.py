@@ -164,7 +164,7 @@ def test_a_learner_whose_device_waits_for_launches_is_called_launch_bound(waitin
     text = verdict(actors, learner=launching, graphs=True)
     assert text == (
         "learner (launch-bound: updates take 97% of its time, but the device computes in only 20% of that and waits for launches)"
-        " · try --learner.graphs true"
+        " · try --learner.graphs on"
     )
     assert "graphs" not in verdict(actors, learner=launching) and "larger --learner.batch-size" in verdict(
         actors, learner=launching

@@ -15,18 +15,20 @@ from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.updates import acceleration
+from learner.updates import acceleration, trial
 from learner.updates import graphs as recording
 from learner.updates import optimiser as optim
 from learner.updates.base import Outcome, Transitions
 from learner.updates.graphs import RecordError
+from learner.updates.runtime import LearnerRuntime
 from learner.updates.trees import leaves
 from tests.learner.examples import CPU, image, make_batch, make_spec, make_update, vector
 from transport.experience import Continuous, ExperienceSpec
 
 SPEC = make_spec(image(shape=(12, 12)), vector(), stack=2, n_step=2)
-CONFIG = LearnerConfig(batch_size=8, device="cpu")
-RECORDING = LearnerConfig(batch_size=8, device="cpu", graphs=True)
+CONFIG = LearnerConfig(batch_size=8, device="cpu", graphs="off")
+RECORDING = LearnerConfig(batch_size=8, device="cpu", graphs="on")
+TRYING = LearnerConfig(batch_size=8, device="cpu", graphs="auto")
 
 
 class StandIn:
@@ -67,7 +69,7 @@ class StandIn:
 @pytest.fixture(autouse=True)
 def device_with_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     able = replace(capabilities(CPU), graphs=True)
-    for module in (optim, recording):
+    for module in (optim, recording, acceleration):
         monkeypatch.setattr(module, "capabilities", lambda device: able)
 
 
@@ -82,7 +84,7 @@ def watched(update: Any) -> Any:
 def trained(config: LearnerConfig = CONFIG, updates: int = 3) -> Any:
     torch.manual_seed(0)
     dqn = make_update(SPEC, DqnConfig(hidden=16, n_step=2, target_update_interval=2), config)
-    if config.graphs:
+    if config.graphs != "off":
         watched(dqn)
     for seed in range(updates):
         dqn.update(batch_of(seed))
@@ -243,3 +245,97 @@ def test_a_device_without_graphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     dqn = trained()
     with pytest.raises(RecordError, match="has no graphs"):
         recording.record(dqn.optimiser, dqn.loss, (Weighted(batch_of(3), torch.ones(8)),))
+
+
+class Clock:
+    """Stands for the time: eager steps take a while, launches another."""
+
+    def __init__(self, eager: float, launch: float) -> None:
+        self.now, self.eager, self.launch = 0.0, eager, launch
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def trying(monkeypatch: pytest.MonkeyPatch, graphs: list[StandIn], eager: float, launch: float) -> Any:
+    """A DQN with `graphs` auto whose steps take these times, eager or launched, after as many updates as the trial needs."""
+    clock = Clock(eager, launch)
+    take, launching = optim.AdamOptimiser.take, StandIn.launch
+    inside: list[int] = []
+
+    def slow_take(self: Any, *given: Any) -> Outcome:
+        clock.now += 0.0 if inside else clock.eager
+        return take(self, *given)
+
+    def slow_launch(self: StandIn) -> None:
+        clock.now += clock.launch
+        inside.append(1)
+        launching(self)
+        inside.pop()
+
+    monkeypatch.setattr(optim.AdamOptimiser, "take", slow_take)
+    monkeypatch.setattr(StandIn, "launch", slow_launch)
+    monkeypatch.setattr(trial.time, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(acceleration, "WARM_STEPS", trial.TRIED_STEPS + 2)
+    return trained(TRYING, 2 * trial.TRIED_STEPS + 4)
+
+
+@pytest.mark.parametrize(("launch", "kept"), [(1e-4, True), (9.9e-4, False)])
+def test_a_graph_that_nobody_asked_for_stays_only_where_it_is_faster(
+    launch: float, kept: bool, graphs: list[StandIn], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = trained(updates=2 * trial.TRIED_STEPS + 4)
+    dqn = trying(monkeypatch, graphs, 1e-3, launch)
+    out = capsys.readouterr().out
+    verdict = "are launched as one recorded graph from now on" if kept else "are not launched as one recorded graph"
+    assert out.count("\n") == 1 and verdict in out and f"{1e3 * launch:.3g} ms as a graph, 1 ms without" in out
+    launches = graphs[0].launches
+    assert launches == 1 + trial.TRIED_STEPS + kept, "one checks it; of the last two updates the first was eager, which records"
+    dqn.update(batch_of(99))
+    usual.update(batch_of(99))
+    assert graphs[0].launches == launches + kept and len(graphs) == 1 and capsys.readouterr().out == ""
+    for one, other in zip(dqn.policy.parameters(), usual.policy.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_no_graph_is_tried_of_updates_that_take_long(
+    graphs: list[StandIn], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trying(monkeypatch, graphs, 0.05, 1e-4)
+    assert graphs == [] and capsys.readouterr().out == ""
+
+
+def test_a_graph_is_tried_only_of_losses_that_are_declared_to_allow_it(graphs: list[StandIn]) -> None:
+    linear = torch.nn.Linear(1, 1)
+    for config, recordable, tried in (
+        (TRYING, False, False),
+        (TRYING, True, True),
+        (RECORDING, False, True),
+        (CONFIG, True, False),
+    ):
+        optimiser = LearnerRuntime(config, CPU).optimiser("main", linear, recordable=recordable)
+        assert optimiser.acceleration.may_record is tried
+
+
+def test_a_learner_that_tries_a_graph_is_silent_about_other_batch_sizes(
+    graphs: list[StandIn], capsys: pytest.CaptureFixture[str]
+) -> None:
+    dqn = trained(TRYING, 0)
+    for seed in range(30):
+        torch.manual_seed(seed)
+        dqn.update(make_batch(SPEC, 8 if seed % 2 else 5))
+    assert graphs == [] and capsys.readouterr().out == ""
+
+
+def test_a_graph_for_which_memory_is_too_small_leaves_the_micro_batches_as_they_were(graphs: list[StandIn]) -> None:
+    dqn = trained()
+    graph = StandIn(dqn.optimiser)
+
+    def record_in_parts(work: Callable[[], Outcome]) -> Outcome:
+        dqn.optimiser.parts *= 2
+        return StandIn.record(graph, work)
+
+    graph.record = record_in_parts  # type: ignore[method-assign]
+    with pytest.raises(RecordError, match="does not fit into memory"):
+        recording.record(dqn.optimiser, dqn.loss, (Weighted(batch_of(3), torch.ones(8)),), lambda: graph)
+    assert dqn.optimiser.parts == 1
