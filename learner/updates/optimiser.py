@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.devices.capabilities import backend, capabilities, clear_cache, fork_random, precision
+from learner.devices.launches import LaunchMeter
 from learner.networks.base import large_convolutions
 from learner.parallel.group import Group
 from learner.updates.acceleration import Acceleration
@@ -17,7 +18,6 @@ from learner.updates.adam import make_adam
 from learner.updates.base import LossFunction, Outcome, Tensors
 from learner.updates.dense import KnownGradients
 from learner.updates.internal import Host
-from learner.updates.launches import LaunchMeter
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
 from learner.updates.trees import count, part
 
