@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from learner.config import LearnerConfig
+from learner.devices import launches
 from learner.devices.capabilities import capabilities
 from learner.devices.launches import EVERY, MOST_CYCLES, LaunchMeter
 from learner.throughput_line import describe
-from learner.updates import launches
 from learner.updates import optimiser as optim
 from learner.updates.base import Loss
 from learner.updates.runtime import LearnerRuntime, NoProcess
