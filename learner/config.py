@@ -76,7 +76,11 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "auto"
     device: Annotated[
-        str, Meta(description="device that trains: auto (the best one found), cpu, cuda, cuda:1, directml, xpu or mps")
+        str,
+        Meta(
+            description="device that trains: auto (the best one found, or the CPU where a small network is measured to train "
+            "faster there), cpu, cuda, cuda:1, directml, xpu or mps"
+        ),
     ] = "auto"
     threads: Annotated[
         int,

@@ -11,7 +11,7 @@ from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.networks.describe import check_description
 from learner.parallel.group import ALONE, Group
-from learner.parallel.ranks import resolve_each
+from learner.placement import place
 from learner.updates.base import Tensors
 from learner.updates.runtime import LearnerRuntime
 from learner.weights.publish import Publication, announced
@@ -34,7 +34,7 @@ class Learner:
         """
         self.settings, self.group, self._run_dir, self._life, self.metrics = settings, group, run_dir, life, life.metrics
         config = settings.learner
-        self.device = resolve_each(config.device, group.size)[group.rank]
+        self.device = place(settings, group, life)
         devices.set_up(self.device, max(config.threads // group.size, 1))
         torch.manual_seed(settings.seed)
         self.runtime = LearnerRuntime(config, self.device, group, life, settings.max_policy_lag, run_dir.compiled)

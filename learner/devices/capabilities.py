@@ -214,8 +214,8 @@ def backend(device: torch.device) -> Any:
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until the device has done everything that was asked of it."""
-    backend(device).synchronize(device)
+    """Waits until the device, this thread's current one of its kind, has done everything that was asked of it."""
+    backend(device).synchronize()
 
 
 def page_lock(memory: np.ndarray, device: torch.device) -> bool:
