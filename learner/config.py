@@ -46,6 +46,14 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     updates_per_epoch: Annotated[
         int, Meta(ge=1, description="updates in an epoch; with rollouts an epoch is always one rollout batch")
     ] = 20
+    episodes_per_epoch: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="episodes in an epoch, which then has as many updates as fit into the time that actors need for them, "
+            "at most 10,000; 0 means learner.updates_per_epoch. With rollouts it has no effect",
+        ),
+    ] = 0
     publish_epochs: Annotated[
         int, Meta(ge=1, description="epochs between two broadcasts of weights to the actors; lower it to give them newer weights")
     ] = 5

@@ -21,6 +21,7 @@ from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
 WAIT_SECONDS = 0.2
+MOST_UPDATES = 10_000  # of an epoch in episodes: where none ends, actors would never get new weights
 CACHE_EPOCHS = 1_000  # epochs between emptying the allocator's cache
 
 
@@ -72,17 +73,21 @@ class Learner:
             self.publication.close()
 
     def train_epoch(self, feed: Feed) -> None:
-        """`updates_per_epoch` updates, then metrics, weights and checkpoint."""
-        for _ in range(feed.updates_per_epoch):
+        """All updates of an epoch, then metrics, weights and checkpoint."""
+        updates, complete, begun = 0, False, None
+        while not complete:
             drawn = self._wait(feed)
             if drawn is None:
                 return
+            begun = feed.episodes if begun is None else min(begun, feed.episodes)  # a restarted replay counts anew
             self.metrics.mean("lag_mean", self.version - drawn.mean_version)
             with self.metrics.phase("update"):
                 outcome = self.update.update(drawn.batch)
             feed.done(drawn, outcome.priorities)
             if self.runtime.ending:
                 return
+            updates += 1
+            complete = self._completes(updates, feed.episodes - begun, feed)
         self.epoch += 1
         self.metrics.gauge("epoch", self.epoch)
         figures = read(outcome.metrics | self.runtime.figures())  # waits for the device
@@ -99,6 +104,13 @@ class Learner:
         if self.epoch % CACHE_EPOCHS == 0:
             devices.clear_cache(self.device)
         feed.end_epoch(self.version)  # rollouts: requests the next one, now that the weights are published
+
+    def _completes(self, updates: int, episodes: int, feed: Feed) -> bool:
+        """Whether an epoch ends after so many updates, during which so many episodes were collected; the same in a group."""
+        wanted = self.settings.learner.episodes_per_epoch
+        if not wanted or self.settings.spec.unit == "rollouts":
+            return updates >= feed.updates_per_epoch
+        return self.group.any(episodes >= wanted) or updates >= MOST_UPDATES
 
     def _wait(self, feed: Feed) -> DeviceBatch | None:
         """The next batch, once every process of the group has one; None, in all of them, if one is asked to stop."""

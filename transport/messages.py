@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
@@ -156,10 +156,12 @@ class SampleRequest(Message, frozen=True, tag="sample_request"):
 
 
 class Sample(Message, frozen=True, tag="sample"):
-    """A batch is in `slot`. Raw parts: none with shared memory, else the slot's bytes cut to the frame limit."""
+    """A batch is in `slot`. `episodes`: how many have ended in the steps that this server has collected; 0 with rollouts. Raw
+    parts: none with shared memory, else the slot's bytes cut to the frame limit."""
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
+    episodes: Count = 0
 
 
 class PriorityUpdate(Message, frozen=True, tag="priority_update"):

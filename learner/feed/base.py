@@ -27,6 +27,10 @@ class Feed(Protocol):
 
     updates_per_epoch: int
 
+    @property
+    def episodes(self) -> int:
+        """The episodes that replay has collected since it was started; 0 with rollouts."""
+
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         """The next batch; None when none arrived within the timeout. Raises ReplayRefused."""
 

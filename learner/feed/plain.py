@@ -24,6 +24,10 @@ class PlainFeed:
         self._in_use: dict[int, SampledBatch] = {}
         self._slots: dict[int, Tensors] = {}  # by slot; made once, since the memory of a slot never moves
 
+    @property
+    def episodes(self) -> int:
+        return self._sampler.episodes
+
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         with self._metrics.phase("data_wait"):
             sampled = self._sampler.next(timeout_seconds)

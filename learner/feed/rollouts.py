@@ -36,6 +36,10 @@ class RolloutFeed:
         self._in_use: SampledBatch | None = None
         self._pieces = _Pieces(sampler, spec, device, streams) if streams is not None else None
 
+    @property
+    def episodes(self) -> int:
+        return self._sampler.episodes
+
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         with self._metrics.phase("data_wait"):
             sampled = self._sampler.next(timeout_seconds)

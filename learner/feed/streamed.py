@@ -87,6 +87,10 @@ class StreamedFeed:
         self._answers: deque[_Answer] = deque()
         self._begun: Any = None
 
+    @property
+    def episodes(self) -> int:
+        return self._sampler.episodes
+
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         with self._metrics.phase("data_wait"):
             self._upload(0.0)

@@ -62,6 +62,7 @@ class Sampler:
         self._slots = slots
         self._answered: list[tuple[int, int, bytes]] = []  # (slot, number of priorities, packed priorities), not sent yet
         self._server: int | None = None  # incarnation; None without a welcome
+        self.episodes = 0  # that the server had collected when it sent its last batch; a restarted one counts anew
         self.impossible = 0  # messages that contradict what this sampler has requested
         self._last_message = time.monotonic()
         self._greeted = 0.0
@@ -177,6 +178,7 @@ class Sampler:
                 target[offset : offset + len(part)] = part
                 offset += len(part)
         del self._requested[message.slot]
+        self.episodes = message.episodes
         self._ready.append(SampledBatch(message.slot, message.generation, self._slab.slots[message.slot]))
 
 

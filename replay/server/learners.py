@@ -182,7 +182,8 @@ class Learners:
             self.connected.append(self.connected.pop(0))
             self._metrics.count("sampled_items", items)
             parts = () if learner.slab else cut(learner.scratch.data)
-            if not self._server.send(learner.peer, Sample(request.slot, request.generation), parts):
+            sample = Sample(request.slot, request.generation, int(self._metrics.value("inserted_episodes")))
+            if not self._server.send(learner.peer, sample, parts):
                 self._drop([learner])
 
     def reassure(self) -> None:

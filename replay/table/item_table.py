@@ -10,6 +10,7 @@ from replay.config import ReplayConfig
 from replay.table.inbox import Inbox, RejectedChunk, Writer
 from replay.table.layout import leaves_per_chunk, overhead_bytes
 from replay.table.ring import Ring
+from transport.experience import Chunk, ExperienceSpec
 from transport.messages import SampleRequest
 from transport.metrics import Metrics
 
@@ -69,6 +70,7 @@ class ItemTable:
                 self._journal.append(writer.name, writer.incarnation, pending.message, pending.parts)
             self._metrics.count("inserted_steps", self.ring.insert(chunk))
             self._metrics.count("inserted_chunks")
+            self._metrics.count("inserted_episodes", _ended(chunk, self._spec))
         self._inbox.use(pending)
 
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
@@ -116,3 +118,10 @@ class ItemTable:
         if self._journal:
             for name, value in self._journal.figures().items():
                 metrics.gauge(name, value)
+
+
+def _ended(chunk: Chunk, spec: ExperienceSpec) -> int:
+    """The number of episodes that end in a chunk's own steps; those around them are other chunks' as well."""
+    own = slice(spec.history, spec.history + chunk.length)
+    terminated, truncated, valid = (chunk.columns[name][own] != 0 for name in ("terminated", "truncated", "valid"))
+    return int(np.count_nonzero((terminated | truncated) & valid))

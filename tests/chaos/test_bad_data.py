@@ -251,6 +251,7 @@ class Again:
     """A feed of the same rollouts for ever."""
 
     updates_per_epoch = 1
+    episodes = 0
 
     def __init__(self, rollout: Chunks) -> None:
         self._rollout = rollout

@@ -18,9 +18,12 @@ import torch
 
 from benchmarks.common.settings import write_settings
 from learner import __main__ as command
+from learner import loop
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerConfig, LearnerSettings
+from learner.feed.base import DeviceBatch, Feed
+from learner.feed.open import open_feed
 from learner.inference.module import Module
 from learner.loop import Learner
 from learner.parallel.group import Group
@@ -88,10 +91,10 @@ class Bench:
         self._lifetimes.append(Life("learner", self.run_dir, partial(describe, figures={})))
         return self._lifetimes[-1]
 
-    def learner(self, updates: int) -> Learner:
+    def learner(self, updates: int, config: LearnerConfig = CONFIG) -> Learner:
         life = self.life()
         life.last_update = updates
-        learner = Learner(LearnerSettings(1, "toy", ALGORITHM, CONFIG, SPEC, 1), self.run_dir, life)
+        learner = Learner(LearnerSettings(1, "toy", ALGORITHM, config, SPEC, 1), self.run_dir, life)
         life.first_update = life.metrics.value("updates")
         return learner
 
@@ -137,6 +140,51 @@ def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: 
     wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, what="the batches")
     priorities = ring._selector._tree.get(np.arange(ring.size))
     assert len(set(priorities.tolist())) > 2, "priorities have reached the table"
+
+
+class Counting:
+    """A feed that says how many episodes have been collected when each batch arrives, and notes the updates of each epoch."""
+
+    def __init__(self, feed: Feed, episodes: list[int]) -> None:
+        self._feed, self._left, self.episodes, self._updates, self.epochs = feed, episodes, 0, 0, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def next(self, timeout_seconds: float) -> DeviceBatch | None:
+        drawn = self._feed.next(timeout_seconds)
+        if drawn is not None:
+            self.episodes, self._updates = self._left.pop(0), self._updates + 1
+        return drawn
+
+    def end_epoch(self, version: int) -> None:
+        self._feed.end_epoch(version)
+        self.epochs.append(self._updates)
+        self._updates = 0
+
+
+@pytest.mark.parametrize(
+    ("episodes", "epochs"),
+    [
+        ([5, 6, 8, 9, 10, 12], [3, 3]),
+        ([5, 9, 9, 1, 3, 4], [2, 4]),  # replay restarted, which then counts anew
+        ([5, 5, 5, 5, 5, 5, 5, 8], [6, 2]),  # episodes that do not end
+    ],
+)
+def test_an_epoch_may_be_a_number_of_episodes(
+    episodes: list[int], epochs: list[int], bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds: list[Counting] = []
+
+    def open_counting(*arguments: Any) -> Any:
+        feeds.append(Counting(open_feed(*arguments), [*episodes, 0]))
+        return feeds[0]
+
+    monkeypatch.setattr(loop, "open_feed", open_counting)
+    monkeypatch.setattr(loop, "MOST_UPDATES", 6)
+    learner = bench.learner(len(episodes), msgspec.structs.replace(CONFIG, episodes_per_epoch=3))
+    learner.run()
+    assert feeds[0].epochs == epochs and learner.epoch == learner.version == 2
 
 
 def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_one_alone(

@@ -267,7 +267,7 @@ def test_options_of_a_run_of_an_algorithm_of_ones_own_are_known_when_it_is_resum
 def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["up", "--preset", "collectors", "--replay.min-size", "5_000"]) == 0
     config = load_run_config(runs.run_dir("mario-dqn"), trusted=True)
-    assert (config.actors.count, config.replay.capacity) == (4, 50_000)
+    assert (config.actors.count, config.replay.capacity, config.learner.episodes_per_epoch) == (4, 50_000, 16)
     assert config.algorithm.options.gamma == 0.9, "mario's own"
     status, error = refused(capsys, "up", "--fresh", "--preset", "colectors")
     assert status == 2 and "did you mean collectors?" in error

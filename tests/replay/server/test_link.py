@@ -313,6 +313,26 @@ def test_batches_arrive_in_shared_memory_or_as_parts_and_slots_are_reused(link: 
     assert server.ring.sampled_items >= 160
 
 
+def test_a_batch_says_how_many_episodes_have_ended(link: Link) -> None:
+    _, writer, sampler = link.serve(), link.writer(), link.sampler()
+    link.until(lambda: writer.has_credit, writer)
+    ends = {1: "terminated", 6: "truncated", 7: "terminated", 8: "truncated", 30: "terminated"}
+    for chunk in stream_chunks(SPEC, ends, 40):  # rows around a chunk's own steps are in two chunks
+        writer.insert(chunk)
+    link.until(lambda: writer.outstanding == 0, writer)
+    seen = 0
+
+    def learn() -> bool:
+        nonlocal seen
+        if batch := sampler.next(0):
+            sampler.release(batch)
+            seen += 1
+        return seen == 20  # more than could be on their way while chunks arrived
+
+    link.until(learn, writer)
+    assert sampler.episodes == len(ends)
+
+
 def test_a_request_brings_the_priorities_of_the_slots_last_batch(link: Link) -> None:
     server, writer, sampler = link.serve(), link.writer(), link.sampler()
     link.until(lambda: writer.has_credit, writer)
