@@ -10,6 +10,7 @@ from learner.devices import capabilities as devices
 from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.networks.describe import check_description
+from learner.networks.stacks import choose as choose_stacks
 from learner.parallel.group import ALONE, Group
 from learner.placement import place
 from learner.updates.base import Tensors
@@ -47,6 +48,14 @@ class Learner:
         self._checkpoint_due = False
         self.publication = Publication(self.update, version, run_dir, life, group)
         self.rollback = Rollback(self.update, self.runtime, self.checkpoints, self.publication, self.metrics)
+        self._choose_stacks()
+
+    def _choose_stacks(self) -> None:
+        config, modules = self.settings.learner, self.update.modules.values()
+        items = config.batch_size // config.accumulation
+        line = choose_stacks(modules, self.settings.spec, items, self.device, self.runtime.first.autocast)
+        if line:
+            self.group.say(line)
 
     @property
     def version(self) -> int:

@@ -22,6 +22,7 @@ OWNERS = {
     "cramjam": ("transport/compression.py",),
     "zstandard": ("transport/compression.py",),
     "torch": ("learner/",),
+    "triton": ("learner/networks/stack_kernel.py",),
     "gymnasium": ("actors/", "headrace/"),
     "cv2": ("actors/",),
     "nes_py": ("actors/envs/mario/console.py",),

@@ -38,6 +38,7 @@ class Capabilities:
     stalls: bool = False  # the host can make it wait, to see how long kernels take without gaps between their launches
     graphs: bool = False  # a whole update can be recorded and launched as one
     compiles: bool = False  # torch.compile supports it
+    triton: bool = False  # triton is installed, and its kernels run there
     memory_figures: bool = False  # it reports how much of its memory is free
     memory_cap: bool = False  # its allocator can be limited to a fraction of the memory
     memory_cache: bool = False  # its allocator caches memory, and can return it to the device
@@ -59,6 +60,7 @@ def _cuda(device: torch.device) -> Capabilities:
     """NVIDIA's GPUs, and AMD's, which torch also calls cuda."""
     name = torch.cuda.get_device_name(device)
     generation, _ = torch.cuda.get_device_capability(device)
+    triton = generation >= 7 and importlib.util.find_spec("triton") is not None
     precisions: tuple[str, ...]
     if torch.version.hip:
         name += f" (ROCm {torch.version.hip})"
@@ -81,7 +83,8 @@ def _cuda(device: torch.device) -> Capabilities:
         streams=True,
         stalls=hasattr(torch.cuda, "_sleep"),
         graphs=True,
-        compiles=generation >= 7 and importlib.util.find_spec("triton") is not None,
+        compiles=triton,
+        triton=triton,
         memory_figures=True,
         memory_cap=True,
         memory_cache=True,

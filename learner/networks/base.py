@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from learner.networks.inputs import Inputs, Tensors, is_image
+from learner.networks.inputs import Inputs, Plain, Tensors, is_image
 from learner.networks.modes import evaluating
 from learner.networks.recurrent import MEMORIES, Memory
 from transport.experience import ExperienceSpec
@@ -65,7 +65,18 @@ class Body(nn.Module):
 
     def read(self, observation: Tensors) -> dict[str, Tensor]:
         """The torso's inputs; several torsos may share them."""
-        return self.inputs(observation, self._memory_format)  # type: ignore[no-any-return]
+        return self.inputs(observation, self.memory_format)  # type: ignore[no-any-return]
+
+    def read_images(self, observation: Tensors) -> dict[str, Tensor]:
+        """The part of read()'s result that comes from images."""
+        return self.inputs.read_images(observation, self.memory_format)
+
+    def stacked(self, rows: Tensors, index: Tensor, plain: Plain) -> dict[str, Tensor]:
+        """The stacks of rows by index [N, stack], for forward() and read(): plain(rows, index), or the same in a faster way.
+
+        `plain`: stack_windows or stack_rows of learner/networks/stacks.py.
+        """
+        return self.inputs.stacked(rows, index, plain, self.memory_format)
 
     def look(self, inputs: Tensors) -> Tensor:
         """The result of read() -> the torso's features [N, features]."""
@@ -97,7 +108,7 @@ class Body(nn.Module):
         return torch.stack(seen[burn_in:]), state
 
     @property
-    def _memory_format(self) -> torch.memory_format:
+    def memory_format(self) -> torch.memory_format:
         """That of the convolutions' weights, which their inputs should share."""
         if self._kernels and self._kernels[0].is_contiguous(memory_format=torch.channels_last):
             return torch.channels_last

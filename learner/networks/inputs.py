@@ -10,7 +10,8 @@ that its direction remains visible near the goal.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from learner.parallel.group import ALONE, Group
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Column, ExperienceSpec
 
 Tensors = Mapping[str, Tensor]
+Plain = Callable[[Tensors, Tensor], dict[str, Tensor]]  # rows and an index -> their stacks, as stored
 WAY, NEAR_WAY = "goal/way", "goal/near"  # inputs beside the fields: desired - achieved, and its rescaled form
 CLIP = 10.0  # normalised inputs are clipped to ±10
 NEAR = 1 / 8  # of s: the length of d at which its rescaled form has half of its full length
@@ -29,6 +31,32 @@ EPSILON = 1e-8  # avoids division by zero for constant features
 def is_image(field: Column) -> bool:
     """Whether a field is an image, [C, H, W] or [H, W] in uint8. Every other field is a vector, whatever its shape."""
     return field.dtype == "|u1" and len(field.shape) in (2, 3)
+
+
+class Kernel(Protocol):
+    """`stack` of stack_kernel.py."""
+
+    def __call__(self, rows: Tensor, index: Tensor, table: Tensor, memory_format: torch.memory_format, /) -> Tensor: ...
+
+
+class KernelStacks:
+    """Stacks and dequantises the images of observations by a kernel, in one type and memory format."""
+
+    def __init__(
+        self, kernel: Kernel, inputs: Inputs, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> None:
+        self._kernel, self.dtype, self.memory_format = kernel, dtype, memory_format
+        values = torch.arange(256, device=device).to(dtype)  # every stored value
+        self._tables = {field.name: (field.shape, _scaled(field, values)) for field in inputs.images}
+
+    def __call__(self, rows: Tensors, index: Tensor) -> dict[str, Tensor]:
+        """{name: [R, *shape], or windows [N, W, *shape]}, and the index [N, stack] -> {name: [N, stack * C, H, W]} floats."""
+        return {name: self._stacked(rows[name], index, *known) for name, known in self._tables.items()}
+
+    def _stacked(self, rows: Tensor, index: Tensor, shape: tuple[int, ...], table: Tensor) -> Tensor:
+        if len(shape) == 2:
+            rows = rows.unsqueeze(-3)
+        return self._kernel(rows, index, table, self.memory_format)
 
 
 class Normaliser(nn.Module):
@@ -90,6 +118,7 @@ class Inputs(nn.Module):
         self.normaliser = Normaliser(sum(sizes.values())) if normalise and sizes else None
         self.rescales = self.goal and self.normaliser is not None
         self.shapes = self._shapes(spec)
+        self.kernel: KernelStacks | None = None  # set where the learner has found it faster
 
     def _shapes(self, spec: ExperienceSpec) -> dict[str, tuple[int, ...]]:
         given: dict[str, tuple[int, ...]] = {}
@@ -107,15 +136,35 @@ class Inputs(nn.Module):
 
     def forward(self, observation: Tensors, memory_format: torch.memory_format = torch.contiguous_format) -> dict[str, Tensor]:
         """Images have `memory_format`. Under autocast they have its dtype, which represents all 256 values exactly."""
-        given = {field.name: self._image(field, observation[field.name], memory_format) for field in self.images}
+        given = self.read_images(observation, memory_format)
         if self.vectors:
             given |= self.read_vectors(observation)
         return {name: given[name] for name in self.shapes}
 
+    def stacked(self, rows: Tensors, index: Tensor, plain: Plain, memory_format: torch.memory_format) -> dict[str, Tensor]:
+        """The stacks of rows, for forward(): plain(rows, index), but images already dequantised where a kernel does that.
+
+        torch.compile makes one kernel of the plain way by itself.
+        """
+        kernel = None if torch.compiler.is_compiling() else self.kernel
+        if kernel is None or (kernel.dtype, kernel.memory_format) != (self.image_dtype(index.device), memory_format):
+            return plain(rows, index)
+        images = kernel(rows, index)
+        return plain({name: column for name, column in rows.items() if name not in images}, index) | images
+
+    def image_dtype(self, device: torch.device) -> torch.dtype:
+        """That of images: autocast's where it is on."""
+        return torch.get_autocast_dtype(device.type) if autocasts(device.type) else self.dtype
+
+    def read_images(self, observation: Tensors, memory_format: torch.memory_format) -> dict[str, Tensor]:
+        """The part of forward()'s result that comes from images."""
+        return {field.name: self._image(field, observation[field.name], memory_format) for field in self.images}
+
     def _image(self, field: Column, stored: Tensor, memory_format: torch.memory_format) -> Tensor:
+        if self.kernel is not None and stored.is_floating_point():
+            return stored
         _check(field, stored)
-        dtype = torch.get_autocast_dtype(stored.device.type) if autocasts(stored.device.type) else self.dtype
-        pixels = stored.flatten(1, -3).to(dtype, memory_format=memory_format)
+        pixels = stored.flatten(1, -3).to(self.image_dtype(stored.device), memory_format=memory_format)
         return _scaled(field, pixels)
 
     def read_vectors(self, observation: Tensors) -> dict[str, Tensor]:

@@ -209,6 +209,24 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
     assert done == 12
 
 
+def test_who_stacks_images_is_tried_at_the_start_with_the_batch_of_a_step_and_logged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[tuple[Any, ...]] = []
+
+    def choose(modules: Any, *rest: Any) -> str:
+        tried.append((list(modules), *rest))
+        return "frame stacks: one line"
+
+    monkeypatch.setattr("learner.loop.choose_stacks", choose)
+    learner = bench.learner(updates=1)
+    ((modules, spec, items, device, autocast),) = tried
+    assert modules == list(learner.update.modules.values()) and (spec, items, device.type) == (SPEC, 8, "cpu")
+    assert autocast == learner.runtime.first.autocast
+    assert capsys.readouterr().out.count("frame stacks: one line\n") == 1
+    monkeypatch.undo()
+
+
 def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -> None:
     learner = bench.learner(updates=0)
     network = q_network(SPEC, DqnConfig(hidden=8, n_step=2))  # as an actor has it

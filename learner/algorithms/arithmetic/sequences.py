@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Tensors
 
 
@@ -48,12 +49,6 @@ def n_step_returns(reward: Tensor, terminated: Tensor, valid: Tensor, n: int, ga
         ended = ended | (going & terminated[here])
         going = going & ~terminated[here] & valid[k + 1 : k + 1 + length]
     return Returns(return_, torch.where(ended, 0.0, torch.pow(gamma, steps)), steps)
-
-
-def stack_rows(rows: Tensors, index: Tensor) -> Tensors:
-    """Rows {name: [R, *shape]} by index [..., stack] -> {name: [..., stack, *shape]}. It copies: stack few items at a time."""
-    flat = index.reshape(-1)
-    return {name: column.index_select(0, flat).reshape(*index.shape, *column.shape[1:]) for name, column in rows.items()}
 
 
 def stack_index(episode_step: Tensor, stack: int) -> Tensor:

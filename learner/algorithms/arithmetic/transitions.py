@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from learner.algorithms.arithmetic.returns import n_step_return
+from learner.networks.inputs import Plain
+from learner.networks.stacks import stack_windows
 from learner.updates.base import Tensors, Transitions
+
+Stacked = Callable[[Tensors, Tensor, Plain], Tensors]
 
 
 class Transition(NamedTuple):
@@ -21,21 +25,15 @@ class Transition(NamedTuple):
     next_observation: Tensors
 
 
-def take_rows(window: Tensor, index: Tensor) -> Tensor:
-    """Picks rows of each item's window: [B, W, *shape] by [B, K] -> [B, K, *shape]."""
-    items, width = window.shape[:2]
-    start = torch.arange(0, items * width, width, device=index.device)
-    flat = (index + start[:, None]).reshape(-1)  # index_select copies whole rows: 15 times as fast as indexing by a pair
-    return window.reshape(items * width, *window.shape[2:]).index_select(0, flat).reshape(*index.shape, *window.shape[2:])
+def transition(batch: Transitions, gamma: float, stacked: Stacked | None = None) -> Transition:
+    """Stacks the observations and sums the rewards of a batch.
 
-
-def transition(batch: Transitions, gamma: float) -> Transition:
-    """Stacks the observations and sums the rewards of a batch."""
+    `stacked`: Body.stacked of the network that will read the observations; it may stack images in a faster way.
+    """
     return_, discount = n_step_return(batch.reward, batch.steps, batch.terminated, gamma)
-    return Transition(
-        {name: take_rows(rows, batch.observation_index) for name, rows in batch.observation.items()},
-        batch.action,
-        return_,
-        discount,
-        {name: take_rows(rows, batch.next_index) for name, rows in batch.observation.items()},
+    indices = batch.observation_index, batch.next_index
+    now, following = (
+        stacked(batch.observation, index, stack_windows) if stacked else stack_windows(batch.observation, index)
+        for index in indices
     )
+    return Transition(now, batch.action, return_, discount, following)

@@ -78,7 +78,7 @@ class DqnUpdate:
         reward = batch.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else batch.reward
         if self.config.reward_scale != 1.0:
             reward = reward * self.config.reward_scale
-        return transition(batch._replace(reward=reward), self.config.gamma)
+        return transition(batch._replace(reward=reward), self.config.gamma, self.policy.body.stacked)
 
     def plain(self, step: Transition, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """By automatic differentiation: the loss, Q-values [b] of the actions taken, td [b], and whether td is finite [b]."""

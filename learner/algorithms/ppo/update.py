@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.minibatches import Mean, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
-from learner.algorithms.arithmetic.sequences import stack_index, stack_rows
+from learner.algorithms.arithmetic.sequences import stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Items, Steps
 from learner.devices.capabilities import capabilities
+from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from transport.experience import ExperienceSpec
 
@@ -118,7 +119,7 @@ class PpoUpdate:
         """Values [R] and log-probabilities [R] of actions, a portion at a time to bound the memory of stacked images."""
         values, log_probs = [], []
         for where, chosen in zip(index.split(self.portion), action.split(self.portion), strict=True):
-            output, value = self._outputs(stack_rows(rows, where))
+            output, value = self._outputs(self.policy.body.stacked(rows, where, stack_rows))
             values.append(value)
             log_probs.append(log_prob_entropy(output, chosen)[0])
         return torch.cat(values), torch.cat(log_probs)
@@ -142,7 +143,7 @@ class PpoUpdate:
         fraction of items whose ratio is outside the clip range.
         """
         config = self.config
-        output, value = self._outputs(stack_rows(rows, items.observation_index))
+        output, value = self._outputs(self.policy.body.stacked(rows, items.observation_index, stack_rows))
         log_prob, entropy = log_prob_entropy(output, items.action)
         log_ratio = (log_prob - items.log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio, advantage = log_ratio.exp(), items.advantage

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.gaussian import log_slope
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
-from learner.algorithms.arithmetic.transitions import take_rows
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import Losses, soft_target
 from learner.algorithms.sac.networks import Critics, Networks
 from learner.networks.base import PolicyModule
+from learner.networks.stacks import take_rows
 from learner.updates import dense
 from learner.updates.base import Transitions
 

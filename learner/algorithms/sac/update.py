@@ -17,7 +17,7 @@ from torch.func import functional_call
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.copies import frozen_copy, lerp_into
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
-from learner.algorithms.arithmetic.transitions import take_rows, transition
+from learner.algorithms.arithmetic.transitions import transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.by_hand import LossByHand
@@ -27,6 +27,7 @@ from learner.algorithms.sac.networks import Networks, Temperature, make_critics
 from learner.devices.capabilities import capabilities
 from learner.networks.base import PolicyModule
 from learner.networks.modes import exact
+from learner.networks.stacks import take_rows
 from learner.updates.base import Loss, Outcome, Runtime, Transitions
 from transport.experience import DESIRED_GOAL, Continuous, ExperienceSpec
 
@@ -110,7 +111,7 @@ class SacUpdate:
 
     def plain(self, batch: Transitions) -> Losses:
         """Eq. 5, 7 and 18 of the paper, by automatic differentiation."""
-        step, items = transition(batch, self.config.gamma), len(batch.reward)
+        step, items = transition(batch, self.config.gamma, self.policy.body.stacked), len(batch.reward)
         rows = {name: torch.cat([rows, step.next_observation[name]]) for name, rows in step.observation.items()}
         seen = self.policy.body.read(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations
         now, following = ({name: rows[which] for name, rows in seen.items()} for which in (slice(items), slice(items, None)))

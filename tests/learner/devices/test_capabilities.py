@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -114,6 +115,20 @@ def test_a_gpu_computes_in_what_its_generation_is_fast_at(
     card = torch.device("cuda", 0)
     assert precision("auto", card) == expected
     assert capabilities(card).name == ("a card (ROCm 7.2)" if rocm else "a card")
+
+
+def test_kernels_of_triton_run_where_it_is_installed_on_cards_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, object] = {}
+    monkeypatch.setattr(importlib.util, "find_spec", found.get)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    monkeypatch.setattr(torch.version, "hip", None)
+    answers = []
+    for generation, installed in (((9, 0), True), ((9, 0), False), ((6, 1), True)):
+        found.clear()
+        found.update({"triton": "its spec"} if installed else {})
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, own=generation: own)
+        answers.append(capabilities(torch.device("cuda", 0)).triton)
+    assert answers == [True, False, False] and not capabilities(torch.device("cpu")).triton
 
 
 BUILT = ["sm_75", "sm_80", "sm_86", "sm_90", "compute_120"]

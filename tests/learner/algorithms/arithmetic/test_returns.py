@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from learner.algorithms.arithmetic.returns import double_q_target, gae, importance_weights, n_step_return, vtrace
-from learner.algorithms.arithmetic.transitions import take_rows, transition
+from learner.algorithms.arithmetic.transitions import transition
+from learner.networks.stacks import take_rows
 from learner.updates.trees import count, part
 from tests.learner.examples import image, make_batch, make_spec, vector
 

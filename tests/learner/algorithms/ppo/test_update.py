@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from learner.algorithms.arithmetic.minibatches import shuffled, take
-from learner.algorithms.arithmetic.sequences import stack_rows
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Items
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
+from learner.networks.stacks import stack_rows
 from learner.parallel.group import ALONE
 from learner.updates.base import Chunks
 from learner.updates.trees import part
