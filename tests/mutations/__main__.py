@@ -1,6 +1,8 @@
 """Makes each fault in a copy of a tree, runs the tests that should find it, and says which were caught.
 
-python -m tests.mutations --tree . --out mutations.json [--only WORDS …]
+python -m tests.mutations --tree . --out mutations.json [--list mends] [--only WORDS …]
+
+The list `faults` has faults that such a system may have; `mends` takes away what was mended, one by one, named by its number.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.mutations.faults import Fault, place, read_faults, test_files
+from tests.mutations.faults import LISTS, Fault, place, read_faults, test_ids
 
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache")
 SECONDS = 300.0  # of one test file; more counts as caught: it hangs
 
 
-def run_tests(root: Path, files: list[str], seconds: float = SECONDS) -> tuple[bool, str]:
+def run_tests(root: Path, tests: list[str], seconds: float = SECONDS) -> tuple[bool, str]:
     """Whether all passed, and the line that says so or which did not."""
     environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *files]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     process = subprocess.Popen(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -42,63 +44,59 @@ def run_tests(root: Path, files: list[str], seconds: float = SECONDS) -> tuple[b
 
 
 def try_fault(root: Path, fault: Fault) -> dict[str, Any]:
-    """What becomes of it: caught, survived, or misplaced where it fits nothing."""
-    found, files = place(root, fault), test_files(root, fault.tests)
-    result: dict[str, Any] = {"fault": fault.name, "tests": files}
-    if found is None or not files:
+    """What becomes of it: caught, survived, unsound where the test fails without it, too, or misplaced where it fits nothing."""
+    found, tests = place(root, fault), test_ids(root, fault.tests)
+    result: dict[str, Any] = {"fault": fault.name, "tests": tests}
+    if found is None or not tests:
         return result | {"outcome": "misplaced", "line": "no such function, text or test"}
     file, mutant = found
-    sound, begun, passed, line = file.read_text(encoding="utf-8"), time.monotonic(), True, ""
+    result["file"] = str(file.relative_to(root))
+    sound, begun, passed, line, test = file.read_text(encoding="utf-8"), time.monotonic(), True, "", ""
     file.write_text(mutant, encoding="utf-8")
     try:
-        for tests in files:
-            passed, line = run_tests(root, [tests])
+        for test in tests:
+            passed, line = run_tests(root, [test])
             if not passed:
                 break
     finally:
         file.write_text(sound, encoding="utf-8")
-    seconds = round(time.monotonic() - begun, 1)
-    where = str(file.relative_to(root))
-    return result | {"outcome": "survived" if passed else "caught", "file": where, "seconds": seconds, "line": line}
-
-
-def mark_unsound(root: Path, results: list[dict[str, Any]]) -> None:
-    """A test that fails without the fault, too, has caught nothing."""
-    caught = [result for result in results if result["outcome"] == "caught" and "::" in result["line"]]
-    names = [result["line"].removeprefix("FAILED ").removeprefix("ERROR ").partition(" - ")[0] for result in caught]
-    if not names or run_tests(root, sorted(set(names)), 3600)[0]:
-        return
-    for result, name in zip(caught, names, strict=True):
-        passed, line = run_tests(root, [name])
-        if not passed:
-            result |= {"outcome": "unsound", "line": line}
-            print(f"unsound: {name} fails without the fault {result['fault']!r}, too", flush=True)
+    result |= {"seconds": round(time.monotonic() - begun, 1), "line": line}
+    if passed:
+        return result | {"outcome": "survived"}
+    if line.startswith(("FAILED ", "ERROR ")) and "::" in line:
+        test = line.partition(" ")[2].partition(" - ")[0]
+    passes, line = run_tests(root, [test])
+    outcome = {"outcome": "caught"} if passes else {"outcome": "unsound", "line": line}
+    return result | {"failed": test, "passes_without_the_fault": passes} | outcome
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--tree", type=Path, default=Path("."), help="the tree whose tests are tried")
     parser.add_argument("--out", type=Path, help="a JSON file for the results")
+    parser.add_argument("--list", choices=LISTS, default="faults", help="the list of faults")
     parser.add_argument("--only", nargs="*", help="faults whose name holds one of these")
+    parser.add_argument("--resume", action="store_true", help="keep what --out has of faults that were caught")
     parser.add_argument("--places", action="store_true", help="only say which faults fit the tree")
     parsed = parser.parse_args()
-    faults = [fault for fault in read_faults() if not parsed.only or any(word in fault.name for word in parsed.only)]
+    faults = read_faults(LISTS[parsed.list])
+    faults = [fault for fault in faults if not parsed.only or any(word in fault.name for word in parsed.only)]
     if parsed.places:
-        missing = [fault.name for fault in faults if not (place(parsed.tree, fault) and test_files(parsed.tree, fault.tests))]
+        missing = [fault.name for fault in faults if not (place(parsed.tree, fault) and test_ids(parsed.tree, fault.tests))]
         print("\n".join([*(f"misplaced: {name}" for name in missing), f"{len(faults) - len(missing)} of {len(faults)} fit"]))
         return bool(missing)
+    known = {}
+    if parsed.resume and parsed.out and parsed.out.exists():
+        known = {result["fault"]: result for result in json.loads(parsed.out.read_text()) if result["outcome"] == "caught"}
     results = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "tree"
         shutil.copytree(parsed.tree, root, ignore=LEFT_OUT)
         for fault in faults:
-            results.append(last := try_fault(root, fault))
+            results.append(last := known.get(fault.name) or try_fault(root, fault))
             print(f"{last['outcome']:9} {last.get('seconds', 0):6.1f} s  {fault.name}: {last['line']}", flush=True)
             if parsed.out:
                 parsed.out.write_text(json.dumps(results, indent=1) + "\n")
-        mark_unsound(root, results)
-    if parsed.out:
-        parsed.out.write_text(json.dumps(results, indent=1) + "\n")
     missed = [result for result in results if result["outcome"] != "caught"]
     print(f"{len(results) - len(missed)} of {len(results)} caught")
     return bool(missed)

@@ -1,4 +1,4 @@
-"""The faults of faults.toml, and where each fits a tree."""
+"""The faults of a list, and where each fits a tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")
-FILE = Path(__file__).with_name("faults.toml")
+FOLDER = Path(__file__).parent
+LISTS = {"faults": FOLDER / "faults.toml", "mends": FOLDER / "mends.toml"}
 
 
 class Change(NamedTuple):
@@ -26,8 +27,8 @@ class Fault(NamedTuple):
     tests: tuple[str, ...]
 
 
-def read_faults() -> list[Fault]:
-    document: dict[str, Any] = tomllib.loads(FILE.read_text(encoding="utf-8"))
+def read_faults(path: Path) -> list[Fault]:
+    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return [
         Fault(fault["name"], tuple(Change(**change) for change in fault["change"]), tuple(fault["tests"]))
         for fault in document["fault"]
@@ -68,7 +69,12 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
             yield from ((f"{node.name}.{inner.name}", inner) for inner in node.body if isinstance(inner, ast.FunctionDef))
 
 
-def test_files(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Paths from the root of the test files of these names."""
-    found = (str(file.relative_to(root)) for name in names for file in sorted((root / "tests").rglob(name)))
+def test_ids(root: Path, names: tuple[str, ...]) -> list[str]:
+    """What pytest is to run, from the root, for these names of files, or of a test in a file: test_runs.py::test_a_lock."""
+    found = (
+        f"{file.relative_to(root)}{separator}{test}"
+        for name, separator, test in (name.partition("::") for name in names)
+        for file in sorted((root / "tests").rglob(name))
+        if not test or f"def {test}(" in file.read_text(encoding="utf-8")
+    )
     return list(dict.fromkeys(found))
