@@ -12,7 +12,7 @@ from learner.feed.open import open_feed
 from learner.networks.describe import check_description
 from learner.networks.stacks import choose as choose_stacks
 from learner.parallel.group import ALONE, Group
-from learner.placement import place
+from learner.parallel.placement import place
 from learner.updates.base import Tensors
 from learner.updates.runtime import LearnerRuntime
 from learner.weights.publish import Publication, announced

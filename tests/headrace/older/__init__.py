@@ -1,0 +1,1 @@
+"""Files that older versions exported."""

@@ -149,13 +149,10 @@ def test_a_run_learns_there_and_a_checkpoint_goes_there_and_back(request: pytest
     assert checkpoint.read(bench.run_dir.latest)[1]["epoch"] == "8"
 
 
-def test_compiling_is_left_out_and_said(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compiling_is_left_out_and_said(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
     bench: Bench = request.getfixturevalue("bench")
-    monkeypatch.setattr("tests.learner.test_loop.CONFIG", msgspec.structs.replace(CONFIG, compile=True))
     with like_directml():
-        learner = bench.learner(updates=2)
+        learner = bench.learner(updates=2, config=msgspec.structs.replace(CONFIG, compile=True))
         learner.run()
     assert "--learner.compile is ignored: torch.compile does not support DirectML" in capsys.readouterr().out
     assert learner.update.counters["updates"] == 2
