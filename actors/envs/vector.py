@@ -20,6 +20,7 @@ from transport.experience import Column, ExperienceSpec
 from transport.text import plain
 
 MOST_GROUP = 64  # characters of a group's name
+LARGEST_SCORE = float(np.finfo(np.float32).max)  # as of rewards, so that the mean of many is finite, too
 
 
 class Make(Protocol):
@@ -29,7 +30,7 @@ class Make(Protocol):
 
 
 class Episode(NamedTuple):
-    """An episode that has ended. `score` is the environment's own figure, or total_reward if it has no finite one."""
+    """An episode that has ended. `score` is the environment's own figure, or total_reward if it has no usable one."""
 
     env: int
     total_reward: float
@@ -211,12 +212,12 @@ class VectorEnv:
 
 
 def _finite(score: Any, otherwise: float) -> float:
-    """A finite number, or else the other: environments may use the key for anything."""
+    """A finite number of no more than LARGEST_SCORE, or else the other: environments may use the key for anything."""
     try:
         found = float(score) if isinstance(score, int | float | np.number) else math.nan
     except (OverflowError, TypeError):  # an int with 400 digits, a complex number
         return otherwise
-    return found if math.isfinite(found) else otherwise
+    return found if abs(found) <= LARGEST_SCORE else otherwise
 
 
 class EnvsInTurn(Simulators):

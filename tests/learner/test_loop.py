@@ -383,6 +383,40 @@ def test_the_throughput_line_before_and_after_the_first_update() -> None:
     assert "skipped" not in line and "skipped updates 2" in describe({"updates": 1.0, "skipped_updates": 2.0}, {})
 
 
+def test_a_learner_says_how_much_it_will_save(bench: Bench) -> None:
+    learner = bench.learner(updates=2)
+    expected = learner.metrics.value("save_bytes")
+    learner.run()
+    saved = [checkpoint.read(file)[0] for file in bench.run_dir.checkpoints.glob("epoch-*.safetensors")]
+    written = max(sum(value.nbytes for value in values.values() if value.is_floating_point()) for values in saved)
+    assert 0.5 * written < expected < 2 * written
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 1),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), 1),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+    ],
+)
+def test_no_memory_outside_an_update_is_one_line(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: RuntimeError, status: int | None
+) -> None:
+    def fails(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "Learner", fails)
+    settings = LearnerSettings(1, "toy", ALGORITHM, CONFIG, SPEC, 1)
+    if status is None:
+        with pytest.raises(RuntimeError, match="mat1"):
+            command._learn(settings, bench.run_dir, bench.life(), 0, 1)
+        return
+    assert command._learn(settings, bench.run_dir, bench.life(), 0, 1) == status
+    told = capsys.readouterr().out
+    assert told.count("\n") == 1 and "out of memory" in told and "--learner.batch-size" in told
+
+
 def test_the_last_checkpoint_is_written_although_the_last_updates_were_skipped(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

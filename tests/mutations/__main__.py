@@ -22,13 +22,15 @@ from typing import Any
 from tests.mutations.faults import LISTS, Fault, place, read_faults, test_ids
 
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache")
+NO_TESTS = 5  # exit status of pytest where all that were named are slow ones
 SECONDS = 300.0  # of one test file; more counts as caught: it hangs
 
 
-def run_tests(root: Path, tests: list[str], seconds: float = SECONDS) -> tuple[bool, str]:
-    """Whether all passed, and the line that says so or which did not."""
+def run_tests(root: Path, tests: list[str], seconds: float = SECONDS, all_of_them: bool = False) -> tuple[bool, list[str]]:
+    """Whether all passed, and the lines that say so or which did not: the first, or `all_of_them`."""
     environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    command += [] if all_of_them else ["-x"]
     process = subprocess.Popen(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -37,37 +39,52 @@ def run_tests(root: Path, tests: list[str], seconds: float = SECONDS) -> tuple[b
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return False, f"not within {seconds:.0f} s"
+        return False, [f"not within {seconds:.0f} s"]
     lines = out.strip().splitlines()
-    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return process.returncode == 0, (failed or lines or ["no output"])[-1][:300]
+    failed = [line[:300] for line in lines if line.startswith(("FAILED", "ERROR"))]
+    passed = process.returncode in (0, NO_TESTS)
+    return passed, failed or lines[-1:] or ["no output"]
 
 
 def try_fault(root: Path, fault: Fault) -> dict[str, Any]:
-    """What becomes of it: caught, survived, unsound where the test fails without it, too, or misplaced where it fits nothing."""
+    """What becomes of it: caught, survived, or misplaced where it fits nothing."""
     found, tests = place(root, fault), test_ids(root, fault.tests)
     result: dict[str, Any] = {"fault": fault.name, "tests": tests}
     if found is None or not tests:
         return result | {"outcome": "misplaced", "line": "no such function, text or test"}
     file, mutant = found
-    result["file"] = str(file.relative_to(root))
-    sound, begun, passed, line, test = file.read_text(encoding="utf-8"), time.monotonic(), True, "", ""
+    sound, begun, passed, lines, test = file.read_text(encoding="utf-8"), time.monotonic(), True, [""], ""
     file.write_text(mutant, encoding="utf-8")
     try:
         for test in tests:
-            passed, line = run_tests(root, [test])
+            passed, lines = run_tests(root, [test])
             if not passed:
                 break
     finally:
         file.write_text(sound, encoding="utf-8")
-    result |= {"seconds": round(time.monotonic() - begun, 1), "line": line}
-    if passed:
-        return result | {"outcome": "survived"}
-    if line.startswith(("FAILED ", "ERROR ")) and "::" in line:
-        test = line.partition(" ")[2].partition(" - ")[0]
-    passes, line = run_tests(root, [test])
-    outcome = {"outcome": "caught"} if passes else {"outcome": "unsound", "line": line}
-    return result | {"failed": test, "passes_without_the_fault": passes} | outcome
+    seconds = round(time.monotonic() - begun, 1)
+    result |= {"file": str(file.relative_to(root)), "seconds": seconds, "line": lines[-1]}
+    return result | ({"outcome": "survived"} if passed else {"outcome": "caught", "failed": _test(lines[-1]) or test})
+
+
+def check_sound(root: Path, results: list[dict[str, Any]]) -> None:
+    """A test that fails without the fault, too, has caught nothing."""
+    caught = [result for result in results if "failed" in result]
+    if not caught:
+        return
+    passed, lines = run_tests(root, sorted({result["failed"] for result in caught}), 3600, all_of_them=True)
+    failing = {_test(line) for line in lines}
+    for result in caught:
+        # Where pytest has ended early, or not at all, nothing is known of any test.
+        passes = passed or bool(failing - {""}) and result["failed"] not in failing
+        result |= {"passes_without_the_fault": passes, "outcome": "caught" if passes else "unsound"}
+        if not passes:
+            print(f"unsound: {result['failed']} fails without the fault {result['fault']!r}, too", flush=True)
+
+
+def _test(line: str) -> str:
+    """The test that a line of pytest's summary is about; empty if it is about none."""
+    return line.partition(" ")[2].partition(" - ")[0] if line.startswith(("FAILED ", "ERROR ")) and "::" in line else ""
 
 
 def main() -> int:
@@ -97,6 +114,9 @@ def main() -> int:
             print(f"{last['outcome']:9} {last.get('seconds', 0):6.1f} s  {fault.name}: {last['line']}", flush=True)
             if parsed.out:
                 parsed.out.write_text(json.dumps(results, indent=1) + "\n")
+        check_sound(root, results)
+    if parsed.out:
+        parsed.out.write_text(json.dumps(results, indent=1) + "\n")
     missed = [result for result in results if result["outcome"] != "caught"]
     print(f"{len(results) - len(missed)} of {len(results)} caught")
     return bool(missed)

@@ -167,6 +167,12 @@ def test_untrained_weights_are_said_to_be_untrained(
     assert capsys.readouterr().out.count("policy v3 is untrained") == said
 
 
+def test_a_demo_shows_several_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    assert main(to_arguments(run, DemoOptions(headless=True))) == 0
+    assert capsys.readouterr().out.count("policy v3: return 9.0") > 1
+
+
 def test_without_the_extra_one_line_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,11 +20,13 @@ from gymnasium import spaces
 
 from actors.actor import ActorSettings
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
+from actors.envs.foreign.families import Factory
 from actors.envs.make import env_section, make_env
+from actors.envs.mario.family import Mario
 from actors.envs.spec import experience_spec
-from actors.envs.vector import Episode
+from actors.envs.vector import MOST_GROUP, Episode
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, main, play
-from actors.evaluation.figures import describe, interval, summarise
+from actors.evaluation.figures import describe, figures_of, interval, summarise
 from actors.evaluation.options import EvaluationOptions, to_arguments
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
@@ -117,6 +119,22 @@ class NotANumber(Uneven):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         return *super().step(action)[:4], {"is_success": np.nan, "score": 10**400}
+
+
+class Shouts(Uneven):
+    """Has groups whose name would colour a terminal, and fill it."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"group": "\x1b[31m" + "x" * 1_000}
+
+
+class Vast(Uneven):
+    """Scores are finite, but not their sum."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"score": 1.7e308}
 
 
 class WaitsForAButton(Uneven):
@@ -275,7 +293,7 @@ def played_by(kind: str, episodes: int, config: EvaluatorConfig = DEFAULTS) -> d
     env = environments(settings, 1, config)
     policy.assign(0, 0, 1, 1)
     played = [episode for ended in play(env, settings.spec, policy, episodes) for episode in ended]
-    return summarise(played, env.reports_success)
+    return figures_of(env, played)
 
 
 def test_an_episode_that_breaks_or_says_nothing_is_no_success_where_others_report_it() -> None:
@@ -298,9 +316,24 @@ def test_a_success_reported_once_makes_silence_a_failure_ever_after() -> None:
     assert summarise(later)["success_rate"] is None and summarise(later, env.reports_success)["success_rate"] == 0
 
 
+def test_where_a_family_reports_success_silence_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Factory, "reports_success", True)
+    assert played_by("Uneven", 4)["success_rate"] == 0
+    monkeypatch.setattr(Factory, "success_name", "flag_rate")
+    assert played_by("Uneven", 4)["flag_rate"] == 0
+
+
+def test_marios_success_is_called_flag_rate() -> None:
+    assert (Mario.success_name, Mario.reports_success) == ("flag_rate", True)
+
+
 def test_a_success_that_is_not_a_number_is_none_and_a_score_beyond_floats_no_score() -> None:
     figures = played_by("NotANumber", 3)
     assert figures["success_rate"] == 0 and figures["score_mean"] == figures["return_mean"]
+
+
+def test_the_name_of_a_group_is_short_and_cannot_steer_a_terminal() -> None:
+    assert list(played_by("Shouts", 2)["by_tier"]) == ["x" * MOST_GROUP]
 
 
 def test_an_episode_that_gives_no_reward_for_long_is_cut_off_and_counted() -> None:
@@ -330,6 +363,18 @@ def test_what_was_played_before_an_environment_raised_is_reported_with_status_1(
     error = told.err.splitlines()[-1]
     assert error.startswith(f"headrace: 24 of 100 episodes of {make_settings('Fails').env.id} could be played: ValueError: ")
     assert "the pole is broken" in error and f"{__file__}:" in error
+
+
+def test_json_is_strict_also_where_scores_are_beyond_floats(run_dir: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
+    write_weights(run_dir)
+    use(run_dir, "Vast")
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=8, json=True))) == 0
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    figures = json.loads(capfd.readouterr().out.splitlines()[-1], parse_constant=refuse)
+    assert figures["score_mean"] == figures["return_mean"]
 
 
 def test_an_environment_that_raises_at_once_is_one_line_and_status_2(

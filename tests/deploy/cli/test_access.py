@@ -133,3 +133,17 @@ def test_up_makes_keys_for_actors_that_have_none_and_checks_all(capsys: pytest.C
 def test_a_bind_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str], value: str) -> None:
     status, text = said(capsys, "up", "--env", "CartPole-v1", "--deploy.bind", value)
     assert status == 2 and "deploy.bind must be an IP address" in text
+
+
+def test_root_is_warned_once_on_a_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(access.os, "getuid", lambda: 0, raising=False)
+    for warnings in (1, 0, 0):
+        access.check(make_run(bind=""), RunConfig())
+        assert capsys.readouterr().out.count(access.ROOT_WARNING) == warnings
+    told = next((tmp_path / "state").rglob("root-warning"))
+    os.utime(told, (0, 0))  # long ago
+    access.check(make_run(bind=""), RunConfig())
+    assert access.ROOT_WARNING in capsys.readouterr().out

@@ -7,6 +7,7 @@ import pytest
 
 from deploy.children import child_environment
 from deploy.cli import main as cli
+from deploy.cli.common import complain
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -72,3 +73,20 @@ def test_bench_without_a_name_lists_the_benchmarks(capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line.split(maxsplit=1)) == 2 and "`" not in line for line in lines)
     assert {"replay", "learner", "env", "gpu"} <= {line.split()[0] for line in lines}
+
+
+def test_the_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"headrace {cli.version()}\n"
+
+
+def test_the_message_of_an_error_cannot_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise OSError("\x1b[2Jno \x07 room")
+
+    monkeypatch.setattr("deploy.runs.all_runs", fails)
+    assert cli.main(["list"]) == 3
+    assert complain("\x1b[31mno \x07 room", 3) == 3
+    assert capsys.readouterr().err == 2 * "headrace: no \\x07 room\n"

@@ -13,7 +13,10 @@ from rich.console import Console
 
 from deploy.config.run import RunConfig
 from deploy.reporting import status
+from deploy.reporting.base import Point
 from deploy.reporting.remote import RemoteActors
+from deploy.supervision import reports
+from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
 from deploy.supervision.topology import Plan
 from transport.messages import Progress
@@ -60,6 +63,20 @@ def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, 
         assert found["troubles"]["actor-100"] == {"broken_episodes": 3}
     assert found["learner"]["updates"] == (140 if stopping else None)
     assert found["processes"][0]["steps_per_second"] is None
+
+
+def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[Point] = []
+    sinks = SimpleNamespace(write=points.append)
+    monkeypatch.setattr(reports, "Sinks", lambda *given: sinks)
+    here = Slot(Plan("actor-0", "actor", "actors", ()), record={"steps_per_second": 10.0})
+    remote = RemoteActors(lambda: 0.0, lambda name, text: None)
+    remote.heard(Progress("actor-100", 7, "ready", 1, {"steps_per_second": 50.0}))
+    supervisor: Any = SimpleNamespace(slots=[here])
+    log: Any = SimpleNamespace(line=print)
+    curriculum: Any = SimpleNamespace(levels=0)
+    Reports(RunDir(tmp_path), RunConfig(), log, supervisor, remote, curriculum).write_point(5.0)
+    assert (points[0].values["time/fps"], points[0].values["actor/100/fps"]) == (60.0, 50.0)
 
 
 def test_a_run_that_is_over_says_since_when() -> None:

@@ -429,6 +429,18 @@ def test_even_an_unkillable_process_does_not_hold_the_end() -> None:
     assert world.supervisor.finished and world.now - began < 12
 
 
+def test_a_delay_of_the_supervisor_takes_no_time_from_a_stop() -> None:
+    world = World(deaf=("actor-0",))
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.run(0.3)
+    world.now += 3600  # a suspended machine
+    world.run(1)
+    assert world.processes["actor-0"].ended is None
+    world.run(world.config.stop_seconds)
+    assert world.processes["actor-0"].ended is not None
+
+
 def test_a_second_interrupt_kills_everything_at_once() -> None:
     world = World(deaf=tuple(plan.name for plan in PLANS))
     world.bring_up()

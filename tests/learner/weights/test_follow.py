@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -218,6 +219,17 @@ def test_a_new_incarnation_of_the_learner_is_followed_even_to_a_lower_version(li
     assert values(module) == {2.0} and follower.lag == 0
     second.publish(make_module(3.0), 3)
     follows(follower, 3)
+
+
+def test_the_thread_that_publishes_has_the_weights_device_as_its_current_one(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, torch.device]] = []
+    monkeypatch.setattr(
+        "learner.weights.publish.make_current", lambda device: made.append((threading.current_thread().name, device))
+    )
+    publisher = link.publisher()
+    publisher.publish(module := make_module(1.0), 1)
+    follows(link.follower(make_module(-1.0)), 1)
+    assert made == [("weights", next(module.parameters()).device)]
 
 
 def test_a_follower_that_never_reads_slows_no_other(link: Link) -> None:

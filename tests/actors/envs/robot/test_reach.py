@@ -19,11 +19,12 @@ from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.envs.robot import rewards
 from actors.envs.robot.arm.targets import TIERS
-from actors.envs.robot.backends.motion import STEP_SECONDS
+from actors.envs.robot.backends.motion import STEP_SECONDS, STEPS_PER_SECOND
 from actors.envs.robot.env import ReachEnv
 from actors.envs.robot.reach import HOLD_STEPS, SPEED_SHARE, ReachSimulators
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from actors.evaluation import demo
 from tests.actors.envs.robot import arms
 
 needs_pybullet = pytest.mark.skipif(
@@ -377,3 +378,10 @@ def test_a_wrapper_sees_every_step() -> None:
         step = env.step(np.ones((1, 6), np.float32))
     assert len(shown) == 4 and step.episodes[0].group in TIERS
     assert not np.array_equal(shown[0], shown[-1])
+
+
+def test_what_is_shown_of_the_robot_is_slower_than_it() -> None:
+    """A movement takes about a second."""
+    env = ReachEnv(backend="kinematic")
+    assert demo.rate(env, 1) <= STEPS_PER_SECOND / 2
+    env.close()
