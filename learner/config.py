@@ -74,7 +74,11 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "auto"
     compile: Annotated[
-        bool, Meta(description="compile the update with torch.compile: the start takes minutes longer, each update less time")
+        bool,
+        Meta(
+            description="compile the update with torch.compile: the start takes minutes longer, each update less time. With "
+            "learner.graphs the compiled update is recorded, too"
+        ),
     ] = False
     graphs: Annotated[
         Literal["auto", "on", "off"],

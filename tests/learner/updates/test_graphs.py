@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
 from learner.updates import acceleration, trial
+from learner.updates import compile as compiling
 from learner.updates import graphs as recording
 from learner.updates import optimiser as optim
 from learner.updates.base import Outcome, Transitions
@@ -180,6 +183,48 @@ def test_a_recorded_update_draws_the_random_numbers_that_the_eager_one_draws(gra
     for _ in range(4):
         sac.update(batch)
     assert [graph.launches for graph in graphs] == [1 + 1]
+
+
+@pytest.mark.parametrize("how", ["on", "auto"])
+def test_a_compiled_loss_is_recorded_by_the_graph_of_the_step_and_by_no_other(
+    how: Any, graphs: list[StandIn], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    calls: list[bool] = []  # of the compiled loss: whether a graph is recorded or launched
+    options: list[dict[str, Any]] = []
+    within: list[int] = []
+
+    def compile_(function: Any, **given: Any) -> Any:
+        options.append(given)
+
+        def compiled(*inputs: Any) -> Any:
+            calls.append(bool(within))
+            return function(*inputs)
+
+        return compiled
+
+    def inside(method: Any) -> Any:
+        def called(*given: Any) -> Any:
+            within.append(1)
+            try:
+                return method(*given)
+            finally:
+                within.pop()
+
+        return called
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setattr(compiling.torch, "compile", compile_)
+    monkeypatch.setattr(StandIn, "record", inside(StandIn.record))
+    monkeypatch.setattr(StandIn, "launch", inside(StandIn.launch))
+    monkeypatch.setattr(acceleration, "WARM_STEPS", trial.TRIED_STEPS + 2)
+    monkeypatch.setattr(trial, "LONGEST_SECONDS", 1e9)  # this device is as slow as it is
+    dqn = trained(msgspec.structs.replace(RECORDING, compile=True, graphs=how), 0)
+    dqn.optimiser.host._compiled = tmp_path / "compiled"
+    for seed in range(trial.TRIED_STEPS + 4):
+        dqn.update(batch_of(seed))
+    assert len(graphs) == 1 and graphs[0].launches == 2 and calls[-1] and "compiled the update" in capsys.readouterr().out
+    assert calls.count(True) == 3, "recorded once and launched twice"
+    assert options == [{"dynamic": False}], "not reduce-overhead, which would record graphs of its own"
 
 
 @pytest.mark.parametrize("spoiled", ["parameter", "priority", "metric"])
