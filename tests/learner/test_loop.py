@@ -388,8 +388,8 @@ def test_a_learner_says_how_much_it_will_save(bench: Bench) -> None:
     expected = learner.metrics.value("save_bytes")
     learner.run()
     saved = [checkpoint.read(file)[0] for file in bench.run_dir.checkpoints.glob("epoch-*.safetensors")]
-    written = max(sum(value.nbytes for value in values.values() if value.is_floating_point()) for values in saved)
-    assert 0.5 * written < expected < 2 * written
+    written = max(sum(value.nbytes for value in values.values() if value.dtype.kind == "f") for values in saved)
+    assert written <= expected < 3 * written
 
 
 @pytest.mark.parametrize(
