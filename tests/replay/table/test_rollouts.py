@@ -316,9 +316,12 @@ def test_a_learner_that_greets_again_is_served_under_its_new_requests(link: Link
 
 
 def test_rollouts_that_are_too_old_are_dropped_acknowledged_and_counted(link: Link) -> None:
-    def newest(chunk: Chunk) -> int:
+    def versions(chunk: Chunk) -> np.ndarray:
         items = slice(SPEC.history, SPEC.history + chunk.length)
-        return int(chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0].max())
+        return chunk.columns["policy_version"][items][chunk.columns["valid"][items] != 0]
+
+    def newest(chunk: Chunk) -> int:
+        return int(versions(chunk).max())
 
     link.serve()
     sampler, feeder = link.sampler(slots=1, batch_size=2), Feeder(link.writer(streams=2), CHUNKS)
@@ -327,6 +330,7 @@ def test_rollouts_that_are_too_old_are_dropped_acknowledged_and_counted(link: Li
     assert 0 < since[0] and since[0] + 4 < since[1]
     assert all_same(take(link, sampler, feeder), CHUNKS[since[0] :][:2])
     assert link.metrics.value("dropped_chunks") == since[0]
+    assert link.metrics.value("dropped_steps") == sum(len(versions(chunk)) for chunk in CHUNKS[: since[0]]), "steps of the run"
     sampler.oldest_version = 100  # from the next request on
     assert all_same(take(link, sampler, feeder), CHUNKS[since[0] + 2 :][:2])
     assert all_same(take(link, sampler, feeder), CHUNKS[since[1] :][:2])
