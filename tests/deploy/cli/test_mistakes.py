@@ -129,7 +129,7 @@ def test_a_mistake_is_one_line(typed: str, line: str, capsys: pytest.CaptureFixt
         ("[algorithm]\ngama = 1", "mine.toml: unknown key algorithm.gama in table [algorithm]; did you mean gamma?"),
         (
             "format = 99",
-            "mine.toml was written by a newer version of Headrace (format 99, this one reads up to 2): "
+            "mine.toml was written by a newer version of Headrace (format 99, this one reads up to 3): "
             "use that version, or another --run",
         ),
     ],
