@@ -183,6 +183,12 @@ def test_what_is_computed_as_tf32_is_called_so(monkeypatch: pytest.MonkeyPatch) 
         assert computed_in("bfloat16", torch.device("cuda", 0)) == "bfloat16"
 
 
+def test_a_card_that_searches_for_the_fastest_kernels_asks_for_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert capabilities(torch.device("cuda", 0)).few_shapes and not capabilities(CPU).few_shapes
+
+
 def test_a_device_without_fused_kernels_is_not_asked_for_them() -> None:
     assert capabilities(torch.device("mps")).adam == "single"
     assert capabilities(torch.device("mps")).precisions == ("float32",)

@@ -119,7 +119,10 @@ def test_a_new_segment_overwrites_nothing(tmp_path: Path) -> None:
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
-    for name in ("pipe", "link"):
-        with pytest.raises(OSError):
-            open_regular(tmp_path / name)
+    (tmp_path / "precious").write_bytes(TEXT)
+    (tmp_path / "link to a file").symlink_to(tmp_path / "precious")
+    for name in ("pipe", "link", "link to a file"):
+        for change in (False, True):
+            with pytest.raises(OSError):
+                open_regular(tmp_path / name, change)
     assert set_aside(tmp_path / "link").is_symlink()
