@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,11 @@ def test_the_message_of_an_error_cannot_steer_the_terminal(
     assert cli.main(["list"]) == 3
     assert complain("\x1b[31mno \x07 room", 3) == 3
     assert capsys.readouterr().err == 2 * "headrace: no \\x07 room\n"
+
+
+def test_an_environment_is_checked_with_every_option_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[dict[str, Any]] = []
+    monkeypatch.setattr("deploy.cli.machine.envs.check_env", lambda section, picture: checked.append(section))
+    assert cli.main(["envs", "--check", "robot", "--env.tier", "hard", "--env.stack", "2"]) == 0
+    assert cli.main(["envs", "--check", "my_pkg:make", "--env.size", "12"]) == 0
+    assert checked == [{"id": "robot", "tier": "hard", "stack": 2}, {"id": "my_pkg:make", "size": "12"}]
