@@ -129,6 +129,16 @@ class LeavesInReset(Endless):
         raise SystemExit(7)
 
 
+class NoInfoFromReset(Endless):
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0], None
+
+
+class NoInfoFromStep(Endless):
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], None
+
+
 class OldStep(Endless):
     def step(self, action: Any) -> Any:
         return np.zeros(3, np.float32), 0.0, False, {}
