@@ -54,6 +54,7 @@ def test_a_bad_environment_is_one_line_that_names_the_phase(name: str, message: 
         preflight(EnvConfig(id=f"{TOYS}:{name}"), "none")
     assert message in str(refusal.value)
     assert f"{TOYS}:{name}" in str(refusal.value) and "\n" not in str(refusal.value)
+    assert "NoneType" not in str(refusal.value)
 
 
 def test_an_environment_that_hangs_is_killed_with_its_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
