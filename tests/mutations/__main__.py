@@ -70,18 +70,20 @@ def try_fault(root: Path, fault: Fault) -> dict[str, Any]:
 
 
 def check_sound(root: Path, results: list[dict[str, Any]]) -> None:
-    """A test that fails without the fault, too, has caught nothing."""
-    caught = [result for result in results if "failed" in result]
+    """A test that fails without the fault, too, has caught nothing. A test counts with all its parameters, since their names may
+    hold the path of a tree that is gone."""
+    caught = {result["fault"]: result["failed"].partition("[")[0] for result in results if "failed" in result}
     if not caught:
         return
-    passed, lines = run_tests(root, sorted({result["failed"] for result in caught}), 3600, all_of_them=True)
-    failing = {_test(line) for line in lines}
-    for result in caught:
-        # Where pytest has ended early, or not at all, nothing is known of any test.
-        passes = passed or bool(failing - {""}) and result["failed"] not in failing
-        result |= {"passes_without_the_fault": passes, "outcome": "caught" if passes else "unsound"}
-        if not passes:
-            print(f"unsound: {result['failed']} fails without the fault {result['fault']!r}, too", flush=True)
+    passed, lines = run_tests(root, sorted(set(caught.values())), 3600, all_of_them=True)
+    failing = {_test(line).partition("[")[0] for line in lines}
+    ended_early = not passed and failing == {""}
+    for result in results:
+        if test := caught.get(result["fault"]):
+            passes = not ended_early and test not in failing
+            result |= {"passes_without_the_fault": passes, "outcome": "caught" if passes else "unsound"}
+            if not passes:
+                print(f"unsound: {test} does not pass without the fault {result['fault']!r}, either: {lines[-1]}", flush=True)
 
 
 def _test(line: str) -> str:
