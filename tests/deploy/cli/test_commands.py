@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.cli.common import complain
+from deploy.cli.runs import down
+from deploy.config.run import DeployConfig
+from transport.run_dir import RunDir
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -99,3 +104,18 @@ def test_an_environment_is_checked_with_every_option_that_is_given(monkeypatch: 
     assert cli.main(["envs", "--check", "robot", "--env.tier", "hard", "--env.stack", "2"]) == 0
     assert cli.main(["envs", "--check", "my_pkg:make", "--env.size", "12"]) == 0
     assert checked == [{"id": "robot", "tier": "hard", "stack": 2}, {"id": "my_pkg:make", "size": "12"}]
+
+
+@pytest.mark.parametrize(("writes", "status"), [(True, 0), (False, 1)])
+def test_down_waits_for_as_long_as_the_supervisor_writes_its_status(
+    writes: bool, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(down, "time", clock)
+    monkeypatch.setattr(down, "ask_supervisor", lambda *given: None)
+    monkeypatch.setattr(down, "read_deploy", lambda path: DeployConfig())
+    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: None)
+    monkeypatch.setattr(down.runs, "is_up", lambda run: now[0] < 60)
+    monkeypatch.setattr(down.runs, "read_status", lambda run: {"time": now[0] // 5 if writes else 0})
+    assert down.stop(RunDir(tmp_path)) == status
