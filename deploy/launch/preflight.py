@@ -19,6 +19,7 @@ from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from transport.experience import Categorical, ExperienceSpec
 from transport.names import nearest
+from transport.text import plain
 
 DEVICES = ("auto", "cpu", "cuda", "directml", "xpu", "mps")
 NAMES_ELSEWHERE = {"gpu": "cuda", "nvidia": "cuda", "amd": "cuda", "rocm": "cuda", "hip": "cuda"}
@@ -58,7 +59,7 @@ def try_environment(config: RunConfig) -> Facts:
         raise
     print(f"ok: {describe_spec(facts.spec)}, {time.monotonic() - began:.1f} s", flush=True)
     for note in facts.notes:
-        print(f"note: {note}", flush=True)
+        print(f"note: {plain(note)}", flush=True)
     return facts
 
 
@@ -67,7 +68,7 @@ def describe_spec(spec: ExperienceSpec) -> str:
     parts = []
     for field in spec.visible:
         size = "x".join(map(str, field.shape)) or "1"
-        parts.append(f"Box({size})" if len(spec.visible) == 1 else f"{field.name}({size})")
+        parts.append(f"Box({size})" if len(spec.visible) == 1 else f"{plain(field.name)}({size})")
     stack = f" x {spec.stack}" if spec.stack > 1 else ""
     return f"{' + '.join(parts)}{stack} -> {describe_actions(spec)}"
 

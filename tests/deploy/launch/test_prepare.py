@@ -10,7 +10,7 @@ import pytest
 
 from actors.envs.errors import EnvError
 from deploy import runs
-from deploy.config.run import ConfigError
+from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import preflight, prepare
 from deploy.launch.prepare import Request
 from deploy.launch.resources import NoSpace
@@ -19,6 +19,7 @@ from deploy.places.waiting import WaitingLearner
 from learner.config import LearnerConfig
 from tests.deploy.launch.test_settle import VECTORS
 from tests.harness.waiting import gone
+from transport.experience import Categorical, ExperienceSpec, observed
 
 FACTS = preflight.Facts(VECTORS)
 DESCRIPTION = '{"policy": {"tensors": {}, "program": [], "state": {}}, "error": ""}'
@@ -127,3 +128,15 @@ def test_an_actor_python_needs_torch_only_for_a_policy_that_numpy_does_not_know(
         with prepare.prepare(request):
             pass
     assert len(pids) == 1 and gone(pids[0])
+
+
+def test_the_key_of_an_observation_and_a_note_cannot_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = observed("\x1b[2Jbad\x07", (3,), "<f4"), observed("good", (), "<f4")
+    facts = preflight.Facts(ExperienceSpec(fields, Categorical(2), 8, 1, 1), notes=("its reset says \x1b[31mred",))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: facts)
+    preflight.try_environment(RunConfig())
+    out = capsys.readouterr().out
+    assert out.replace("\n", "").isprintable()
+    assert "bad\\x07(3) + good(1) -> 2 actions" in out and "note: its reset says red\n" in out
