@@ -59,6 +59,7 @@ def test_a_tiny_run_ends_with_sound_json(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.flow
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_the_learner_with_a_profiler_tells_its_rate_and_ends() -> None:

@@ -57,7 +57,7 @@ def last_record(fleet: Fleet, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.flow
-@pytest.mark.alone
+@pytest.mark.slow  # test_faults.py scales, too
 def test_scaling_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
     fleet.start("host", "tests.harness.host", "actors", str(fleet.run_dir.path))
     wait_until(lambda: fleet.run_dir.endpoint("supervisor") is not None, 60, "supervisor bound")

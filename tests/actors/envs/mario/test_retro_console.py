@@ -91,7 +91,9 @@ class Pair:
 @needs_mario
 @needs_retro
 @busy
-@pytest.mark.parametrize("stage", ["1-1", "1-2", "2-2", "1-4", "4-1", "8-3"])
+@pytest.mark.parametrize(
+    "stage", ["1-1", "2-2", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("1-2", "1-4", "4-1", "8-3"))]
+)
 def test_random_play_is_the_same_on_both_emulators(stage: str) -> None:
     rng = np.random.default_rng([ord(letter) for letter in stage])
     pair = Pair(stage, "complex", max_steps=120, music=False)
