@@ -49,8 +49,8 @@ def learn(folder: Path, how: str) -> NoReturn:
         while not (folder / "waiting").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # as a learner's: the launcher sends it as soon as rank 1 is dead
     if how == "stuck":
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         (folder / "waiting").touch()
         threading.Event().wait()
