@@ -20,11 +20,10 @@ from learner.algorithms.ppo.update import PpoUpdate
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.feed.batches import to_chunks, to_device
+from learner.feed.batches import made_up, to_chunks, to_device
 from learner.updates.runtime import LearnerRuntime
 from replay.client.sampler import SampledBatch
-from replay.table.layout import layout
-from transport.experience import Categorical, Continuous, ExperienceSpec, observed
+from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, observed
 
 CPU = torch.device("cpu")
 IMAGE = (observed("observation", (84, 84), "|u1", 1 / 255),)
@@ -104,9 +103,9 @@ def record(network: Network, items: int, precision: str, found: dict[Any, Operat
 def updating(learned: Any, spec: ExperienceSpec, items: int) -> Callable[[], None]:
     """What does an update."""
     if isinstance(learned, PpoUpdate):
-        rollout = to_chunks(made_up(layout(spec, max(items // spec.chunk_length, 1)).arrays, spec), spec, CPU)
+        rollout = to_chunks(random_arrays(spec, max(items // spec.chunk_length, 1)), spec, CPU)
         return lambda: learned.update(rollout)
-    batch = to_device(SampledBatch(0, 0, made_up(layout(spec, items).arrays, spec)), spec, CPU)
+    batch = to_device(SampledBatch(0, 0, random_arrays(spec, items)), spec, CPU)
 
     def update() -> None:
         learned.update(batch)
@@ -116,26 +115,17 @@ def updating(learned: Any, spec: ExperienceSpec, items: int) -> Callable[[], Non
     return update
 
 
-def made_up(arrays: tuple[tuple[str, tuple[int, ...], str], ...], spec: ExperienceSpec) -> dict[str, np.ndarray]:
+def random_arrays(spec: ExperienceSpec, items: int) -> Columns:
     """Arrays of replay's, filled with something that can be learned from."""
     random = np.random.default_rng(0)
-    made: dict[str, np.ndarray] = {}
-    for name, shape, dtype in arrays:
-        if np.dtype(dtype).kind == "f":
-            made[name] = random.random(shape, np.float32).astype(dtype) + np.asarray(0.1, dtype)
+    arrays = made_up(spec, items)
+    for name, array in arrays.items():
+        if array.dtype.kind == "f":
+            array[:] = random.random(array.shape, np.float32) + 0.1
         elif name.startswith("observation/"):
-            made[name] = random.integers(0, 256, shape).astype(dtype)
-        else:
-            made[name] = np.zeros(shape, dtype)
+            array[:] = random.integers(0, 256, array.shape)
     if isinstance(spec.action, Categorical):
-        made["action"] = random.integers(0, spec.action.n, made["action"].shape).astype(made["action"].dtype)
-    if "steps" in made:
-        made["steps"][:] = spec.n_step
-        made["observation_index"][:] = np.arange(spec.stack)
-        made["next_index"][:] = np.arange(spec.stack) + spec.n_step
-    else:
-        made["length"][:] = spec.chunk_length
-        made["valid"][:] = 1
-        made["log_prob"][:] = -2.0
-        made["episode_step"][:] = np.arange(made["episode_step"].shape[1])
-    return made
+        arrays["action"][:] = random.integers(0, spec.action.n, arrays["action"].shape)
+    if "log_prob" in arrays:
+        arrays["log_prob"][:] = -2.0
+    return arrays

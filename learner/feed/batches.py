@@ -10,6 +10,7 @@ from torch import Tensor
 
 from learner.updates.base import Batch, Chunks, Tensors, Transitions
 from replay.client.sampler import SampledBatch
+from replay.table.layout import layout
 from transport.experience import Columns, ExperienceSpec
 from transport.slab import Layout
 
@@ -90,3 +91,21 @@ def device_views(layout: Layout, memory: Tensor) -> Tensors:
         kind = torch.from_numpy(np.empty(0, dtype)).dtype
         views[name] = memory[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
     return views
+
+
+def made_up(spec: ExperienceSpec, items: int) -> Columns:
+    """A batch as replay would gather it: every observation 1, which as a mask allows each action; the rest 0."""
+    arrays: Columns = {name: np.zeros(shape, dtype) for name, shape, dtype in layout(spec, items).arrays}
+    for name, array in arrays.items():
+        if name.startswith("observation/"):
+            array[:] = 1
+    arrays["probability"][:] = 1
+    if spec.unit == "transitions":
+        arrays["steps"][:] = spec.n_step
+        arrays["observation_index"][:] = np.arange(spec.stack)
+        arrays["next_index"][:] = np.arange(spec.stack) + spec.n_step
+    else:
+        arrays["length"][:] = spec.chunk_length
+        arrays["valid"][:] = 1
+        arrays["episode_step"][:] = np.arange(arrays["episode_step"].shape[1])
+    return arrays

@@ -10,20 +10,17 @@ import statistics
 import time
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from learner.algorithms.base import make_algorithm
 from learner.config import LearnerSettings
 from learner.devices import capabilities as devices
-from learner.feed.batches import to_batch
+from learner.feed.batches import made_up, to_batch
 from learner.parallel.group import Group
 from learner.parallel.ranks import resolve_each
 from learner.updates.acceleration import WARM_STEPS
 from learner.updates.runtime import LearnerRuntime, NoProcess
 from learner.updates.trial import TRIED_STEPS
-from replay.table.layout import layout
-from transport.experience import Columns, ExperienceSpec
 
 CPU = torch.device("cpu")
 MOST_PARAMETERS = 300_000  # of a network that is tried on the CPU: more are slow there with every batch
@@ -95,24 +92,6 @@ def update_seconds(settings: LearnerSettings, device: torch.device, life: Life) 
         seconds.append(time.perf_counter() - begun)
         life.beat()
     return statistics.median(seconds[-max(timed, 1) :])
-
-
-def made_up(spec: ExperienceSpec, items: int) -> Columns:
-    """A batch as replay would gather it: every observation 1, which as a mask allows each action; the rest 0."""
-    arrays: Columns = {name: np.zeros(shape, dtype) for name, shape, dtype in layout(spec, items).arrays}
-    for name, array in arrays.items():
-        if name.startswith("observation/"):
-            array[:] = 1
-    arrays["probability"][:] = 1
-    if spec.unit == "transitions":
-        arrays["steps"][:] = spec.n_step
-        arrays["observation_index"][:] = np.arange(spec.stack)
-        arrays["next_index"][:] = np.arange(spec.stack) + spec.n_step
-    else:
-        arrays["length"][:] = spec.chunk_length
-        arrays["valid"][:] = 1
-        arrays["episode_step"][:] = np.arange(arrays["episode_step"].shape[1])
-    return arrays
 
 
 def _small(settings: LearnerSettings) -> bool:

@@ -15,7 +15,7 @@ import torch
 from benchmarks.by_hand.dqn import DqnLoop
 from benchmarks.by_hand.ppo import PpoLoop
 from benchmarks.device import gpu
-from benchmarks.device.resident import made_up
+from benchmarks.device.resident import random_arrays
 from benchmarks.learner import __main__ as learner
 from benchmarks.learner import growth as learner_actors
 from benchmarks.learner import report as learner_report
@@ -28,7 +28,6 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.feed.batches import to_chunks, to_device
 from replay.client.sampler import SampledBatch
-from replay.table.layout import layout
 from tests.learner.examples import make_update
 
 CPU = torch.device("cpu")
@@ -134,7 +133,7 @@ def test_the_bare_loop_learns_what_the_learner_learns(name: str, batch: int, par
     spec, config = workload.spec(), workload.algorithm
     assert isinstance(config, DqnConfig)
     setting = Setting(name, batch, parts, precision="float32", device="cpu")
-    arrays = made_up(layout(spec, batch).arrays, spec)
+    arrays = random_arrays(spec, batch)
     arrays["steps"][:] = np.arange(batch) % spec.n_step + 1
     arrays["terminated"][:] = np.arange(batch) % 3 == 0
     arrays["reward"] *= 1e3
@@ -159,7 +158,7 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
     spec, config = workload.spec(), workload.algorithm
     assert isinstance(config, PpoConfig)
     setting = Setting("ppo-mlp", 64, device="cpu", precision="float32")
-    arrays = made_up(layout(spec, 4).arrays, spec)
+    arrays = random_arrays(spec, 4)
     arrays["terminated"][:, 10] = 1
     arrays["truncated"][:, 20] = 1
     loop = PpoLoop(setting, config, [arrays])
@@ -235,7 +234,7 @@ def test_the_arithmetic_of_the_nature_network_is_what_torch_counts() -> None:
     config = DqnConfig()
     spec = WORKLOADS["nature"].spec()
     algorithm = make_update(spec, config, Setting("nature", 4, device="cpu", precision="float32").learner())
-    arrays = made_up(layout(spec, 4).arrays, spec)
+    arrays = random_arrays(spec, 4)
     batch = to_device(SampledBatch(0, 0, arrays), spec, CPU)
     algorithm.update(batch)
     with FlopCounterMode(display=False) as counter:

@@ -13,11 +13,11 @@ from learner.algorithms.dqn.update import DqnUpdate
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig, LearnerSettings
-from learner.feed.batches import to_batch
+from learner.feed.batches import made_up, to_batch
 from learner.loop import Learner
 from learner.parallel import placement
 from learner.parallel.group import ALONE, Group
-from learner.parallel.placement import CPU, made_up, place, update_seconds
+from learner.parallel.placement import CPU, place, update_seconds
 from learner.updates.acceleration import WARM_STEPS
 from learner.updates.runtime import NoProcess
 from learner.updates.trial import TRIED_STEPS
