@@ -37,7 +37,6 @@ TINY = ["--device", "cpu", "--rounds", "1", "--seconds", "1", "--short-seconds",
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_tiny_run_ends_with_sound_json(capsys: pytest.CaptureFixture[str]) -> None:
     cases = ["--cases", "compared", "peers", "--batches", "mlp:32", "ppo-mlp:64"]

@@ -19,7 +19,6 @@ TINY = ["--update-ms", "1", "--batch-size", "32", "--envs-per-actor", "4", "--se
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_tiny_run_ends_with_sound_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main([*TINY, "--cases", "pause", "--json"]) == 0

@@ -63,7 +63,6 @@ def test_the_checker_finds_what_was_not_written(tmp_path: Path, name: str, what:
 
 
 @pytest.mark.flow
-@pytest.mark.timeout(240)
 def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert replay.main(["--seconds", "0.3", "--runs", "1", "--cases", "vectors", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -80,7 +79,6 @@ def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.flow
-@pytest.mark.timeout(240)
 def test_paced_writers_of_frames_keep_their_pace_and_the_slowest_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     cases = [case for case in replay.make_cases(1.43, 2000.0) if case.name == "4 paced"]
     found = replay.Bench(cases, 0.5, 1, "lz4").run(check=True)

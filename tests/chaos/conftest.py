@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.report import rows
 from tests.chaos.rows import Row, length
 
-SHORT_SECONDS, LONG_SECONDS = 120, 7200
+SHORT_SECONDS, LONG_SECONDS = 300, 7200
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

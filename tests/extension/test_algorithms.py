@@ -80,7 +80,6 @@ def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
 
 
 @pytest.mark.flow
-@pytest.mark.timeout(240)
 def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
     headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *SMALL, "--total-steps", "3000")
     section = tomllib.loads((tmp_path / "runs" / "mine" / "config.toml").read_text())["algorithm"]

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.children import child_environment, python_command
 
-pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="a shell script"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="a shell script")]
 
 SETTINGS = """
 --env CartPole-v1 --actors 1 --run mine --total-steps 2000 --algorithm.hidden 16 --actors.chunk-seconds 0.5 --device cpu

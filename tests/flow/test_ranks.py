@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.flow,
     pytest.mark.slow,  # tests/learner/parallel has the short version
     pytest.mark.skipif(os.name != "posix", reason="signals"),
-    pytest.mark.timeout(240),
 ]
 
 SETTINGS = """

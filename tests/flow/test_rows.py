@@ -12,7 +12,7 @@ from actors.config import ActorsConfig, EnvConfig
 from replay.config import ReplayConfig
 from tests.harness.checker import Checker
 from tests.harness.fleet import Fleet
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from transport.experience import Unit
 
 CAPACITY = 2_000  # of the small ring
@@ -115,12 +115,13 @@ def test_batches_stay_true_while_the_ring_turns_over(tmp_path: Path, fleets: lis
     for index in range(2):
         fleet.start_actor(index)
     checked = newest_key = newest_version = 0
-    deadline = time.monotonic() + 90
+    late = time.monotonic() + PATIENCE_SECONDS
     while checked < 250 or newest_key < 3 * CAPACITY or newest_version < 1:
-        assert time.monotonic() < deadline, f"{checked} batches, keys up to {newest_key}, versions up to {newest_version}"
+        assert time.monotonic() < late, f"{checked} batches, keys up to {newest_key}, versions up to {newest_version}"
         batch = sampler.next(0.5)
         if batch is None:
             continue
+        late = time.monotonic() + PATIENCE_SECONDS
         checker.check(batch)
         newest_key = max(newest_key, int(batch.arrays["key"].max()))
         newest_version = max(newest_version, int(batch.arrays["policy_version"].max()))

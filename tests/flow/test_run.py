@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.flow,
     pytest.mark.alone,
     pytest.mark.skipif(os.name != "posix", reason="signals"),
-    pytest.mark.timeout(240),
 ]
 
 NAMES = ("replay", "learner", "actor-0", "actor-1")

@@ -21,7 +21,6 @@ SETTINGS = """
 
 @pytest.mark.slow
 @pytest.mark.flow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["LargeRewards", "OneStep", "LongEpisodes", "Mixture", "ManyChoices", "BreaksDown", "Endless"])
 def test_a_run_learns_stops_and_is_evaluated(name: str, tmp_path: Path) -> None:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:

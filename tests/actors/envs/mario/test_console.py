@@ -22,7 +22,6 @@ OTHER = os.environ.get(VARIABLE, "")
 
 pytestmark = [
     pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'"),
-    pytest.mark.timeout(300),  # of a busy machine
     pytest.mark.skipif(not OTHER, reason=f"{VARIABLE} names no interpreter with the other generation of nes-py"),
 ]
 

@@ -26,7 +26,6 @@ needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is 
 needs_retro = pytest.mark.skipif(
     find_spec("stable_retro") is None, reason="stable-retro is not installed: pip install 'headrace[retro]'"
 )
-busy = pytest.mark.timeout(300)  # of a busy machine
 
 # What reward, ends and info are made of: an address and how many bytes.
 READ = {
@@ -90,7 +89,6 @@ class Pair:
 # Music moves the moment at which the game reads the buttons, about which nes-py is particular: see retro_console.
 @needs_mario
 @needs_retro
-@busy
 @pytest.mark.parametrize(
     "stage", ["1-1", "2-2", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("1-2", "1-4", "4-1", "8-3"))]
 )
@@ -114,7 +112,6 @@ def test_random_play_is_the_same_on_both_emulators(stage: str) -> None:
 
 @needs_mario
 @needs_retro
-@busy
 def test_a_level_to_its_flag_and_a_pipe_are_the_same_music_and_all() -> None:
     pair = Pair("1-1")
     pair.reset()
@@ -133,7 +130,6 @@ def test_a_level_to_its_flag_and_a_pipe_are_the_same_music_and_all() -> None:
 
 @needs_mario
 @needs_retro
-@busy
 def test_a_death_by_time_a_castles_end_and_a_warp_are_the_same() -> None:
     pair = Pair("1-4")
     pair.reset()
