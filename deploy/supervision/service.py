@@ -31,7 +31,6 @@ from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
-from transport.lifetime import release_memory, share_heap
 from transport.messages import DRAIN_SECONDS, Progress, Scaling, Stop, Stopping, printable
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets.authenticator import AUTHENTICATOR
@@ -57,7 +56,6 @@ class Service:
     ) -> None:
         """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. Without `place`
         processes run on this machine, and `learner` becomes the first learner. Raises OSError, KeysError."""
-        share_heap()
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._first_step: float | None = None  # when it arrived; --stop-after counts from there
         self._steps = StepCount(runs.read_steps(run))
@@ -211,7 +209,6 @@ class Service:
 
     def _spawn(self, plan: Plan) -> Process | None:
         self._control.forget(plan.name)
-        release_memory()  # what served an ended process lies scattered in the heap: 3 % more an hour with a restart every minute
         index = actor_index(plan.name)
         process = self._place.begin(plan, None if index is None else self._assignments.for_start(index))
         if process is not None:
