@@ -15,6 +15,7 @@ OVERTIME_SECONDS = 600.0  # beyond its time, for start and end: a run that takes
 STOP_SECONDS = 120.0  # after which a run that was asked to stop is killed
 TURN_SECONDS = 0.2
 OVER = ("complete", "pruned", "failed")
+REACHED, PRUNED = "reached", "pruned"
 
 
 class Evaluation(NamedTuple):
@@ -70,8 +71,8 @@ class Active:
     results: list[dict[str, Any]] = field(default_factory=list)
     values: list[float] = field(default_factory=list)  # of the runs that have ended
     point: int = 0  # the last one reported
-    verdict: str = ""  # why the run was asked to stop, if it was; "reached": it has done what was wanted
-    pruned: bool = False
+    verdict: str = ""  # why the run was asked to stop, if it was: REACHED, PRUNED, or a fault
+    asked: float = 0.0  # and when
 
 
 class Sweeper:
@@ -160,15 +161,19 @@ class Sweeper:
         if view.ended:
             return self._run_ended(active, view)
         if active.verdict:
+            if self._clock() - active.asked > STOP_SECONDS:
+                active.run.kill()
             return
         limit = self._plan.seconds + OVERTIME_SECONDS
         if self._plan.seconds and self._clock() - active.began > limit:
-            active.verdict = f"it has not ended {OVERTIME_SECONDS:.0f} s after its time"
-            return active.run.stop()
+            return self._stop(active, f"it has not ended {OVERTIME_SECONDS:.0f} s after its time")
         if self._reached(view.evaluations) is not None:
-            active.verdict = "reached"
-            return active.run.stop()
+            return self._stop(active, REACHED)
         self._report(active, view)
+
+    def _stop(self, active: Active, verdict: str) -> None:
+        active.verdict, active.asked = verdict, self._clock()
+        active.run.stop()
 
     def _report(self, active: Active, view: View) -> None:
         """Tells Optuna how the trial is doing, at most once for each point of its run; has it stopped if it is to be pruned."""
@@ -176,23 +181,16 @@ class Sweeper:
         if not view.evaluations or point <= active.point:
             return
         active.point = point
-        value = self._mean(view.evaluations)
-        step = len(active.results) * POINTS + point
-        last = self._plan.config.seeds * POINTS
-        if (
-            self._study.report(active.suggestion.number, step, value if self._plan.config.time_to is None else -value)
-            and step < last
-        ):
-            active.pruned, active.verdict = True, "pruned"
-            active.run.stop()
+        value = self._mean(view.evaluations) * (1 if self._plan.config.time_to is None else -1)
+        step, last = len(active.results) * POINTS + point, self._plan.config.seeds * POINTS
+        if self._study.report(active.suggestion.number, step, value) and step < last:
+            self._stop(active, PRUNED)
 
     def _run_ended(self, active: Active, view: View) -> None:
         """Takes the result of a run; the trial goes on with its next seed, or is over."""
         reached = self._reached(view.evaluations)
-        fault = view.fault
-        if active.verdict not in ("", "reached", "pruned"):
-            fault = active.verdict
-        if not fault and not view.evaluations and not active.pruned:
+        fault = view.fault if active.verdict in ("", REACHED, PRUNED) else active.verdict
+        if not fault and not view.evaluations:
             fault = "no evaluation was done in its time: give it more, or raise evaluator.core_share or lower evaluator.episodes"
         value = None if not view.evaluations else self._mean(view.evaluations)
         if self._plan.config.time_to is not None:
@@ -209,7 +207,7 @@ class Sweeper:
         )
         if fault:
             return self._over(active, "failed", reason=fault)
-        if active.pruned:
+        if active.verdict == PRUNED:
             return self._over(active, "pruned")
         assert value is not None
         active.values.append(value)
@@ -230,10 +228,8 @@ class Sweeper:
         if state == "failed":
             self._say(f"trial {number} failed: {reason} · {count}")
         elif state == "pruned":
-            figure = self._plan.config.objective
-            self._say(
-                f"trial {number} pruned after {seconds:.0f} s: {figure} {active.results[-1]['evaluations'][-1][2]:,.4g} · {count}"
-            )
+            last = active.results[-1]["evaluations"][-1][2]
+            self._say(f"trial {number} pruned after {seconds:.0f} s: {self._plan.config.objective} {last:,.4g} · {count}")
         else:
             self._say(f"trial {number} ended: {shown(self._plan, self._trial(number))}{so_far} · {count}")
 

@@ -104,6 +104,13 @@ def test_a_run_that_does_not_end_after_its_time_is_stopped_and_has_failed(folder
     assert second.state == "complete"
 
 
+def test_a_run_that_does_not_stop_when_it_is_asked_to_is_killed(folder: Path) -> None:
+    made = StubSweep(written_plan(folder, trials=6, pruner='"median"', sampler='"random"'))
+    made.runs.stubborn, made.runs.endless = True, {0}
+    made.turns(seconds=10)
+    assert made.runs.started[0].killed and made.sweeper.done == 6 and made.study.trials()[0].state == "failed"
+
+
 def test_a_trial_with_several_seeds_is_the_mean_of_its_runs(folder: Path) -> None:
     made = StubSweep(written_plan(folder, trials=2, seeds=3))
     made.turns()
