@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from actors.trust import FLAG
 from deploy.children import child_environment, python_command
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, as_tree, lookup
@@ -73,7 +74,7 @@ def check_keys(plan: Plan) -> Plan:
     for variation in variations(plan):
         if not plan.trusted:
             for layer in variation.stack[-2:]:
-                trust.check_file(layer.values, plan.path)
+                trust.check_file(layer.values, plan.path, f"add {FLAG}")
         config = resolve(variation.stack)
         if not config.evaluator.enabled:
             raise ConfigError(f"{plan.path}: evaluator.enabled must be true: trials are judged by their evaluations")

@@ -121,7 +121,8 @@ class Sweeper:
         for active in list(self._active):
             self._attend(active)
         if self._failures >= FAILURES_IN_A_ROW and not self.reason:
-            self.reason = f"{self._failures} trials in a row have failed, the last one: {self._last_fault}"
+            failed = f"{self._failures} trials in a row have failed, the last one: {self._last_fault}"
+            self.reason = f"{failed}; `{self._plan.command}` goes on with it"
             self._give_up()
         while not self.reason and len(self._active) < self._jobs and self.done + len(self._active) < self._plan.config.trials:
             self._begin()

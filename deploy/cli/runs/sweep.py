@@ -81,7 +81,7 @@ def run(parsed: argparse.Namespace) -> int:
         print(results.table(plan, study), end="")
         if best := results.best_settings(plan, study):
             print(f"\n{best}\nheadrace up --config {plan.folder / results.BEST}")
-    return complain(f"sweep {plan.path.stem} failed: {reason}; `{plan.command}` goes on with it", FAILED) if reason else DONE
+    return complain(f"sweep {plan.path.stem} failed: {reason}", FAILED) if reason else DONE
 
 
 def _search(plan: Plan) -> tuple[Study, str]:
@@ -101,7 +101,8 @@ def _search(plan: Plan) -> tuple[Study, str]:
     if sweeper.interrupted:
         done = f"{sweeper.done} of {plan.config.trials} trials are over"
         _say(f"sweep {plan.path.stem} stopped: {done}; `{plan.command}` goes on with it")
-    return study, "" if sweeper.interrupted else sweeper.reason
+        return study, ""
+    return study, sweeper.reason or ("" if study.best() else "no trial is complete")
 
 
 def _say(line: str) -> None:

@@ -92,6 +92,17 @@ def test_many_failures_end_it_with_status_1_and_say_how_to_go_on(
     assert error.count("\n") == 1
 
 
+def test_a_sweep_of_which_no_trial_is_complete_has_failed(
+    folder: Path, runs: StubRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written_plan(folder, trials=2, jobs=1)
+    runs.blind = True
+    assert cli.main(["sweep", "mine.toml"]) == 1
+    told = capsys.readouterr()
+    assert told.err == "headrace: sweep mine failed: no trial is complete\n" and "trial 1 failed: no evaluation" in told.out
+    assert not (folder / "sweeps" / "mine" / "best.toml").exists()
+
+
 def test_two_sweeps_on_one_folder_are_refused(folder: Path, runs: StubRuns, capsys: pytest.CaptureFixture[str]) -> None:
     plan = written_plan(folder, jobs=1)
     with sweep_folder.locked(plan):

@@ -118,7 +118,10 @@ def test_a_mistake_in_the_file_is_one_line_that_names_the_key(text: str, words: 
         ("'algorithm.name' = {choices = ['dqn', 'dqm']}", "no algorithm is called 'dqm'"),
         ("'evaluator.enabled' = {choices = [true, false]}", "evaluator.enabled must be true"),
         ("'learner.device' = {choices = ['cpu', 'toaster']}", "no device is called 'toaster'"),
-        ("'algorithm.network' = {choices = ['mlp', 'mine:Torso']}", "mine:Torso names code that would be run"),
+        (
+            "'algorithm.network' = {choices = ['mlp', 'mine:Torso']}",
+            "mine:Torso names code that would be run: add --trust-config if",
+        ),
     ],
 )
 def test_every_key_and_bound_and_choice_is_checked_against_the_configuration(line: str, words: str) -> None:
