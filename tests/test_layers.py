@@ -36,6 +36,7 @@ OWNERS = {
     "imageio_ffmpeg": ("actors/evaluation/demo.py",),
     "pygame": ("actors/evaluation/window.py",),
     "ray": ("deploy/engines/ray.py",),
+    "optuna": ("deploy/sweep/study.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
 LAZY = {
@@ -46,6 +47,7 @@ LAZY = {
     "stable_retro",
     "pybullet",
     "ray",
+    "optuna",
     "tensorboard",
     "imageio_ffmpeg",
     "pygame",

@@ -43,12 +43,12 @@ def read_run(run: RunDir, trusted: bool) -> Layer:
     return layer
 
 
-def check_file(values: Tree, path: Path) -> None:
+def check_file(values: Tree, path: Path, remedy: str = f"give it on the command line, or add {FLAG}") -> None:
     """Raises ConfigError where a file names code, unless it is the config.toml of a run that this account has made."""
     named, run = code_in(values), RunDir(path.parent)
     if path.name == run.config.name:
         named = from_elsewhere(run, named)
-    _refuse(named, path, f"give it on the command line, or add {FLAG} if you trust the file")
+    _refuse(named, path, f"{remedy} if you trust the file")
 
 
 def check_run(values: Tree, path: Path, run: RunDir, remedy: str = f"add {FLAG}") -> None:

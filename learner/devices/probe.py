@@ -2,7 +2,7 @@
 
 The process prints a line of JSON about the device. Then it reads a question, a line of JSON with an algorithm and an experience
 spec, and prints the description of the policy, or an error. Then it reads the folder of a run: it is the learner of that run.
-`python -m learner.devices.probe NAME PRECISION PROCESSES` only answers.
+`python -m learner.devices.probe NAME PRECISION PROCESSES` only answers, as many questions as there are.
 """
 
 from __future__ import annotations
@@ -69,8 +69,19 @@ def serve(name: str, wanted: str, processes: int) -> str:
     _print(json.dumps(probe(name, wanted, processes)))
     if not (line := sys.stdin.readline()):
         return ""
-    _print(msgspec.json.encode(answer(msgspec.json.decode(line, type=Question))).decode())
+    _answer(line)
     return sys.stdin.readline().removesuffix("\n")
+
+
+def main() -> None:
+    """Answers until standard input ends."""
+    _print(json.dumps(probe(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    for line in sys.stdin:
+        _answer(line)
+
+
+def _answer(line: str) -> None:
+    _print(msgspec.json.encode(answer(msgspec.json.decode(line, type=Question))).decode())
 
 
 def _print(line: str) -> None:
@@ -79,4 +90,4 @@ def _print(line: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main()
