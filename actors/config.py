@@ -86,7 +86,7 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=1024,
             description="environments in each actor, which share one forward pass per step; more collect faster and use "
-            "more memory. 0 means 4 with images and 8 without",
+            "more memory. Left out: 4 with images and 8 without",
         ),
     ] = 0
     chunk_seconds: Annotated[

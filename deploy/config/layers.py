@@ -17,6 +17,8 @@ from transport.experience import ExperienceSpec
 from transport.names import nearest
 from transport.run_dir import RunDir
 
+LEFT_OUT = ("actors.count", "actors.envs_per_actor")  # 0 until the launch finds them out: nobody can mean 0 by it
+
 
 def layers(
     flags: Tree,
@@ -88,7 +90,8 @@ def resolve(
         config = msgspec.convert(tree | named, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
-    complaints = [_with_origin(complaint, stack) for complaint in validate(config, spec)]
+    zeros = [f"{path}: expected int >= 1, got 0" for path in LEFT_OUT if lookup(given, path) == 0 and not written]
+    complaints = [_with_origin(complaint, stack) for complaint in (*zeros, *validate(config, spec))]
     if complaints:
         raise ConfigError("; ".join(complaints))
     return config

@@ -71,13 +71,13 @@ def test_actors_follow_cores_and_memory_unless_told(
 ) -> None:
     monkeypatch.setattr(settle, "own_cores", lambda: list(range(cores)))
     monkeypatch.setattr(settle.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
-    config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"count": wanted}}))
+    config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"count": wanted} if wanted else {}}))
     assert settle.settle_count(config, int(simulator)).actors.count == expected
 
 
 @pytest.mark.parametrize(("spec", "wanted", "expected"), [(VECTORS, 0, 8), (IMAGES, 0, 4), (IMAGES, 3, 3)])
 def test_an_actor_has_fewer_environments_of_images_unless_told(spec: ExperienceSpec, wanted: int, expected: int) -> None:
-    config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"envs_per_actor": wanted}}))
+    config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"envs_per_actor": wanted} if wanted else {}}))
     assert settle.settle_environments(config, spec).actors.envs_per_actor == expected
 
 
