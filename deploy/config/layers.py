@@ -17,7 +17,7 @@ from transport.experience import ExperienceSpec
 from transport.names import nearest
 from transport.run_dir import RunDir
 
-LEFT_OUT = ("actors.count", "actors.envs_per_actor")  # 0 until the launch finds them out: nobody can mean 0 by it
+LEFT_OUT = ("actors.count", "actors.envs_per_actor")  # 0 until the launch finds them out: nobody types 0
 
 
 def layers(
@@ -90,7 +90,8 @@ def resolve(
         config = msgspec.convert(tree | named, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
-    zeros = [f"{path}: expected int >= 1, got 0" for path in LEFT_OUT if lookup(given, path) == 0 and not written]
+    typed = next((layer.values for layer in stack if layer.origin == FLAGS), {})
+    zeros = [f"{path}: expected int >= 1, got 0" for path in LEFT_OUT if lookup(typed, path) == 0]
     complaints = [_with_origin(complaint, stack) for complaint in (*zeros, *validate(config, spec))]
     if complaints:
         raise ConfigError("; ".join(complaints))
