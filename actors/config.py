@@ -72,17 +72,23 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The processes that step environments."""
 
     count: Annotated[
-        int, Meta(ge=1, le=1024, description="actor processes; more collect faster as long as CPU cores are free")
-    ] = 2
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="actor processes; more collect faster as long as CPU cores are free. 0 means one for every two cores, "
+            "2 to 16, or fewer where memory is short",
+        ),
+    ] = 0
     envs_per_actor: Annotated[
         int,
         Meta(
-            ge=1,
+            ge=0,
             le=1024,
             description="environments in each actor, which share one forward pass per step; more collect faster and use "
-            "more memory",
+            "more memory. Left out: 4 with images and 8 without",
         ),
-    ] = 4
+    ] = 0
     chunk_seconds: Annotated[
         float,
         Meta(gt=0, description="longest time that an actor keeps steps before it sends them, even if the chunk is not full"),

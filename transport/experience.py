@@ -63,6 +63,11 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
+    def is_image(self) -> bool:
+        """An image, [C, H, W] or [H, W] in uint8. Every other field is a vector, whatever its shape."""
+        return self.dtype == "|u1" and len(self.shape) in (2, 3)
+
+    @property
     def quantised(self) -> bool:
         return self.scale != 1.0 or self.offset != 0.0
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -65,6 +66,7 @@ class Facts(msgspec.Struct, frozen=True):
     goals: bool = False  # whether it is a goal environment with a compute_reward
     notes: tuple[str, ...] = ()  # lines about what is not wrong, but often a mistake
     goal_complaint: str = ""  # why its compute_reward does not suit hindsight; empty if it does
+    resident_bytes: int = 0  # memory of a process with one environment, without the network
 
 
 def preflight(
@@ -228,10 +230,23 @@ def _try(order: Order, enter: Any) -> Facts:
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
+    resident_bytes = _resident_bytes()
     enter("close")
     env.close()
     notes = brightest.notes() + _endless_note(name, made)
-    return Facts(spec, slowest, spaces, options_table(config.options), goals, notes, complaint)
+    return Facts(spec, slowest, spaces, options_table(config.options), goals, notes, complaint, resident_bytes)
+
+
+def _resident_bytes() -> int:
+    """Memory of this process and of those that the environment has started."""
+    import psutil
+
+    total = 0
+    here = psutil.Process()
+    for process in (here, *here.children(recursive=True)):
+        with suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
 
 
 def _steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int], Any], enough: float) -> int:

@@ -54,9 +54,9 @@ def read(table: Tree) -> Named:
         raise msgspec.ValidationError(str(error).replace("`$.", "`$.algorithm.", 1)) from error
 
 
-def defaults(given: Tree, spec: ExperienceSpec | None, on_gpu: bool) -> Tree:
-    """What the algorithm sets in other sections, below every preset; `spec` is the run's, once the environment is known."""
-    return find(given).defaults(spec, on_gpu)
+def defaults(given: Tree, env: ExperienceSpec | None, on_gpu: bool) -> Tree:
+    """What the algorithm sets in any section, below every preset; `env` is the environment's spec, once it is known."""
+    return find(given).defaults(env, on_gpu)
 
 
 def needs(config: RunConfig, env: ExperienceSpec) -> Needs:

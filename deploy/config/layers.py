@@ -17,6 +17,8 @@ from transport.experience import ExperienceSpec
 from transport.names import nearest
 from transport.run_dir import RunDir
 
+LEFT_OUT = ("actors.count", "actors.envs_per_actor")  # 0 until the launch finds them out: nobody types 0
+
 
 def layers(
     flags: Tree,
@@ -57,9 +59,16 @@ def _last(stack: Sequence[Layer], section: str, key: str) -> Any:
     return None
 
 
-def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec | None = None, written: bool = False) -> RunConfig:
-    """Merges the built-in defaults, those of the algorithm for the environment (`spec` of the run, once it is known) and the
-    device, and the layers. A configuration that was `written` by a run is read without importing its environment's module.
+def resolve(
+    stack: Sequence[Layer],
+    on_gpu: bool = False,
+    env: ExperienceSpec | None = None,
+    written: bool = False,
+    spec: ExperienceSpec | None = None,
+) -> RunConfig:
+    """Merges the built-in defaults, those of the algorithm for the environment (`env`, its spec, once it is known) and the
+    device, and the layers. `spec`, the run's, is only checked against the result. A configuration that was `written` by a run is
+    read without importing its environment's module.
 
     Raises ConfigError with one line about the first mistake.
     """
@@ -71,7 +80,7 @@ def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec |
     defaults = msgspec.to_builtins(RunConfig())
     defaults["env"] = environment.known_keys(given, env_options)
     defaults["algorithm"] = algorithm.known_keys(given)
-    own = Layer(f"algorithm {algorithm.algorithm_name(given)}", algorithm.defaults(given, spec, on_gpu))
+    own = Layer(f"algorithm {algorithm.algorithm_name(given)}", algorithm.defaults(given, env, on_gpu))
     for layer in (own, *stack):
         for values in (layer.values, layer.on_gpu):
             _refuse_unknown(values, defaults, layer.origin, "")
@@ -81,7 +90,9 @@ def resolve(stack: Sequence[Layer], on_gpu: bool = False, spec: ExperienceSpec |
         config = msgspec.convert(tree | named, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
-    complaints = [_with_origin(complaint, stack) for complaint in validate(config, spec)]
+    typed = next((layer.values for layer in stack if layer.origin == FLAGS), {})
+    zeros = [f"{path}: expected int >= 1, got 0" for path in LEFT_OUT if lookup(typed, path) == 0]
+    complaints = [_with_origin(complaint, stack) for complaint in (*zeros, *validate(config, spec))]
     if complaints:
         raise ConfigError("; ".join(complaints))
     return config

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from actors.envs.base import builtin_name
 from actors.envs.make import open_family, options_table
+from actors.envs.preflight import Facts
 from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
-from deploy.config.files import Layer, Tree, as_tree, write_config
+from deploy.config.files import Layer, Tree, as_tree, lookup, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import access, preflight, resources, resume, settle
@@ -24,6 +25,7 @@ from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting import sinks
 from deploy.reporting.status import algorithm_name
+from learner.algorithms.base import suited
 from learner.inference.base import PolicyDescription
 from learner.weights.checkpoint import CheckpointError, read
 from transport.experience import ExperienceSpec, write_spec
@@ -89,35 +91,70 @@ def prepare(request: Request) -> Launch:
 
     Raises ConfigError, EnvError, AlreadyUp, Refused, KeysError, NoSpace: each is one line.
     """
-    run = runs.run_dir(request.name or _default_name(request))
     with ExitStack() as cleanup:
+        tried = None
+        if not _names_algorithm(request):  # the name of the run depends on it
+            request, tried = _with_algorithm(request, cleanup)
+        run = runs.run_dir(request.name or _default_name(request))
         cleanup.enter_context(runs.locked(run))
-        return _check(request, run, cleanup)
+        return _check(request, run, tried, cleanup)
 
 
-def _check(request: Request, run: RunDir, cleanup: ExitStack) -> Launch:
-    """Resolves and checks a run whose name is locked. `cleanup` closes what the launch needs; it moves into the Launch."""
-    stopped = run.config.exists() and not request.fresh
-    if request.resume and not stopped:
-        raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
-    stack = layers(request.flags, request.file, run if stopped else None, request.preset, request.trusted)
-    if any(trust.code_in(layer.values) for layer in stack) and (hidden := hidden_module()):
-        print(f"note: {hidden}", flush=True)
-    config = resolve(stack)
-    if builtin_name(config.env.id):
-        config = _with_options(stack, options_table(open_family(config.env).pin_options()))
-    if stopped:
-        resume.check_config(run, config)
-    _check_settings(run, config)
+def _layers(request: Request, run: RunDir | None) -> list[Layer]:
+    """The layers of a request, on those of the stopped run that it resumes, if it does."""
+    stopped = run if run and run.config.exists() and not request.fresh else None
+    return layers(request.flags, request.file, stopped, request.preset, request.trusted)
+
+
+def _names_algorithm(request: Request) -> bool:
+    named = _layers(request, runs.run_dir(request.name) if request.name else None)
+    return any(lookup(layer.values, "algorithm.name") for layer in named)
+
+
+def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Tried]:
+    """The request with the algorithm that suits its environment, which is tried for that."""
+    # Its options are read when it is known whose they are.
+    stack = [replace(layer, values={**layer.values, "algorithm": {}}) for layer in _layers(request, None)]
+    config = _pinned(stack)
+    _check_processes(config)
+    tried = _try(config, cleanup)
+    name = suited(tried.facts.spec)
+    print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
+    return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
+
+
+class _Tried(NamedTuple):
+    """The environment, and the learner that was started meanwhile."""
+
+    facts: Facts
+    learner: WaitingLearner
+
+
+def _try(config: RunConfig, cleanup: ExitStack) -> _Tried:
+    """Starts the learner and tries the environment. `cleanup` ends the learner."""
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
     cleanup.callback(learner.close)
+    return _Tried(preflight.try_environment(config), learner)
+
+
+def _check(request: Request, run: RunDir, tried: _Tried | None, cleanup: ExitStack) -> Launch:
+    """Resolves and checks a run whose name is locked. `tried`: where its environment was tried already. `cleanup` closes what the
+    launch needs; it moves into the Launch."""
+    stopped = run.config.exists() and not request.fresh
+    if request.resume and not stopped:
+        raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
+    stack = _layers(request, run)
+    config = _pinned(stack)
+    if stopped:
+        resume.check_config(run, config)
+    _check_settings(run, settle.settle_count(config))
+    facts, learner = tried or _try(config, cleanup)
     probe = Probe(learner)
-    facts = preflight.try_environment(config)
     on_gpu = probe.device()["device"] != "cpu"
+    config = _with_options(stack, facts.options, on_gpu, facts.spec)
     spec = settle.run_spec(facts, config)
-    config = _with_options(stack, facts.options, on_gpu, spec)
-    config = settle.settle(config, spec, on_gpu, facts.slowest_seconds)
+    config = settle.settle(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts)
     if stopped:
         resume.check_spec(run, config.env.id, spec)
     policy = probe.policy(config, spec)
@@ -134,10 +171,15 @@ def _check_settings(run: RunDir, config: RunConfig) -> None:
     """What can be checked without trying anything. Raises ConfigError, Refused, KeysError."""
     access.check(run, config)
     sinks.check(config.deploy.sinks, config.deploy.sink_options)
-    preflight.check_device_name(config.learner.device)
-    check_actor_python(config.deploy.actor_python)
+    _check_processes(config)
     preflight.check_precision(config)
     _check_weights(config.learner.weights)
+
+
+def _check_processes(config: RunConfig) -> None:
+    """Whether learner and simulators can be started. Raises ConfigError."""
+    preflight.check_device_name(config.learner.device)
+    check_actor_python(config.deploy.actor_python)
 
 
 def _check_weights(name: str) -> None:
@@ -151,10 +193,18 @@ def _check_weights(name: str) -> None:
         raise ConfigError(f"--learner.weights {error}") from error
 
 
-def _with_options(stack: list[Layer], options: Tree, on_gpu: bool = False, spec: ExperienceSpec | None = None) -> RunConfig:
+def _pinned(stack: list[Layer]) -> RunConfig:
+    """The configuration of these layers, with those options of its environment that can be known without making it."""
+    if any(trust.code_in(layer.values) for layer in stack) and (hidden := hidden_module()):
+        print(f"note: {hidden}", flush=True)
+    config = resolve(stack)
+    return _with_options(stack, options_table(open_family(config.env).pin_options())) if builtin_name(config.env.id) else config
+
+
+def _with_options(stack: list[Layer], options: Tree, on_gpu: bool = False, env: ExperienceSpec | None = None) -> RunConfig:
     """The configuration with the options of its environment as the run's config.toml is to have them."""
     stack.append(Layer("what --env names", {"env": options}))
-    return resolve(stack, on_gpu, spec)
+    return resolve(stack, on_gpu, env)
 
 
 def _default_name(request: Request) -> str:

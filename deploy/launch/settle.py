@@ -1,9 +1,10 @@
-"""Settings that follow from what the pre-flight found: the experience, the hang time, compute threads, the rollout batch."""
+"""Settings that follow from the machine and from what the pre-flight found: actors, experience, hang time, threads, rollouts."""
 
 from __future__ import annotations
 
 import math
 
+import psutil
 from msgspec import structs
 
 from actors.envs.preflight import Facts
@@ -13,11 +14,14 @@ from deploy.config.run import ConfigError, RunConfig
 from deploy.launch.preflight import describe_actions
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores
-from learner.algorithms.base import ActionKind, join, make_algorithm
+from learner.algorithms.base import action_kind, join, make_algorithm
 from replay.table.layout import capacity_chunks
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import ExperienceSpec
 
 MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
+CORES_PER_ACTOR, LEAST_ACTORS, MOST_ACTORS = 2, 2, 16  # of a run for which no number is asked
+MEMORY_SHARE = 0.5  # of the free memory, for all actors
+ENVIRONMENTS, ENVIRONMENTS_OF_IMAGES = 8, 4  # in each
 
 
 def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:
@@ -30,18 +34,38 @@ def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:
     return join(facts.spec, wanted)
 
 
-def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, slowest_seconds: float) -> RunConfig:
+def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, facts: Facts) -> RunConfig:
     """Replaces every setting that is 0 for "to be found out". Raises ConfigError where algorithm, replay and spec do not fit."""
-    config = fit_rollouts(settle_threads(settle_hang_seconds(config, slowest_seconds), spec, on_gpu), spec)
+    config = settle_environments(settle_count(config, facts.resident_bytes), spec)
+    config = settle_hang_seconds(config, facts.slowest_seconds)
+    config = fit_rollouts(settle_threads(config, spec, on_gpu), spec)
     check_fit(config, spec)
     return config
 
 
+def settle_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
+    """actors.count, by cores and memory; `resident_bytes`: of a process with the simulator, 0 where that is not known yet."""
+    if config.actors.count:
+        return config
+    count = min(max(len(own_cores()) // CORES_PER_ACTOR, LEAST_ACTORS), MOST_ACTORS)
+    if resident_bytes:
+        count = max(min(count, int(psutil.virtual_memory().available * MEMORY_SHARE / resident_bytes)), 1)
+    return structs.replace(config, actors=structs.replace(config.actors, count=count))
+
+
+def settle_environments(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
+    """actors.envs_per_actor."""
+    number = config.actors.envs_per_actor or (ENVIRONMENTS_OF_IMAGES if has_images(spec) else ENVIRONMENTS)
+    return structs.replace(config, actors=structs.replace(config.actors, envs_per_actor=number))
+
+
+def has_images(spec: ExperienceSpec) -> bool:
+    return any(field.is_image for field in spec.fields)
+
+
 def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
     """Raises ConfigError where the algorithm has no such actions, a batch holds no chunk, or replay cannot hold enough."""
-    kind: ActionKind = "continuous"
-    if isinstance(spec.action, Categorical):
-        kind = "masked" if spec.action.masked else "categorical"
+    kind = action_kind(spec)
     if kind not in make_algorithm(config.algorithm).actions:
         able = [name for name, found in builtin_algorithms().items() if kind in found.actions]
         raise ConfigError(
@@ -76,8 +100,7 @@ def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Run
     if config.learner.threads:
         return config
     left = len(own_cores()) - config.actors.count * config.actors.threads - 1
-    images = any(field.dtype == "|u1" and len(field.shape) > 1 for field in spec.fields)
-    threads = min(max(left, 1), MOST_THREADS) if images and not on_gpu else 1
+    threads = min(max(left, 1), MOST_THREADS) if has_images(spec) and not on_gpu else 1
     return structs.replace(config, learner=structs.replace(config.learner, threads=threads))
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from learner.algorithms.hindsight import has_goals, hindsight_columns
 from learner.inference.base import Inference
-from transport.experience import Column, Columns, ExperienceSpec, Unit
+from transport.experience import Categorical, Column, Columns, ExperienceSpec, Unit
 from transport.names import FIXED as FIXED
 from transport.names import Named, UnknownName, find
 
@@ -37,6 +37,9 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
+# For environments for which the user names none. Of continuous actions from images sac's critics would learn too slowly.
+SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "sac"}
+SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"continuous": "ppo"}
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "r2d2", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
@@ -99,7 +102,8 @@ class Algorithm(Protocol):
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """Defaults for other sections, which presets override; `env` is None before the environment has been tested."""
+        """Defaults for any section, which presets override; those of `algorithm` replace the Config's for this kind of task.
+        `env` is None before the environment has been tested."""
 
     def needs(self, env: ExperienceSpec) -> Needs:
         """Raises ValueError, in one line, as policy() and update() do."""
@@ -121,6 +125,18 @@ def find_algorithm(name: str) -> type[Algorithm]:
     if lacking:
         raise UnknownName(f"{name} is not an algorithm: it lacks {', '.join(lacking)} (see learner/algorithms/base.py)")
     return found  # type: ignore[no-any-return]
+
+
+def action_kind(spec: ExperienceSpec) -> ActionKind:
+    if isinstance(spec.action, Categorical):
+        return "masked" if spec.action.masked else "categorical"
+    return "continuous"
+
+
+def suited(env: ExperienceSpec) -> str:
+    """The built-in algorithm for an environment of this spec, where the user names none."""
+    images = any(field.is_image for field in env.visible)
+    return (SUITED_IMAGES if images else SUITED)[action_kind(env)]
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from learner.networks.inputs import Inputs, Plain, Tensors, is_image
+from learner.networks.inputs import Inputs, Plain, Tensors
 from learner.networks.modes import evaluating
 from learner.networks.recurrent import MEMORIES, Memory
 from transport.experience import ExperienceSpec
@@ -171,7 +171,7 @@ def resolve(spec: ExperienceSpec, network: str) -> str:
     """The network that auto means for this spec; other names are returned unchanged."""
     if network != AUTO:
         return network
-    return "nature" if any(is_image(field) for field in spec.fields) else "mlp"
+    return "nature" if any(field.is_image for field in spec.fields) else "mlp"
 
 
 def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping[str, Options]) -> nn.Module:

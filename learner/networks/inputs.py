@@ -28,11 +28,6 @@ NEAR = 1 / 8  # of s: the length of d at which its rescaled form has half of its
 EPSILON = 1e-8  # avoids division by zero for constant features
 
 
-def is_image(field: Column) -> bool:
-    """Whether a field is an image, [C, H, W] or [H, W] in uint8. Every other field is a vector, whatever its shape."""
-    return field.dtype == "|u1" and len(field.shape) in (2, 3)
-
-
 class Kernel(Protocol):
     """`stack` of stack_kernel.py."""
 
@@ -107,7 +102,7 @@ class Inputs(nn.Module):
         super().__init__()
         self.stack = spec.stack
         self.dtype = torch.float32  # of the torso's inputs; an actor may use a smaller one
-        self.images = [field for field in spec.visible if images and is_image(field)]
+        self.images = [field for field in spec.visible if images and field.is_image]
         self.vectors = [field for field in spec.visible if field not in self.images]
         sizes = {field.name: math.prod(field.shape) for field in self.vectors}
         shapes = {field.name: field.shape for field in self.vectors}

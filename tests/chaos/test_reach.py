@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from actors.config import ActorsConfig
 from deploy import runs
 from deploy.children import child_environment, python_command
 from deploy.cli import main as cli
@@ -152,7 +153,7 @@ def test_no_secret_is_told_and_an_open_file_is_refused(row: Row, hosts: Any, tmp
     (host.run_dir.key_folder / "actor-0.secret").chmod(0o644)
     command = [sys.executable, "-m", "tests.harness.stub", str(host.run_dir.path), "actor-0", "well"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    config = RunConfig(deploy=DeployConfig(bind="127.0.0.1"))
+    config = RunConfig(actors=ActorsConfig(count=1), deploy=DeployConfig(bind="127.0.0.1"))
     with pytest.raises(KeysError, match="actor-0.secret") as caught:
         access.check(host.run_dir, config)
     row.measured(places=len(told), secrets=len(secrets), leaks=leaks, status_of_a_process=process.returncode)

@@ -9,16 +9,16 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.config import ActorsConfig
 from actors.trust import FLAG, OPEN_SECTIONS
 from deploy import runs, settings
 from deploy.cli.common import add_trust
 from deploy.config.files import as_tree, lookup, read_run
 from deploy.config.layers import load_run_config
-from deploy.config.run import ConfigError
+from deploy.config.run import ConfigError, RunConfig
 from deploy.config.trust import code_in
 from deploy.config.values import COUNT
 from deploy.launch import access
+from deploy.launch.settle import settle_count
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets import keys
@@ -80,7 +80,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _actor_count(run: RunDir) -> int:
     """The number of actors in the run's config.toml. Imports nothing that it names. Raises ConfigError."""
     count = lookup(read_run(run.config).values, "actors.count")
-    return count if isinstance(count, int) else ActorsConfig().count
+    return count if isinstance(count, int) and count else settle_count(RunConfig()).actors.count
 
 
 def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:

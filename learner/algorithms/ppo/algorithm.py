@@ -41,7 +41,7 @@ class Ppo:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         return {
-            "actors": {"count": 2, "envs_per_actor": 8, "chunk_seconds": 600.0},  # a rollout waits until it is full
+            "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks
                 "learning_rate": 3e-4,

@@ -65,7 +65,7 @@ class Sac:
         return soft_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
-        return GaussianActing(spec, inference)
+        return GaussianActing(spec, self.config.noise_exponent, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> SacUpdate:
         from learner.algorithms.sac.update import SacUpdate

@@ -21,6 +21,15 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = -1.0
     temperature: Annotated[float, Meta(gt=0, description="initial temperature (weight of the entropy in the loss)")] = 0.2
     temperature_rate: Annotated[float, Meta(ge=0, description="learning rate of the temperature; 0 keeps it constant")] = 3e-4
+    noise_exponent: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=2,
+            description="how slowly the noise of exploration changes: its power falls with the frequency f as f ** "
+            "-noise_exponent. 0 is independent noise at every step, 1 pink noise, 2 red noise",
+        ),
+    ] = 1.0
     hindsight: Annotated[
         int,
         Meta(

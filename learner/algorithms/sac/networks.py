@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from learner.algorithms.sac.config import SacConfig
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
-from learner.networks.inputs import Tensors, is_image
+from learner.networks.inputs import Tensors
 from learner.networks.parts import Concat
 from transport.experience import Categorical, ExperienceSpec
 
@@ -71,7 +71,7 @@ def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
             f"sac chooses vectors of reals, but this environment's action is one of {spec.action.n}: choose dqn or ppo "
             "(--algorithm.name)"
         )
-    images = [field.name for field in spec.fields if is_image(field)]
+    images = [field.name for field in spec.fields if field.is_image]
     if images and config.network == "auto":
         raise ValueError(
             f"sac learns from vectors, but the observation has an image ({images[0]}): choose ppo (--algorithm.name), "

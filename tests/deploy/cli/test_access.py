@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import EnvConfig
+from actors.config import ActorsConfig, EnvConfig
 from deploy import runs, settings
 from deploy.cli import main as cli
 from deploy.config.files import write_config
@@ -122,11 +122,11 @@ def test_fresh_keeps_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
 def test_up_makes_keys_for_actors_that_have_none_and_checks_all(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run()
     said(capsys, "keys", "night", "--actors", "1")
-    access.check(run, RunConfig(deploy=DeployConfig(bind="127.0.0.1")))
+    access.check(run, RunConfig(actors=ActorsConfig(count=2), deploy=DeployConfig(bind="127.0.0.1")))
     assert "made keys for actor-1" in capsys.readouterr().out
     (run.key_folder / "learner.secret").chmod(0o644)
     with pytest.raises(KeysError, match="learner.secret"):
-        access.check(run, RunConfig(deploy=DeployConfig(bind="127.0.0.1")))
+        access.check(run, RunConfig(actors=ActorsConfig(count=2), deploy=DeployConfig(bind="127.0.0.1")))
 
 
 @pytest.mark.parametrize("value", ["hallo", "127.0.0.1:80", "[::1]", "tcp://127.0.0.1", "0.0.0.0/0"])

@@ -134,7 +134,7 @@ def test_defaults_of_an_algorithm_follow_the_device_and_the_environment() -> Non
     stack = layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": TINY}})
     spec = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64)
     assert resolve(stack, on_gpu=True).learner.batch_size == 512
-    assert (resolve(stack).actors.count, resolve(stack, spec=spec).actors.count) == (RunConfig().actors.count, 7)
+    assert (resolve(stack).actors.count, resolve(stack, env=spec).actors.count) == (RunConfig().actors.count, 7)
 
 
 def test_an_algorithm_that_cannot_be_found_is_one_line() -> None:

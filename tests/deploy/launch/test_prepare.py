@@ -10,6 +10,7 @@ import pytest
 
 from actors.envs.errors import EnvError
 from deploy import runs
+from deploy.config.files import Tree
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import preflight, prepare
 from deploy.launch.prepare import Request
@@ -19,7 +20,7 @@ from deploy.places.waiting import WaitingLearner
 from learner.config import LearnerConfig
 from tests.deploy.launch.test_settle import VECTORS
 from tests.harness.waiting import gone
-from transport.experience import Categorical, ExperienceSpec, observed
+from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 
 FACTS = preflight.Facts(VECTORS)
 DESCRIPTION = '{"policy": {"tensors": {}, "program": [], "state": {}}, "error": ""}'
@@ -48,12 +49,14 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return started
 
 
-REQUEST = Request({"env": {"id": "Acrobot-v1"}})
+REQUEST = Request({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}})
+UNDECIDED = Request({"env": {"id": "Acrobot-v1"}})  # the environment decides
 
 
+@pytest.mark.parametrize("wanted", [REQUEST, UNDECIDED], ids=["named", "undecided"])
 @pytest.mark.parametrize("error", [EnvError("no such thing"), KeyboardInterrupt()], ids=["failed", "interrupted"])
 def test_a_pre_flight_that_ends_early_ends_the_waiting_learner(
-    error: BaseException, pids: list[int], monkeypatch: pytest.MonkeyPatch
+    error: BaseException, wanted: Request, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> None:
         assert not gone(pids[0])
@@ -61,8 +64,16 @@ def test_a_pre_flight_that_ends_early_ends_the_waiting_learner(
 
     monkeypatch.setattr(preflight, "preflight", fail)
     with pytest.raises(type(error)):
-        prepare.prepare(REQUEST)
+        prepare.prepare(wanted)
     assert len(pids) == 1 and gone(pids[0])
+
+
+def test_two_commands_that_leave_the_algorithm_to_the_environment_do_not_both_get_the_run(pids: list[int]) -> None:
+    with prepare.prepare(UNDECIDED) as ready:
+        with pytest.raises(runs.AlreadyUp):
+            prepare.prepare(UNDECIDED)
+        assert len(pids) == 2 and gone(pids[1]) and not gone(pids[0])
+        ready.write()
 
 
 def test_a_machine_without_the_memory_ends_it_too(pids: list[int]) -> None:
@@ -76,6 +87,61 @@ def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
         ready.write()
         assert not gone(pids[0])
     assert len(pids) == 1 and gone(pids[0])
+
+
+REALS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), Continuous((-1.0,), (1.0,)), 64))
+PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (8, 8), "|u1", 1 / 255),), Continuous((-1.0,), (1.0,)), 64))
+
+
+@pytest.mark.parametrize(
+    ("facts", "flags", "expected", "said"),
+    [
+        (FACTS, {}, "dqn", True),
+        (REALS, {}, "sac", True),
+        (PICTURES, {}, "ppo", True),
+        (REALS, {"algorithm": {"tau": 0.25}}, "sac", True),
+        (REALS, {"algorithm": {"name": "ppo"}}, "ppo", False),
+    ],
+    ids=["discrete", "continuous", "images", "an option of it", "named"],
+)
+def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is_named(
+    facts: preflight.Facts,
+    flags: Tree,
+    expected: str,
+    said: bool,
+    pids: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tried = []
+
+    def attempt(*arguments: object) -> preflight.Facts:
+        tried.append(arguments)
+        return facts
+
+    monkeypatch.setattr(preflight, "preflight", attempt)
+    request = Request({"env": {"id": "MyOwn-v0"}, **flags})
+    with prepare.prepare(request) as ready:
+        assert ready.config.algorithm.name == expected and ready.run.name == f"myown-v0-{expected}"
+        assert all(ready.config.algorithm.flat()[key] == value for key, value in flags.get("algorithm", {}).items())
+    assert len(tried) == len(pids) == 1, "the environment is tried once, and one learner waits"
+    assert gone(pids[0])
+    assert (f"algorithm: {expected}, for " in capsys.readouterr().out) == said
+
+
+def test_an_option_of_another_algorithm_than_the_chosen_one_is_refused(pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: REALS)
+    with pytest.raises(ConfigError, match="only dqn has it; sac does not"):
+        prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"double": False}}))
+    assert len(pids) == 1 and gone(pids[0])
+
+
+def test_a_stopped_run_goes_on_with_its_algorithm(pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: REALS)
+    with prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}}, name="mine")) as ready:
+        ready.write()
+    with prepare.prepare(Request({}, name="mine")) as ready:
+        assert ready.resumed and ready.config.algorithm.name == "ppo"
 
 
 @pytest.mark.parametrize("fresh", [False, True])

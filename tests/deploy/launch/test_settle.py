@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from deploy.config.files import Tree
@@ -49,6 +51,34 @@ def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch
     spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
     with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
         settle.fit_rollouts(resolve(layers(flags)), spec)
+
+
+@pytest.mark.parametrize(
+    ("cores", "free", "simulator", "wanted", "expected"),
+    [
+        (1, 8e9, 6e7, 0, 2),
+        (2, 8e9, 6e7, 0, 2),
+        (16, 8e9, 6e7, 0, 8),
+        (128, 64e9, 6e7, 0, 16),
+        (16, 8e9, 1e9, 0, 4),
+        (16, 1e9, 4e9, 0, 1),
+        (16, 8e9, 0, 0, 8),
+        (2, 1e9, 4e9, 12, 12),
+    ],
+)
+def test_actors_follow_cores_and_memory_unless_told(
+    monkeypatch: pytest.MonkeyPatch, cores: int, free: float, simulator: float, wanted: int, expected: int
+) -> None:
+    monkeypatch.setattr(settle, "own_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(settle.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"count": wanted} if wanted else {}}))
+    assert settle.settle_count(config, int(simulator)).actors.count == expected
+
+
+@pytest.mark.parametrize(("spec", "wanted", "expected"), [(VECTORS, 0, 8), (IMAGES, 0, 4), (IMAGES, 3, 3)])
+def test_an_actor_has_fewer_environments_of_images_unless_told(spec: ExperienceSpec, wanted: int, expected: int) -> None:
+    config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"envs_per_actor": wanted} if wanted else {}}))
+    assert settle.settle_environments(config, spec).actors.envs_per_actor == expected
 
 
 @pytest.mark.parametrize(

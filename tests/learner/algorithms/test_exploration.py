@@ -1,11 +1,11 @@
-"""The ladder of exploration over all environments of a run."""
+"""The ladder of epsilons over all environments of a run, and noise that is correlated in time."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from learner.algorithms.exploration import epsilon_ladder
+from learner.algorithms.exploration import ColouredNoise, epsilon_ladder
 
 
 def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:
@@ -32,3 +32,40 @@ def test_a_base_of_zero_never_explores_and_a_base_of_one_always_does() -> None:
 
 def test_a_power_of_zero_gives_all_the_same() -> None:
     assert epsilon_ladder(2, 4, 9, 0.25, 0.0).tolist() == [0.25] * 4
+
+
+def drawn(exponent: float, steps: int, shape: tuple[int, int], seed: int = 0) -> np.ndarray:
+    noise = ColouredNoise(np.random.default_rng(seed), exponent)
+    return np.stack([noise.draw(shape) for _ in range(steps)])
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
+def test_the_power_of_noise_falls_with_the_frequency_as_it_should(exponent: float) -> None:
+    noise = drawn(exponent, ColouredNoise.BLOCK, (100, 2))
+    power = (np.abs(np.fft.rfft(noise, axis=0)) ** 2).mean((1, 2))
+    slope, _ = np.polyfit(np.log(np.arange(2, 400)), np.log(power[2:400]), 1)
+    assert slope == pytest.approx(-exponent, abs=0.05)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
+def test_noise_has_variance_1_and_each_sequence_is_its_own(exponent: float) -> None:
+    noise = drawn(exponent, 2 * ColouredNoise.BLOCK, (300, 2))
+    assert noise.dtype == np.float32 and noise.shape[1:] == (300, 2)
+    assert noise.mean() == pytest.approx(0.0, abs=0.1) and noise.var() == pytest.approx(1.0, abs=0.1)
+    assert noise.var((1, 2)).min() > 0.6, "at every step"
+    across = np.corrcoef(noise[:, :, 0].T)[~np.eye(300, dtype=bool)]
+    assert abs(across.mean()) < 0.02, "no two sequences go together"
+
+
+def test_pink_noise_is_correlated_over_many_steps_and_white_noise_is_not() -> None:
+    later = {
+        exponent: float((n := drawn(exponent, 1_000, (300, 1)))[:-10].ravel() @ n[10:].ravel() / n[10:].size)
+        for exponent in (0.0, 1.0)
+    }
+    assert later[0.0] == pytest.approx(0.0, abs=0.02) and later[1.0] > 0.3
+
+
+def test_noise_begins_anew_with_another_number_of_environments() -> None:
+    noise = ColouredNoise(np.random.default_rng(0), 1.0)
+    noise.draw((4, 2))
+    assert noise.draw((6, 2)).shape == (6, 2)
