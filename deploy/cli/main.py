@@ -32,6 +32,7 @@ COMMANDS = {
     "logs": ("runs.logs", "print the log of a run, or of one of its processes"),
     "list": ("runs.list", "list all runs"),
     "rm": ("runs.rm", "delete stopped runs with all their files"),
+    "suite": ("runs.suite", "compare algorithms or settings over tasks and seeds"),
     "keys": ("experience.keys", "make the keys that a run needs on a network"),
     "eval": ("policies.eval", "evaluate the policy of a run over many episodes"),
     "demo": ("policies.demo", "watch the policy of a run play, or record a video"),
