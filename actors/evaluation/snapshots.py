@@ -108,6 +108,7 @@ class OtherPolicies(Contestant):
     def close(self) -> None:
         with suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.stdout.close()  # type: ignore[union-attr]
         self._process.wait()
 
 

@@ -67,7 +67,7 @@ class ContestantOptions(Struct, frozen=True, forbid_unknown_fields=True):
     kind: str = "headrace"
     settings: dict[str, Any] = {}  # of all tasks
     tasks: dict[str, dict[str, Any]] = {}  # of single tasks; they win
-    python: str = ""  # the interpreter of a peer; empty: this one
+    python: str = ""  # the interpreter of a peer; empty: that of --peer-python, else this one
     threads: Annotated[int, Meta(ge=1, le=1024)] = 1  # that a peer computes with
 
 
@@ -128,8 +128,8 @@ class Run(NamedTuple):
         return {"env": task.env, "episodes": task.episodes, "seed": self.seed, **limits, **chosen}
 
 
-def read(path: Path) -> Suite:
-    """Raises ConfigError, in one line that names the key."""
+def read(path: Path, peer_python: str = "") -> Suite:
+    """`peer_python`: the interpreter of contestants that name none. Raises ConfigError, in one line that names the key."""
     values = read_toml(path)
     tables = {name: _table(path, values.pop(name, None), name) for name in ("tasks", "contestants")}
     if "seeds" not in values:
@@ -141,6 +141,7 @@ def read(path: Path) -> Suite:
         raise ConfigError(f"{path}: seeds must be different numbers, at least one")
     tasks = tuple(_task(path, name, table, options) for name, table in tables["tasks"].items())
     contestants = tuple(_contestant(path, name, table, tasks) for name, table in tables["contestants"].items())
+    contestants = tuple(contestant._replace(python=contestant.python or peer_python) for contestant in contestants)
     suite = Suite(path.stem, options.about, seeds, options.final_evaluations, tasks, contestants)
     if not NAME.fullmatch(suite.name):
         raise ConfigError(f"{path}: the file's name is the suite's: letters, digits, dots, dashes and underscores only")

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from typing import Any
 import psutil
 
 from actors.evaluation.lines import read_lines
+from actors.trust import FLAG
 from deploy.children import child_environment, python_command
+from deploy.config import trust
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
@@ -44,7 +46,7 @@ class Runner:
     """The runs of a suite and where their files are: RESULTS/NAME.json, and RESULTS/unfinished/NAME/ until then."""
 
     def __init__(
-        self, suite: Suite, results: Path, say: Say, trusted: bool = False, kinds: dict[str, Kind] | None = None
+        self, suite: Suite, results: Path, say: Say, trusted: bool = False, kinds: Mapping[str, Kind] | None = None
     ) -> None:
         """`say` prints a line. `kinds`, by the contestants' names, are what the file says unless a test gives others. Raises
         ConfigError."""
@@ -66,6 +68,8 @@ class Runner:
         left = [run for run in self.runs if not self.result(run).exists()]
         tasks = {run.task.name: run.task for run in left}
         for name, task in tasks.items():
+            if not self._trusted and trust.code_in({"env": task.env}):
+                raise ConfigError(f"tasks.{name}.env names code of your own: add {FLAG} if you trust the file")
             try:
                 config = resolve(layers({"env": task.env}))
             except ConfigError as error:

@@ -36,12 +36,15 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     target.add_argument("--report", action="store_true", help="run nothing; report what is finished")
     target.add_argument("--json", action="store_true", help="print the summary as JSON")
     target.add_argument("--out", type=Path, metavar="PAGE.html", help="also write one self-contained page with the curves")
+    target.add_argument(
+        "--peer-python", default="", metavar="PATH", help="interpreter that has the peers' libraries, where FILE names none"
+    )
     add_trust(target)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Lines about the progress go to stderr, the summary to stdout."""
-    suite = read(parsed.file)
+    suite = read(parsed.file, parsed.peer_python)
     results = parsed.results or parsed.file.parent / "results" / suite.name
     if parsed.out and not parsed.out.absolute().parent.is_dir():
         raise ConfigError(f"--out: there is no folder {parsed.out.parent}")
@@ -52,8 +55,9 @@ def run(parsed: argparse.Namespace) -> int:
             try:
                 runner.run()
             except KeyboardInterrupt:
-                words = f"headrace suite {parsed.file}" + (f" --results {parsed.results}" if parsed.results else "")
-                to_stderr(f"stopped; `{words}` goes on: finished runs are skipped, and the run that was stopped starts again")
+                to_stderr(
+                    "stopped; the same command goes on: finished runs are skipped, the training that was stopped starts again"
+                )
                 return DONE
     found = {run.name: result for run, result in runner.finished()}
     summary = summarise(suite, found)
