@@ -91,14 +91,16 @@ class SnapshotFile:
 
     def __init__(self, folder: Folder, began: float) -> None:
         self._folder, self._began = folder, began
-        self._number = 0
+        self._number, self._last = 0, 0.0
 
     @property
     def seconds(self) -> float:
         return time.time() - self._began
 
     def add(self, data: bytes, suffix: str, steps: int, seconds: float) -> None:
+        """`seconds`: when the policy was made, not before the one that was added last."""
         self._number += 1
+        self._last = max(seconds, self._last)
         name = f"policy-{self._number:05d}{suffix}"
         (self._folder.path / name).write_bytes(data)
-        add_line(self._folder.snapshots, {"file": name, "seconds": round(seconds, 3), "steps": steps})
+        add_line(self._folder.snapshots, {"file": name, "seconds": round(self._last, 3), "steps": steps})

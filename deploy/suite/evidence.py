@@ -43,13 +43,13 @@ def _cpu() -> str:
 
 
 def commit(folder: Path = ROOT) -> str | None:
-    """The commit of the source tree, "+" where it has changes; None for an installed package, or without git."""
+    """The commit of the source tree, "+" where files of it were changed; None for an installed package, or without git."""
     if not (folder / ".git").exists():
         return None
     try:
         said = [
             subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         ]
     except (OSError, subprocess.CalledProcessError):
         return None
