@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from actors.envs.preflight import Facts
 from actors.evaluation.lines import add_line
 from deploy.config.run import ConfigError
 from deploy.suite.file import Contestant, Run, Task
@@ -46,6 +47,13 @@ class Trained(NamedTuple):
     versions: dict[str, str]
 
 
+class Tried(NamedTuple):
+    """A task whose environment has been tried."""
+
+    task: Task
+    facts: Facts
+
+
 class Training(Protocol):
     """A training that goes on."""
 
@@ -63,7 +71,7 @@ class Kind(Protocol):
 
     def __init__(self, contestant: Contestant) -> None: ...
 
-    def check(self, tasks: Sequence[Task], trusted: bool) -> None:
+    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
         """Raises ConfigError for settings that cannot be run, before anything runs."""
 
     def begin(self, run: Run, folder: Folder, trusted: bool) -> Training:

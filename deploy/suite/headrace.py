@@ -19,11 +19,12 @@ from actors.trust import FLAG
 from deploy import runs
 from deploy.children import child_environment, python_command
 from deploy.config import trust
-from deploy.config.files import Tree, merge, read_toml
+from deploy.config.files import Layer, Tree, merge, read_toml
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
+from deploy.launch import settle
 from deploy.suite import evidence
-from deploy.suite.base import Folder, SnapshotFile, Trained
+from deploy.suite.base import Folder, SnapshotFile, Trained, Tried
 from deploy.suite.file import Contestant, Run, Task
 from learner.weights.checkpoint import pack, policy_weights, read
 from transport.messages import FetchWeights, Weights
@@ -38,14 +39,19 @@ class Headrace:
     def __init__(self, contestant: Contestant) -> None:
         self._contestant = contestant
 
-    def check(self, tasks: Sequence[Task], trusted: bool) -> None:
-        for task in tasks:
+    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+        for task, facts in tasks:
             where = f"contestants.{self._contestant.name}, task {task.name}"
             given = self._given(task)
             if not trusted and trust.code_in(given):
                 raise ConfigError(f"{where}: the file names code of your own: add {FLAG} if you trust it")
             try:
-                resolve(layers(given))
+                stack = layers(given)
+                config = resolve(stack)
+                if given["env"] == task.env:  # else `facts` are of another environment, and the launch checks the rest
+                    spec = settle.run_spec(facts, config)
+                    config = resolve([*stack, Layer("what env names", {"env": facts.options})], spec=spec)
+                    settle.settle(config, spec, False, facts.slowest_seconds)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
 

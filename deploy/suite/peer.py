@@ -19,7 +19,7 @@ from typing import Any
 from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command
 from deploy.config.run import ConfigError
 from deploy.suite import evidence
-from deploy.suite.base import Folder, Trained
+from deploy.suite.base import Folder, Trained, Tried
 from deploy.suite.file import Contestant, Run, Task
 
 SCRIPTS = {"stable-baselines3": "benchmarks.learning.peers.stable_baselines3_peer"}
@@ -34,13 +34,13 @@ class Peer:
         self._contestant = contestant
         self._python = os.path.expanduser(contestant.python)
 
-    def check(self, tasks: Sequence[Task], trusted: bool) -> None:
+    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
         where = f"contestants.{self._contestant.name}"
         if not (ROOT / "benchmarks").is_dir():
             raise ConfigError(f"{where}: peers need the source tree, and this is an installed package: clone the repository")
         if self._python and not Path(self._python).is_file():
             raise ConfigError(f"{where}.python: there is no {self._python}")
-        asked = {task.name: self._request(task) for task in tasks}
+        asked = {task.name: self._request(task) for task, _ in tasks}
         try:
             done = subprocess.run(
                 self._command("check", json.dumps(asked)),

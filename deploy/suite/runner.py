@@ -28,10 +28,11 @@ from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.launch.preflight import try_environment
 from deploy.suite import evidence
-from deploy.suite.base import PATIENCE_SECONDS, Folder, Kind, Training, find_kind
+from deploy.suite.base import PATIENCE_SECONDS, Folder, Kind, Training, Tried, find_kind
 from deploy.suite.file import Run, Suite, order
 from transport.file_lock import try_lock, unlock
 from transport.run_dir import write_atomically
+from transport.text import plain
 
 TURN_SECONDS = 0.1
 CLOCK_SECONDS = 0.1  # that two readings of a process's start may differ
@@ -67,6 +68,7 @@ class Runner:
         self.finished()
         left = [run for run in self.runs if not self.result(run).exists()]
         tasks = {run.task.name: run.task for run in left}
+        tried: list[Tried] = []
         for name, task in tasks.items():
             if not self._trusted and trust.code_in({"env": task.env}):
                 raise ConfigError(f"tasks.{name}.env names code of your own: add {FLAG} if you trust the file")
@@ -74,9 +76,9 @@ class Runner:
                 config = resolve(layers({"env": task.env}))
             except ConfigError as error:
                 raise ConfigError(f"tasks.{name}: {error}") from error
-            try_environment(config)
+            tried.append(Tried(task, try_environment(config)))
         for contestant in self._suite.contestants:
-            if theirs := [task for task in tasks.values() if any(run[1:3] == (task, contestant) for run in left)]:
+            if theirs := [one for one in tried if any(run[1:3] == (one.task, contestant) for run in left)]:
                 self._kinds[contestant.name].check(theirs, self._trusted)
 
     def run(self) -> None:
@@ -157,7 +159,7 @@ class Runner:
         finally:
             stop(process)
         if ended == "by itself" and process.returncode:
-            raise RunFailed(f"its process ended with {process.returncode}: see {folder.log}")
+            raise RunFailed(f"its process ended with {process.returncode} ({_last_line(folder)}): see {folder.log}")
         self._write_trained(folder, training, asked, seconds, ended)
 
     def _write_trained(self, folder: Folder, training: Training, began: float, seconds: float, ended: str) -> None:
@@ -190,8 +192,7 @@ class Runner:
         finally:
             stop(process)
         if status:
-            said = folder.log.read_text(errors="replace").strip().splitlines()
-            raise RunFailed(f"its evaluation ended with {status} ({said[-1] if said else 'no output'}): see {folder.log}")
+            raise RunFailed(f"its evaluation ended with {status} ({_last_line(folder)}): see {folder.log}")
 
     def _record(self, folder: Folder, run: Run, process: subprocess.Popen[bytes]) -> None:
         """So that another process of the suite can end it, if this one is killed."""
@@ -265,6 +266,12 @@ def _difference(before: Tree, now: Tree, prefix: str = "") -> str:
         elif was != wanted:
             return f"{prefix}{key} was {was!r}, is {wanted!r}"
     return ""
+
+
+def _last_line(folder: Folder) -> str:
+    """Of the log."""
+    said = folder.log.read_text(errors="replace").strip().splitlines()
+    return plain(said[-1]) if said else "it said nothing"
 
 
 def _minutes(seconds: float) -> str:

@@ -38,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("[contestants.headrace]", "[contestants.headrace]\nsettings.learner.batch_sise = 4", "learner.batch_sise"),
         ("[contestants.headrace]", "[contestants.headrace]\nkind = 'headrase'", "contestants.headrace.kind"),
         ("[contestants.headrace]", "[contestants.headrace]\nsettings.algorithm.name = 'my:Own'", "--trust-config"),
+        ("[contestants.headrace]", "[contestants.headrace]\nsettings.algorithm.name = 'sac'", "CartPole-v1 has 2 actions"),
         ("random = 20", "env.wrappers = ['my:wrapped']\nrandom = 20", "--trust-config"),
         (
             "[contestants.headrace]",

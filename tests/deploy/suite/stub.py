@@ -18,8 +18,8 @@ import numpy as np
 from actors.evaluation.lines import add_line
 from actors.evaluation.pipe import Act, serve
 from deploy.config.run import ConfigError
-from deploy.suite.base import Folder, Trained
-from deploy.suite.file import Contestant, Run, Task, read
+from deploy.suite.base import Folder, Trained, Tried
+from deploy.suite.file import Contestant, Run, read
 from deploy.suite.runner import Runner
 from tests.harness.waiting import ROOT
 
@@ -34,7 +34,7 @@ class Stub:
         self.begun: list[str] = []  # names of runs
         self.removed: list[str] = []
 
-    def check(self, tasks: Sequence[Task], trusted: bool) -> None:
+    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
         if "bad" in self.contestant.settings:
             raise ConfigError("contestants: bad is no setting")
 

@@ -99,7 +99,7 @@ def test_a_run_that_fails_is_named_and_repeated_and_does_not_stop_the_others(
 ) -> None:
     failing = run(file, ONE.replace("[contestants.stub]", "[contestants.stub]\nsettings.exit = 3") + "[contestants.other]\n")
     assert failing.failed == ["mine-cartpole-v1-stub-1"]
-    assert "failed: its process ended with 3: see " in capsys.readouterr().err
+    assert "failed: its process ended with 3 (it said nothing): see " in capsys.readouterr().err
     assert result(file, "mine-cartpole-v1-other-1")["curve"]
     mended = run(file, ONE + "[contestants.other]\n")
     assert stub(mended).begun == ["mine-cartpole-v1-stub-1"] and not mended.failed
