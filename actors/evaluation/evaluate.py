@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
+
+import numpy as np
 
 from actors.actor import ActorSettings
 from actors.agent import Agent
@@ -29,7 +31,7 @@ from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.errors import DeviceError
 from learner.inference.open import open_inference, run_description
 from learner.weights.checkpoint import CheckpointError, Weights, policy_weights, read
-from transport.experience import ExperienceSpec, SpecError, bounded
+from transport.experience import Columns, ExperienceSpec, SpecError, bounded
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 
@@ -51,16 +53,44 @@ def environments(settings: ActorSettings, count: int, config: EvaluatorConfig, s
     return VectorEnv(settings.env, settings.spec, count, seeds, config)
 
 
+class Player(Protocol):
+    """What chooses the actions of K environments in an evaluation."""
+
+    def reset(self, observation: Columns) -> None:
+        """Episodes begin in all environments with observation[name] [K, *shape]."""
+
+    def actions(self) -> np.ndarray:
+        """[K] indices, or [K, A] floats within the environment's bounds."""
+
+    def push(self, observation: Columns, ended: np.ndarray) -> None:
+        """The next observation [K, *shape]; where `ended` [K] it is the first of a new episode."""
+
+
+class PolicyPlayer(Agent):
+    """A Headrace policy as a player."""
+
+    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, count: int, mode: Mode = "greedy") -> None:
+        super().__init__(spec, policy, count)
+        self._spec, self._mode = spec, mode
+
+    def actions(self) -> np.ndarray:
+        return bounded(self._spec, self.act(self._mode)[0])
+
+
 def play(
     env: VectorEnv, spec: ExperienceSpec, policy: ActingPolicy, episodes: int, mode: Mode = "greedy"
 ) -> Iterator[list[Episode]]:
+    """`play_with` a policy that acts in a mode."""
+    return play_with(env, PolicyPlayer(spec, policy, env.count, mode), episodes)
+
+
+def play_with(env: VectorEnv, player: Player, episodes: int) -> Iterator[list[Episode]]:
     """Plays `episodes` new episodes. Yields after each vector step the counted episodes that ended in it."""
     quota = [episodes // env.count + (k < episodes % env.count) for k in range(env.count)]
-    agent = Agent(spec, policy, env.count)
-    agent.reset(env.reset())
+    player.reset(env.reset())
     while any(quota):
-        step = env.step(bounded(spec, agent.act(mode)[0]))
-        agent.push(step.observation, step.terminated | step.truncated)
+        step = env.step(player.actions())
+        player.push(step.observation, step.terminated | step.truncated)
         counted = []
         for episode in step.episodes:
             if quota[episode.env]:  # further episodes of this environment are not counted
@@ -139,13 +169,13 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
 
 
 def by_tolerance(
-    settings: ActorSettings, tolerances: Sequence[float], play_with: Callable[[ActorSettings], Played]
+    settings: ActorSettings, tolerances: Sequence[float], measured: Callable[[ActorSettings], Played]
 ) -> dict[str, Any]:
     """The figures of a group at each tolerance (metres). Raises EnvError."""
     briefs = {}
     for tolerance in tolerances:
         other = replace(settings, env=read_env(env_section(settings.env) | {"tolerance": tolerance}))
-        briefs[f"{tolerance:g}"] = brief(play_with(other).figures)
+        briefs[f"{tolerance:g}"] = brief(measured(other).figures)
     return briefs
 
 
@@ -184,13 +214,13 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
         config = read_evaluator(run_dir)
         faults: list[str] = []
 
-        def play_with(chosen: ActorSettings) -> Played:
+        def measured(chosen: ActorSettings) -> Played:
             played = measure(chosen, policy, mode, options.episodes, config)
             if played.fault:
                 faults.append(played.fault)
             return played
 
-        played = play_with(settings)
+        played = measured(settings)
         figures = {
             "run": run_dir.name,
             "env": settings.env.id,
@@ -200,7 +230,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
             **played.figures,
         }
         if options.tolerances:
-            figures["by_tolerance"] = by_tolerance(settings, options.tolerances, play_with)
+            figures["by_tolerance"] = by_tolerance(settings, options.tolerances, measured)
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2

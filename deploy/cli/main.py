@@ -33,6 +33,7 @@ COMMANDS = {
     "list": ("runs.list", "list all runs"),
     "rm": ("runs.rm", "delete stopped runs with all their files"),
     "sweep": ("runs.sweep", "search for good settings with many short runs"),
+    "suite": ("runs.suite", "compare algorithms or settings over tasks and seeds"),
     "keys": ("experience.keys", "make the keys that a run needs on a network"),
     "eval": ("policies.eval", "evaluate the policy of a run over many episodes"),
     "demo": ("policies.demo", "watch the policy of a run play, or record a video"),

@@ -145,7 +145,7 @@ class Checkpoints:
             return None
 
 
-def pack(weights: Mapping[str, Tensor]) -> bytes:
+def pack(weights: Mapping[str, Tensor | np.ndarray]) -> bytes:
     """A module's state_dict() as bytes for the wire. Raises CheckpointError for weights that are not finite."""
     arrays = {name: as_array(value) for name, value in weights.items()}
     _check_finite(arrays, "weights")

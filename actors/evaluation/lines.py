@@ -1,0 +1,34 @@
+"""Files of JSON lines whose writer may be killed at any moment. Needs the standard library alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects in a file; none where there is no file. A last line without its end was not written whole, and is left out."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
+def mend(path: Path) -> None:
+    """Removes a last line that was not written whole, so that lines can be added."""
+    whole = "".join(f"{json.dumps(line)}\n" for line in read_lines(path))
+    temporary = path.with_suffix(".part")
+    temporary.write_text(whole)
+    os.replace(temporary, path)
+
+
+def add_line(path: Path, line: dict[str, Any]) -> None:
+    """Raises ValueError for a number that is not finite."""
+    with path.open("a") as file:
+        file.write(json.dumps(line, allow_nan=False) + "\n")

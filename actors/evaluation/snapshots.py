@@ -1,0 +1,192 @@
+"""`python -m actors.evaluation.snapshots REQUEST.json`: evaluates the policies that a training has saved, one after the other.
+`headrace suite` starts it when a training is over.
+
+Every policy plays the same episodes, greedily: the same environment, the same seeds, the same number, whichever library has
+trained it. A policy of another library acts in a process of that library (pipe.py). Each evaluation is a line of a file, written
+when it is over; those that are in the file already are not repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.json import decode
+
+from actors.config import EnvConfig, EvaluatorConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env, read_env
+from actors.envs.spec import experience_spec
+from actors.envs.vector import Episode, VectorEnv
+from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, own_stdout, play_with
+from actors.evaluation.lines import add_line, mend, read_lines
+from actors.evaluation.pipe import receive, send
+from actors.settings import read_settings
+from learner.algorithms.base import make_algorithm
+from learner.inference.open import open_inference, run_description
+from learner.weights.checkpoint import CheckpointError, unpack
+from transport.experience import Columns, ExperienceSpec, SpecError
+from transport.names import UnknownName
+from transport.run_dir import RunDir
+
+MOST_ENVIRONMENTS = 32
+SEEDS = SEED_OFFSET + 2_000  # other seeds than those of training, of the evaluator and of `headrace eval`
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class Request(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to evaluate.
+
+    `folder` holds snapshots.jsonl, a line for each policy, with its `file`. evaluations.jsonl is written there: the same lines
+    with the `episodes` of each. Either `run` is the folder of the Headrace run that the policies are of; or `act` is the command
+    of a process that acts, and `env` the env section.
+    """
+
+    folder: str
+    episodes: int
+    run: str = ""
+    env: dict[str, Any] = {}
+    act: tuple[str, ...] = ()
+
+
+class Contestant:
+    """The policies of one training. `config` and `spec`: of the environment that they are for."""
+
+    config: EnvConfig
+    spec: ExperienceSpec
+
+    def load(self, path: Path, count: int) -> Player:
+        """A policy from its file, to act in `count` environments. Raises CheckpointError, OSError."""
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class OwnPolicies(Contestant):
+    """Published weights of a Headrace run."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        """Raises SpecError, UnknownName, OSError."""
+        self._settings = read_settings(run_dir)
+        self.config, self.spec = self._settings.env, self._settings.spec
+        algorithm = make_algorithm(self._settings.algorithm)
+        self._inference = open_inference(algorithm, self.spec, run_description(run_dir, algorithm, self.spec), threads=1)
+        self._policy = algorithm.acting(self.spec, self._inference)
+
+    def load(self, path: Path, count: int) -> Player:
+        self._inference.load(unpack(path.read_bytes()))
+        self._policy.assign(SEEDS, 0, count, count)
+        return PolicyPlayer(self.spec, self._policy, count)
+
+
+class OtherPolicies(Contestant):
+    """Policies of another library, which act in a process of their own."""
+
+    def __init__(self, env: dict[str, Any], command: tuple[str, ...]) -> None:
+        """Raises EnvError."""
+        self.config = read_env(env)
+        example = make_env(self.config)
+        try:
+            self.spec = experience_spec(example, self.config, "none")
+        finally:
+            example.close()
+        if len(self.spec.fields) != 1:
+            raise EnvError(f"{self.config.id} gives several arrays; a policy of another library is given one")
+        few = os.environ | dict.fromkeys(ONE_THREAD, "1")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=few)
+
+    def load(self, path: Path, count: int) -> Player:
+        send(self._process.stdin, {"load": str(path)})  # type: ignore[arg-type]
+        return OtherPlayer(self._process)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.stdout.close()  # type: ignore[union-attr]
+        self._process.wait()
+
+
+class OtherPlayer:
+    """A player that asks another process."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._observation = np.empty(0)
+
+    def reset(self, observation: Columns) -> None:
+        (self._observation,) = observation.values()
+
+    def push(self, observation: Columns, ended: np.ndarray) -> None:
+        (self._observation,) = observation.values()
+
+    def actions(self) -> np.ndarray:
+        """Raises OSError if the process has ended."""
+        send(self._process.stdin, {}, self._observation)  # type: ignore[arg-type]
+        answer = receive(self._process.stdout)  # type: ignore[arg-type]
+        if answer is None or answer[1] is None:
+            raise OSError("the process that acts has ended")
+        return answer[1]
+
+
+def evaluate(contestant: Contestant, path: Path, episodes: int) -> list[Episode]:
+    """The episodes of one policy, in the order of their environments. The environments are made anew, so that an evaluation does
+    not depend on the one before it. Raises EnvError, CheckpointError, OSError."""
+    count = min(episodes, MOST_ENVIRONMENTS)
+    env = VectorEnv(contestant.config, contestant.spec, count, range(SEEDS, SEEDS + count), EvaluatorConfig())
+    try:
+        played = [episode for ended in play_with(env, contestant.load(path, count), episodes) for episode in ended]
+    finally:
+        env.close()
+    return sorted(played, key=lambda episode: episode.env)
+
+
+def raw(played: list[Episode]) -> dict[str, list[Any]]:
+    """The figures of single episodes: return, length; score and success where the environment has them."""
+    found: dict[str, list[Any]] = {
+        "return": [round(episode.total_reward, 6) for episode in played],
+        "length": [episode.length for episode in played],
+    }
+    if any(episode.score != episode.total_reward for episode in played):
+        found["score"] = [round(episode.score, 6) for episode in played]
+    if any(episode.success is not None for episode in played):
+        found["success"] = [bool(episode.success) and not episode.broken for episode in played]
+    return found
+
+
+def run(request: Request) -> None:
+    """Evaluates what is left, and prints a line after each. Raises EnvError, CheckpointError, SpecError, UnknownName, OSError."""
+    folder = Path(request.folder)
+    wanted, out = list(read_lines(folder / "snapshots.jsonl")), folder / "evaluations.jsonl"
+    mend(out)
+    done = sum(1 for _ in read_lines(out))
+    if done == len(wanted):
+        return
+    contestant = OtherPolicies(request.env, request.act) if request.act else OwnPolicies(RunDir(Path(request.run)))
+    try:
+        for number, snapshot in enumerate(wanted[done:], done + 1):
+            played = evaluate(contestant, folder / snapshot["file"], request.episodes)
+            add_line(out, snapshot | {"episodes": raw(played)})
+            mean = np.mean([episode.total_reward for episode in played])
+            print(f"{number} of {len(wanted)}: return {mean:,.1f}", file=sys.stderr, flush=True)
+    finally:
+        contestant.close()
+
+
+def main() -> int:
+    own_stdout().close()
+    try:
+        run(decode(Path(sys.argv[1]).read_bytes(), type=Request))
+    except (EnvError, CheckpointError, SpecError, UnknownName, OSError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Scripts that train and act with other libraries, in their own interpreters."""

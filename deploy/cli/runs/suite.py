@@ -1,0 +1,81 @@
+"""`headrace suite`: compares algorithms, settings or other libraries on tasks with several seeds."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from deploy.cli.common import DONE, FAILED, add_trust, complain
+from deploy.config.run import ConfigError
+from deploy.suite.evidence import strict_json
+from deploy.suite.file import read
+from deploy.suite.page import page
+from deploy.suite.runner import Runner, to_stderr
+from deploy.suite.summary import lines, summarise
+
+USAGE_LINE = "headrace suite FILE.toml [--results DIR] [--report] [--json] [--out PAGE.html]"
+DESCRIPTION = """\
+Run tasks x contestants x seeds one after the other, and print scores and times to a score with 95 % intervals.
+
+  headrace suite compare.toml                     run what has no result yet, then print the table
+  headrace suite compare.toml --report --out p.html   run nothing; write a page of what is finished
+
+It may be stopped or killed at any time; the same command goes on. The file's form: `How to … compare algorithms or settings`.
+"""
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    target.add_argument("file", type=Path, metavar="FILE.toml", help="tasks, contestants and seeds")
+    target.add_argument(
+        "--results", type=Path, metavar="DIR", help="folder of results, a file for each run (default: results/NAME beside FILE)"
+    )
+    target.add_argument("--report", action="store_true", help="run nothing; report what is finished")
+    target.add_argument("--json", action="store_true", help="print the summary as JSON")
+    target.add_argument("--out", type=Path, metavar="PAGE.html", help="also write one self-contained page with the curves")
+    target.add_argument(
+        "--peer-python", default="", metavar="PATH", help="interpreter that has the peers' libraries, where FILE names none"
+    )
+    add_trust(target)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Lines about the progress go to stderr, the summary to stdout."""
+    suite = read(parsed.file, parsed.peer_python)
+    results = parsed.results or parsed.file.parent / "results" / suite.name
+    if parsed.out and not parsed.out.absolute().parent.is_dir():
+        raise ConfigError(f"--out: there is no folder {parsed.out.parent}")
+    runner = Runner(suite, results, to_stderr, parsed.trusted)
+    if not parsed.report:
+        with contextlib.redirect_stdout(sys.stderr), _interruptible():
+            runner.check()
+            try:
+                runner.run()
+            except KeyboardInterrupt:
+                to_stderr(
+                    "stopped; the same command goes on: finished runs are skipped, the training that was stopped starts again"
+                )
+                return DONE
+    found = {run.name: result for run, result in runner.finished()}
+    summary = summarise(suite, found)
+    if parsed.out:
+        parsed.out.write_text(page(suite, found, summary), encoding="utf-8")
+    print(strict_json(summary, indent=2) if parsed.json else "\n".join(lines(summary)), end="" if parsed.json else "\n")
+    if runner.failed:
+        return complain(f"{len(runner.failed)} runs failed: {', '.join(runner.failed)}; the same command repeats them", FAILED)
+    return DONE
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and a closed terminal stop a suite as Ctrl-C does."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = [(number, signal.signal(number, signal.default_int_handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -1,0 +1,73 @@
+"""The arithmetic of a comparison: interquartile mean, bootstrap, time to a score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+SHARE = 0.9  # of the way from random to the reference
+CONSECUTIVE = 3  # evaluations above it
+RESAMPLES = 10_000
+LEVEL = 0.95
+CUT = 0.25  # of the sorted values, at each end
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def target(random: float, reference: float) -> float:
+    """The score that counts as reached."""
+    return random + SHARE * (reference - random)
+
+
+def time_to_score(seconds: Sequence[float], scores: Sequence[float], threshold: float) -> float | None:
+    """The time of the first of three consecutive evaluations at `threshold` or above; None if there is none."""
+    above = 0
+    for number, score in enumerate(scores):
+        above = above + 1 if score >= threshold else 0  # a NaN is not above
+        if above == CONSECUTIVE:
+            return float(seconds[number - CONSECUTIVE + 1])
+    return None
+
+
+def final_score(scores: Sequence[float], count: int) -> float:
+    """The mean of the last `count` evaluations; NaN where there is none."""
+    return float(np.mean(scores[-count:])) if len(scores) else math.nan
+
+
+def iqm(values: Sequence[float] | np.ndarray) -> float:
+    """The interquartile mean: a quarter of the values, rounded down, is left out at each end (Agarwal et al. 2021,
+    arXiv:2108.13264, section 4.3). Up to three values: the mean. NaN of none."""
+    return float(_iqm(np.asarray(values, np.float64)[None])[0]) if len(values) else math.nan
+
+
+def bootstrap(strata: Sequence[Sequence[float]], seed: int = 0) -> Interval | None:
+    """The 95 % percentile interval of the interquartile mean of all values, by a stratified bootstrap: the values of each stratum
+    (the seeds of one task) are drawn anew from that stratum, with replacement (arXiv:2108.13264, section 4.1).
+
+    None where a stratum has fewer than two values: it has no spread to draw from.
+    """
+    if not strata or any(len(values) < 2 for values in strata):
+        return None
+    random = np.random.default_rng(seed)
+    drawn = [np.asarray(values)[random.integers(len(values), size=(RESAMPLES, len(values)))] for values in strata]
+    low, high = np.quantile(_iqm(np.concatenate(drawn, axis=1)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(low), float(high))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """NaN of none."""
+    return math.exp(float(np.mean(np.log(values)))) if len(values) else math.nan
+
+
+def _iqm(values: np.ndarray) -> np.ndarray:
+    """Of each row [M, N] -> [M]."""
+    count = values.shape[1]
+    cut = int(CUT * count)
+    middle: np.ndarray = np.sort(values, axis=1)[:, cut : count - cut].mean(axis=1)
+    return middle
