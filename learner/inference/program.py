@@ -249,7 +249,7 @@ IN_PLACE = ("relu", "tanh")
 
 
 def _lstm(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-    """torch.nn.LSTMCell's gates: input, forget, cell, output."""
+    """torch.nn.LSTM's gates: input, forget, cell, output."""
     weight, recurrent, bias, other = tensors
     gates = weight @ values + bias[:, None] + recurrent @ state["memory/h"].T + other[:, None]
     opened, kept, new, shown = np.split(gates, 4)
@@ -259,7 +259,7 @@ def _lstm(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> 
 
 
 def _gru(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-    """torch.nn.GRUCell's gates: reset, update, new."""
+    """torch.nn.GRU's gates: reset, update, new."""
     weight, recurrent, bias, other = tensors
     before = state["memory/h"].T
     given = np.split(weight @ values + bias[:, None], 3)
