@@ -95,14 +95,15 @@ class Body(nn.Module):
         computes in float32 also under autocast, as in the actors.
         """
         features = self({name: rows.flatten(0, 1) for name, rows in observation.items()}).unflatten(0, first.shape)
-        if self.memory is None:
+        memory = self.memory
+        if memory is None:
             return features[burn_in:]  # type: ignore[no-any-return]
         with exact(first.device.type):
             features = features.float()
             if burn_in:
                 with torch.no_grad():
-                    _, state = stepwise(self.memory, features[:burn_in], first[:burn_in], state)
-            unroll = getattr(self.memory, "unroll", lambda *rows: stepwise(self.memory, *rows)[0])
+                    _, state = stepwise(memory, features[:burn_in], first[:burn_in], state)
+            unroll = getattr(memory, "unroll", lambda *rows: stepwise(memory, *rows)[0])
             return unroll(features[burn_in:], first[burn_in:], state)  # type: ignore[no-any-return]
 
     @property

@@ -46,10 +46,8 @@ class Lstm(nn.Module):
         super().__init__()
         self.rnn = nn.LSTM(features, width)
         self.features, self.state = width, {"memory/h": (width,), "memory/c": (width,)}
-        with torch.no_grad():
-            remembered = _log_steps(width)
-            self.rnn.bias_ih_l0[: 2 * width] = torch.cat([-remembered, remembered])
-            self.rnn.bias_hh_l0[: 2 * width] = 0
+        remembered = _log_steps(width)
+        _begin_biases(self.rnn, slice(0, 2 * width), torch.cat([-remembered, remembered]))
 
     def forward(self, features: Tensor, state: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         _, (hidden, cell) = self.rnn(features[None], (state["memory/h"][None], state["memory/c"][None]))
@@ -71,9 +69,7 @@ class Gru(nn.Module):
         super().__init__()
         self.rnn = nn.GRU(features, width)
         self.features, self.state = width, {"memory/h": (width,)}
-        with torch.no_grad():
-            self.rnn.bias_ih_l0[width : 2 * width] = _log_steps(width)
-            self.rnn.bias_hh_l0[width : 2 * width] = 0
+        _begin_biases(self.rnn, slice(width, 2 * width), _log_steps(width))
 
     def forward(self, features: Tensor, state: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         _, hidden = self.rnn(features[None], state["memory/h"][None])
@@ -143,3 +139,10 @@ class Pieces:
 
 def _log_steps(width: int) -> Tensor:
     return torch.empty(width).uniform_(1, LONGEST).log()
+
+
+@torch.no_grad()
+def _begin_biases(rnn: nn.RNNBase, gates: slice, values: Tensor) -> None:
+    """torch has two biases for each gate, which add up."""
+    rnn.get_parameter("bias_ih_l0")[gates] = values
+    rnn.get_parameter("bias_hh_l0")[gates] = 0

@@ -1,7 +1,7 @@
-"""PPO's update for a policy with memory: chunks stay whole, and the memory is unrolled over each from the state that the actor had.
+"""PPO's update for a policy with memory: chunks stay whole, and the memory is unrolled over each from the recorded state.
 
-The state before a chunk is the recorded one in every epoch, so the first ratios are 1, as without memory. In later epochs it is
-that of slightly older weights. Policy and value function share the memory: docs/explanation/decisions.md says why.
+The state before a chunk is the one that the actor had, in every epoch. So the first ratios are 1, as without memory; in later
+epochs it is that of slightly older weights. Policy and value function share the memory: docs/explanation/decisions.md says why.
 """
 
 from __future__ import annotations

@@ -106,7 +106,11 @@ class PpoUpdate:
         items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
         ratio_first = (ratio.flatten().index_select(0, which) - 1).abs().mean()
         unexplained = (items.return_ - items.value).var(correction=0) / items.return_.var(correction=0)
-        return self.parted(rollout, columns, item, items), rows, {"explained_variance": 1 - unexplained, "ratio_first": ratio_first}
+        return (
+            self.parted(rollout, columns, item, items),
+            rows,
+            {"explained_variance": 1 - unexplained, "ratio_first": ratio_first},
+        )
 
     def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:
         """What minibatches are made of: here the items themselves, not the columns [B, L] that they are from."""
