@@ -16,7 +16,7 @@ class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
     memory: Annotated[
         Literal["lstm", "gru"], Meta(description="what remembers, between network and output layer", extra=FIXED)
     ] = "lstm"
-    memory_width: Annotated[int, Meta(ge=1, description="units of the memory", extra=FIXED)] = 128
+    memory_width: Annotated[int, Meta(ge=1, description="units of the memory", extra=FIXED)] = 64
     burn_in: Annotated[
         int,
         Meta(
