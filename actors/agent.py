@@ -32,7 +32,7 @@ class Agent:
     def push(self, observation: Columns, ended: np.ndarray) -> None:
         """Adds the next observation [K, *shape]; where `ended` [K] it is the first of a new episode."""
         self._stack.push(observation, ended)
-        if self._state:  # new arrays, because the caller may have kept the old ones
+        if self._state and ended.any():  # new arrays, because the caller may have kept the old ones
             self._state = {
                 name: np.where(ended.reshape(-1, *[1] * (values.ndim - 1)), np.float32(0), values)
                 for name, values in self._state.items()

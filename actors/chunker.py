@@ -57,6 +57,7 @@ class Chunker:
             for column in spec.columns
             if column not in spec.extras  # these come with the steps, or from annotate
         }
+        self._once = {column.name for column in spec.columns if column.once}
         self._kept: dict[str, np.ndarray] = {}  # columns that come with the steps: their value in rows without action
         self._spare = list(range(2 * ring - 1, ring - 1, -1))
         self._ring = ring
@@ -165,10 +166,10 @@ class Chunker:
         """Copies the first `length` items of streams `where` [M], and keeps the rows that the next chunks need too."""
         place = self._place[where]  # [M, rows]
         rows = place[:, : self._spec.rows(length)]
-        columns = {name: column.take(rows, axis=0) for name, column in self._columns.items()}
-        for column in self._spec.extras:
-            if column.once and column.name in columns:
-                columns[column.name] = columns[column.name][:, self._spec.stack - 1]
+        columns = {
+            name: column.take(rows[:, self._spec.stack - 1] if name in self._once else rows, axis=0)
+            for name, column in self._columns.items()
+        }
         columns = self._annotate(columns)
         columns = {column.name: columns[column.name] for column in self._spec.columns}
         self._place[where, : self._rows - length] = place[:, length:]

@@ -34,6 +34,7 @@ ActionKind = Literal["categorical", "masked", "continuous"]
 ALGORITHMS = {
     "dqn": "learner.algorithms.dqn.algorithm:Dqn",
     "ppo": "learner.algorithms.ppo.algorithm:Ppo",
+    "r2d2": "learner.algorithms.r2d2.algorithm:R2d2",
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
@@ -41,7 +42,7 @@ DEFAULT = "dqn"
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "sac"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"continuous": "ppo"}
 RELATED = dict.fromkeys(
-    ("c51", "rainbow", "qrdqn", "r2d2", "apex", "ape-x", "ddqn"), "dqn"
+    ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
 RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "ppo")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")

@@ -17,6 +17,7 @@ import numpy as np
 from learner.inference.base import Op, PolicyDescription
 from transport.experience import Columns
 
+HALF = np.float32(0.5)
 CLIP, NEAR, EPSILON = 10.0, 1 / 8, 1e-8  # as learner/networks/inputs.py has them
 Weights = Mapping[str, np.ndarray]
 Change = Callable[[np.ndarray], np.ndarray]
@@ -248,25 +249,58 @@ OPS: dict[str, Callable[..., Change]] = {
 IN_PLACE = ("relu", "tanh")
 
 
+def _open(gates: np.ndarray) -> None:
+    """The first half of the sigmoid, in place: sigmoid(x) = (1 + tanh(x / 2)) / 2. One tanh then serves all gates."""
+    gates *= HALF
+
+
+def _opened(gates: np.ndarray) -> None:
+    """The second half."""
+    gates += 1
+    gates *= HALF
+
+
 def _lstm(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-    """torch.nn.LSTMCell's gates: input, forget, cell, output."""
+    """torch.nn.LSTM's gates: input, forget, cell, output. In place, since the arrays of a step are small."""
     weight, recurrent, bias, other = tensors
-    gates = weight @ values + bias[:, None] + recurrent @ state["memory/h"].T + other[:, None]
-    opened, kept, new, shown = np.split(gates, 4)
-    cell = _sigmoid(kept) * state["memory/c"].T + _sigmoid(opened) * np.tanh(new)
-    hidden = _sigmoid(shown) * np.tanh(cell)
+    gates = weight @ values
+    gates += recurrent @ state["memory/h"].T
+    gates += (bias + other)[:, None]
+    size = len(gates) // 4
+    entered, kept, new, shown = (gates[start : start + size] for start in range(0, 4 * size, size))
+    sigmoids = gates[: 2 * size], shown
+    for part in sigmoids:
+        _open(part)
+    np.tanh(gates, out=gates)
+    for part in sigmoids:
+        _opened(part)
+    cell = kept * state["memory/c"].T
+    cell += np.multiply(entered, new, out=entered)
+    hidden = np.tanh(cell)
+    hidden *= shown
     return hidden, {"memory/h": hidden.T, "memory/c": cell.T}
 
 
 def _gru(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-    """torch.nn.GRUCell's gates: reset, update, new."""
+    """torch.nn.GRU's gates: reset, update, new. In place, since the arrays of a step are small."""
     weight, recurrent, bias, other = tensors
     before = state["memory/h"].T
-    given = np.split(weight @ values + bias[:, None], 3)
-    kept = np.split(recurrent @ before + other[:, None], 3)
-    update = _sigmoid(given[1] + kept[1])
-    new = np.tanh(given[2] + _sigmoid(given[0] + kept[0]) * kept[2])
-    hidden = (1 - update) * new + update * before
+    given, kept = weight @ values, recurrent @ before
+    given += bias[:, None]
+    kept += other[:, None]
+    size = len(given) // 3
+    gates = given[: 2 * size]
+    gates += kept[: 2 * size]
+    _open(gates)
+    np.tanh(gates, out=gates)
+    _opened(gates)
+    reset, update, new = gates[:size], gates[size:], kept[2 * size :]
+    new *= reset
+    new += given[2 * size :]
+    np.tanh(new, out=new)
+    hidden = before - new
+    hidden *= update
+    hidden += new
     return hidden, {"memory/h": hidden.T}
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from learner.networks.inputs import Inputs, Plain, Tensors
-from learner.networks.modes import evaluating
-from learner.networks.recurrent import MEMORIES, Memory
+from learner.networks.modes import evaluating, exact
+from learner.networks.recurrent import MEMORIES, Memory, stepwise
 from transport.experience import ExperienceSpec
 from transport.names import UnknownName, find, nearest
 
@@ -88,24 +88,23 @@ class Body(nn.Module):
         features = self(observation)
         return (features, {}) if self.memory is None else self.memory(features.float(), state)
 
-    def unroll(self, observation: Tensors, first: Tensor, state: Tensors, burn_in: int = 0) -> tuple[Tensor, Tensors]:
+    def unroll(self, observation: Tensors, first: Tensor, state: Tensors, burn_in: int = 0) -> Tensor:
         """Observations [T, B, stack, *shape] as stored; `first` bool [T, B], where an episode begins; the state before, [B, …].
 
-        Returns [T - burn_in, B, features], and the state after. The first `burn_in` rows update the state only, no gradients.
+        Returns [T - burn_in, B, features]. The first `burn_in` rows update the state only, and get no gradients. The memory
+        computes in float32 also under autocast, as in the actors.
         """
-        length, count = first.shape
-        features = self({name: rows.flatten(0, 1) for name, rows in observation.items()})
-        features = features.unflatten(0, (length, count))
-        if self.memory is None:
-            return features[burn_in:], {}
-        seen = []
-        for at in range(length):
-            if burn_in and at == burn_in:  # under no_grad autocast would keep copies of weights that have no gradient
-                state = {name: value.detach() for name, value in state.items()}
-            state = {name: torch.where(first[at, :, None], 0.0, value) for name, value in state.items()}
-            answer, state = self.memory(features[at].float(), state)
-            seen.append(answer)
-        return torch.stack(seen[burn_in:]), state
+        features = self({name: rows.flatten(0, 1) for name, rows in observation.items()}).unflatten(0, first.shape)
+        memory = self.memory
+        if memory is None:
+            return features[burn_in:]  # type: ignore[no-any-return]
+        with exact(first.device.type):
+            features = features.float()
+            if burn_in:
+                with torch.no_grad():
+                    _, state = stepwise(memory, features[:burn_in], first[:burn_in], state)
+            unroll = getattr(memory, "unroll", lambda *rows: stepwise(memory, *rows)[0])
+            return unroll(features[burn_in:], first[burn_in:], state)  # type: ignore[no-any-return]
 
     @property
     def memory_format(self) -> torch.memory_format:

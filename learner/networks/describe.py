@@ -101,9 +101,9 @@ def _torso(torso: nn.Module, names: list[str], prefix: str) -> Iterator[Op]:
 
 def _memory(memory: Any) -> Op:
     _check(memory, Lstm, Gru)
-    _check(memory.cell, nn.LSTMCell, nn.GRUCell)
+    _check(memory.rnn, nn.LSTM, nn.GRU)
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    return Op("lstm" if type(memory) is Lstm else "gru", tuple(f"body.memory.cell.{name}" for name in names))
+    return Op("lstm" if type(memory) is Lstm else "gru", tuple(f"body.memory.rnn.{name}_l0" for name in names))
 
 
 def _chain(module: nn.Module, prefix: str) -> Iterator[Op]:

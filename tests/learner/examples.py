@@ -15,6 +15,8 @@ from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.r2d2.algorithm import R2d2
+from learner.algorithms.r2d2.config import R2d2Config
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
@@ -69,7 +71,7 @@ def make_batch(spec: ExperienceSpec, items: int) -> Transitions:
     )
 
 
-CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, SacConfig: Sac}
+CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, R2d2Config: R2d2, SacConfig: Sac}
 
 
 def algorithm_of(config: Any) -> Algorithm:

@@ -36,6 +36,12 @@ def unrolled_rows(batch: Chunks, stack: int) -> Rows:
     return Rows(observation, batch.episode_step[:, stack - 1 :].T == 0)
 
 
+def ending_at(index: Tensor, last: Tensor) -> Tensor:
+    """Repeats the row `last` [B] of each chunk of an index [B, rows, …] in all rows after it, which may hold anything."""
+    row = torch.minimum(torch.arange(index.shape[1], device=index.device), last[:, None])
+    return index.gather(1, row.reshape(*row.shape, *[1] * (index.dim() - 2)).expand_as(index))
+
+
 def n_step_returns(reward: Tensor, terminated: Tensor, valid: Tensor, n: int, gamma: float) -> Returns:
     """Returns of the first T of T + n rows; all arguments [T + n, B]. A row without action (`valid` False) has no return of its
     own; the row before it bootstraps from it. Sutton and Barto 2018, eq. 7.1."""

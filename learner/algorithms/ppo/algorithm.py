@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.memory import memory_columns
 from learner.algorithms.ppo.acting import StochasticActing
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.inference.base import Inference
@@ -53,7 +54,9 @@ class Ppo:
         }
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        return Needs("rollouts", columns=(Column(LOG_PROB, (), "<f4", default=None),))
+        config = self.config
+        state = memory_columns(config.memory, config.memory_width) if config.memory else ()
+        return Needs("rollouts", columns=(Column(LOG_PROB, (), "<f4", default=None), *state))
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
         from learner.algorithms.ppo.networks import actor_critic
@@ -64,6 +67,7 @@ class Ppo:
         return StochasticActing(spec, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> PpoUpdate:
+        from learner.algorithms.ppo.recurrent import RecurrentPpoUpdate
         from learner.algorithms.ppo.update import PpoUpdate
 
-        return PpoUpdate(self, spec, runtime)
+        return (RecurrentPpoUpdate if self.config.memory else PpoUpdate)(self, spec, runtime)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -94,4 +94,13 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     layers: Annotated[
         int, Meta(ge=1, le=8, description="hidden layers of an mlp; policy and value function each have their own", extra=FIXED)
     ] = 2
+    memory: Annotated[
+        Literal["", "lstm", "gru"],
+        Meta(
+            description="what the policy remembers by, between network and output layer, for environments that hide something: "
+            "lstm, gru, or empty for nothing. Minibatches are then whole chunks",
+            extra=FIXED,
+        ),
+    ] = ""
+    memory_width: Annotated[int, Meta(ge=1, description="units of the memory", extra=FIXED)] = 64
     log_std_init: Annotated[float, Meta(ge=-5, le=2, description="initial log standard deviation of continuous actions")] = -0.5

@@ -49,7 +49,8 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     float32 on the CPU, in training mode. Raises ValueError, in one line."""
     built_in: dict[str, dict[str, Any]] = {"nature": {"width": config.hidden}, "mlp": _layered(config), "linear": {}}
     options, normalise = config.network_options, config.normalize_observation
-    body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise)
+    memory = {"memory": config.memory, "memory_width": config.memory_width}
+    body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise, **memory)  # type: ignore[arg-type]
     continuous = not isinstance(spec.action, Categorical)
     outputs = spec.action.n if isinstance(spec.action, Categorical) else len(spec.action.low)
     last: list[nn.Module] = [LogStd(outputs, config.log_std_init)] if continuous else []
@@ -90,6 +91,19 @@ def policy_and_value(policy: PolicyModule, value: ValueFunction, observation: Te
         features = policy.body.look(inputs)
         with exact(device):
             return policy.answer(features.float()), value(inputs, features)
+
+
+def unrolled_policy_and_value(
+    policy: PolicyModule, value: ValueFunction, observation: Tensors, first: Tensor, state: Tensors
+) -> tuple[Tensor, Tensor]:
+    """As policy_and_value(), with memory: {name: [T, B, stack, *shape]} as stored, `first` bool [T, B], where an episode begins,
+    and the state before, {name: [B, width]} -> the policy's output [T, B, outputs], and values [T, B], float32."""
+    device = first.device.type
+    with nullcontext() if policy.body.inputs.images else exact(device):
+        features = policy.body.unroll(observation, first, state)
+        with exact(device):
+            rows = features.flatten(0, 1).float()
+            return policy.answer(rows).unflatten(0, first.shape), value({}, rows).unflatten(0, first.shape)
 
 
 def log_prob_entropy(output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

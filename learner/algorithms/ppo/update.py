@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,11 @@ from learner.algorithms.arithmetic.sequences import stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import Items, Steps
+from learner.algorithms.ppo.rollouts import Divisible, Items, Steps
 from learner.devices.capabilities import capabilities
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
+from learner.updates.trees import count
 from transport.experience import ExperienceSpec
 
 PORTION_BYTES = 64 << 20  # of observations in float32 that are evaluated at a time
@@ -52,7 +54,7 @@ class PpoUpdate:
         ent_coef = torch.tensor(self.ent_coef(), device=self.runtime.device)
         mean = Mean()
         for _ in range(config.n_epochs):
-            for which in shuffled(len(items.action), config.minibatches, group, self.runtime.device, self.few_shapes):
+            for which in shuffled(count(items), config.minibatches, group, self.runtime.device, self.few_shapes):
                 outcome = self.optimiser.step(self.loss, self.normalised(take(items, which)), rows, ent_coef)
                 mean.add(outcome.metrics)
                 if self.runtime.interrupted():  # half of the steps taken are valid, too
@@ -61,13 +63,13 @@ class PpoUpdate:
                 break
         if config.adaptive_kl:
             self.adapt(float(group.mean(outcome.metrics["kl"])))
-        newest = items.observation_index[:, -1]  # the item's own row: rows of the history belong to other chunks, too
+        newest = self.newest(items)
         self.policy.body.inputs.observe(rows, newest, group)
-        self.counters["steps"] += group.total(len(items.action))
+        self.counters["steps"] += group.total(len(newest))
         return Outcome(mean.mean() | figures)
 
     @torch.no_grad()
-    def prepare(self, rollout: Chunks, corrected: bool) -> tuple[Items, Tensors, Tensors]:
+    def prepare(self, rollout: Chunks, corrected: bool) -> tuple[Divisible, Tensors, Tensors]:
         """The rollout's items with advantages and returns by the current values; all its rows {name: [R, *shape]}; metrics.
 
         Without `corrected`, advantages are GAE's and the loss takes ratios to the policies that acted. With `corrected`,
@@ -84,8 +86,8 @@ class PpoUpdate:
         action = rollout.action[:, history:].clone()
         action[:, :-1][~item] = 0  # rows without action may hold an invalid one
         action[:, -1] = 0
-        value, log_prob = self._evaluate(rows, index.flatten(0, 1), action.flatten(0, 1))
-        value, log_prob = value.reshape(index.shape[:2]), log_prob.reshape(index.shape[:2])[:, :-1]  # [B, L + 1], [B, L]
+        value, log_prob = self.evaluate(rollout, rows, index, action)  # [B, L + 1] each
+        log_prob = log_prob[:, :-1]
 
         reward = rollout.reward[:, here].clamp(-1.0, 1.0) if config.clip_rewards else rollout.reward[:, here]
         terminated = rollout.terminated[:, here]
@@ -99,11 +101,25 @@ class PpoUpdate:
         return_, advantage = self._targets(steps, ratio if corrected else None)  # [B, L]
 
         which = item.flatten().nonzero().squeeze(1)  # [N]; synchronises with the device, the only time
-        columns = (index[:, :-1], action[:, :-1], log_prob if corrected else acting_log_prob, value[:, :-1], advantage, return_)
+        old_log_prob = log_prob if corrected else acting_log_prob
+        columns = Items(index[:, :-1], action[:, :-1], old_log_prob, value[:, :-1], advantage, return_)
         items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
         ratio_first = (ratio.flatten().index_select(0, which) - 1).abs().mean()
         unexplained = (items.return_ - items.value).var(correction=0) / items.return_.var(correction=0)
-        return items, rows, {"explained_variance": 1 - unexplained, "ratio_first": ratio_first}
+        return (
+            self.parted(rollout, columns, item, items),
+            rows,
+            {"explained_variance": 1 - unexplained, "ratio_first": ratio_first},
+        )
+
+    def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:
+        """What minibatches are made of: here the items themselves, not the columns [B, L] that they are from."""
+        return items
+
+    def newest(self, items: Divisible) -> Tensor:
+        """Each item's own row [N]: rows of the history belong to other chunks, too."""
+        newest: Tensor = items.observation_index[:, -1]
+        return newest
 
     def _targets(self, steps: Steps, ratio: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns and advantages [B, L]: by V-trace with the ratio [B, L], or by GAE where it is None."""
@@ -115,45 +131,52 @@ class PpoUpdate:
             return_, advantage = vtrace(*time_major, ratio.T, gae_lambda)
         return return_.T, advantage.T
 
-    def _evaluate(self, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Values [R] and log-probabilities [R] of actions, a portion at a time to bound the memory of stacked images."""
+    def evaluate(self, rollout: Chunks, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and log-probabilities of actions [B, L + 1], a portion at a time to bound the memory of stacked images.
+
+        index: [B, L + 1, stack] into the rows; action: [B, L + 1, …]."""
         values, log_probs = [], []
-        for where, chosen in zip(index.split(self.portion), action.split(self.portion), strict=True):
+        for where, chosen in zip(*(column.flatten(0, 1).split(self.portion) for column in (index, action)), strict=True):
             output, value = self._outputs(self.policy.body.stacked(rows, where, stack_rows))
             values.append(value)
             log_probs.append(log_prob_entropy(output, chosen)[0])
-        return torch.cat(values), torch.cat(log_probs)
+        shape = index.shape[:2]
+        return torch.cat(values).reshape(shape), torch.cat(log_probs).reshape(shape)
 
     def _outputs(self, observation: Tensors) -> tuple[Tensor, Tensor]:
         """The policy's outputs, with forbidden actions masked, and values."""
         output, value = policy_and_value(self.policy, self.value, observation)
         return masked(self.spec, output, observation), value
 
-    def normalised(self, items: Items) -> Items:
+    def normalised(self, items: Divisible) -> Divisible:
         """Normalises advantages to mean 0 and deviation 1 over a minibatch of all processes, before the optimiser splits it."""
         if not self.config.normalize_advantage:
             return items
         deviation, mean = self.runtime.group.std_mean(items.advantage)
         return items._replace(advantage=(items.advantage - mean) / (deviation + 1e-8))
 
-    def loss(self, items: Items, rows: Tensors, ent_coef: Tensor) -> Loss:
+    def loss(self, items: Divisible, rows: Tensors, ent_coef: Tensor) -> Loss:
         """Clipped surrogate (eq. 7 of the paper), squared error of values, entropy bonus.
 
         The metric kl estimates KL(old | new) by the mean of (r - 1) - log r, which is never negative; clip_fraction is the
         fraction of items whose ratio is outside the clip range.
         """
-        config = self.config
         output, value = self._outputs(self.policy.body.stacked(rows, items.observation_index, stack_rows))
+        return self.objective(output, value, items, ent_coef, Tensor.mean)
+
+    def objective(self, output: Tensor, value: Tensor, items: Items, ent_coef: Tensor, mean: Callable[[Tensor], Tensor]) -> Loss:
+        """The loss, given the present outputs [N, …] and values [N] of N items. `mean` is that over the items."""
+        config = self.config
         log_prob, entropy = log_prob_entropy(output, items.action)
         log_ratio = (log_prob - items.log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio, advantage = log_ratio.exp(), items.advantage
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip_range, 1 + config.clip_range) * advantage)
-        policy_loss = -surrogate.mean()
+        policy_loss = -mean(surrogate)
         error = (value - items.return_).square()
         if config.clip_range_vf:
             moved = (value - items.value).clamp(-config.clip_range_vf, config.clip_range_vf)
             error = torch.maximum(error, (items.value + moved - items.return_).square())
-        value_loss, bonus = error.mean(), entropy.mean()
+        value_loss, bonus = mean(error), mean(entropy)
         loss = policy_loss + config.vf_coef * value_loss - ent_coef * bonus
         with torch.no_grad():
             metrics = {
@@ -161,8 +184,8 @@ class PpoUpdate:
                 "policy_loss": policy_loss.detach(),
                 "value_loss": value_loss.detach(),
                 "entropy": bonus.detach(),
-                "kl": (ratio - 1 - log_ratio).mean(),
-                "clip_fraction": ((ratio - 1).abs() > config.clip_range).float().mean(),
+                "kl": mean(ratio - 1 - log_ratio),
+                "clip_fraction": mean(((ratio - 1).abs() > config.clip_range).float()),
             }
         return Loss(loss, metrics)
 

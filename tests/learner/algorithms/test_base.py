@@ -15,6 +15,7 @@ from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.r2d2.algorithm import R2d2
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from tests.transport.columns import scalars
@@ -28,8 +29,8 @@ GOAL = ExperienceSpec(
 
 
 def test_each_short_name_finds_its_class() -> None:
-    found: list[type[Algorithm]] = [Dqn, Ppo, Sac]  # the annotation has the type checker compare them with the protocol
-    assert [find_algorithm(name) for name in ("dqn", "ppo", "sac")] == found
+    found: list[type[Algorithm]] = [Dqn, Ppo, R2d2, Sac]  # the annotation has the type checker compare them with the protocol
+    assert [find_algorithm(name) for name in ("dqn", "ppo", "r2d2", "sac")] == found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -78,7 +79,9 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
         }
 
     assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden"}
-    assert fixed(Ppo.Config) == {"network", "network_options", "hidden", "layers"}
+    assert fixed(Ppo.Config) == {"network", "network_options", "hidden", "layers", "memory", "memory_width"}
+    remembering = {"memory", "memory_width", "burn_in", "value_rescaling"}
+    assert fixed(R2d2.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | remembering
     assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers"}
 
 
@@ -86,6 +89,8 @@ def test_what_each_needs_becomes_part_of_the_spec() -> None:
     dqn = join(VECTOR, Dqn(DqnConfig(n_step=3)).needs(VECTOR))
     assert (dqn.n_step, dqn.extras, dqn.goals) == (3, scalars("initial_priority"), 0)
     assert join(VECTOR, Ppo(PpoConfig()).needs(VECTOR)).extras == scalars("log_prob")
+    remembering = join(VECTOR, Ppo(PpoConfig(memory="gru", memory_width=5)).needs(VECTOR)).extras
+    assert [(column.name, column.shape, column.once) for column in remembering[1:]] == [("memory/h", (5,), True)]
     assert join(GOAL, Sac(SacConfig(hindsight=2)).needs(GOAL)).goals == 2
 
 

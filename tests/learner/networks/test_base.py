@@ -12,7 +12,7 @@ from learner.algorithms.base import find_algorithm
 from learner.networks.base import Body, NetworkError, make_body, make_torso
 from learner.networks.inputs import Inputs
 from learner.networks.mlp import linear
-from learner.networks.recurrent import Gru, Lstm
+from learner.networks.recurrent import Gru, Lstm, Pieces, stepwise
 from tests.learner.examples import image, make_observation, make_spec, vector
 from transport.experience import Continuous, ExperienceSpec
 
@@ -87,26 +87,54 @@ def test_built_in_torsos_take_options_over_the_algorithms() -> None:
         make_body(make_spec(vector()), "mlp", {"depth": 3}, {"mlp": {}})
 
 
+@pytest.mark.parametrize("often", [0.0, 0.2, 0.9])
 @pytest.mark.parametrize("kind", [Lstm, Gru])
-def test_unrolling_is_stepping_and_forgets_where_an_episode_begins(kind: type[Lstm] | type[Gru]) -> None:
+def test_unrolling_is_stepping_and_forgets_where_an_episode_begins(kind: type[Lstm] | type[Gru], often: float) -> None:
     torch.manual_seed(0)
     spec = make_spec(vector())
     body = Body(Inputs(spec), linear(Inputs(spec).shapes), kind(4, 6))
-    seen = {"vector": torch.randn(5, 3, 1, 4)}
-    first = torch.zeros(5, 3, dtype=torch.bool)
-    first[2, 1] = True
+    seen = {"vector": torch.randn(12, 3, 1, 4)}
+    first = torch.rand(12, 3) < often
     begin = {name: torch.randn(3, *shape) for name, shape in body.state.items()}
     begin["memory/h"][0] = torch.nan  # of a row without action: the episode begins after it
     first[0, 0] = True
     with torch.no_grad():
-        found, after = body.unroll(seen, first, begin)
+        found = body.unroll(seen, first, begin)
         state = {name: value.clone() for name, value in begin.items()}
-        for at in range(5):
+        for at in range(12):
             for value in state.values():
                 value[first[at]] = 0
             features, following = body.step({"vector": seen["vector"][at]}, state)
             torch.testing.assert_close(found[at], features)
             state = {name: value.clone() for name, value in following.items()}
-    assert body.features == 6 and found.shape == (5, 3, 6)
-    for name, value in after.items():
-        torch.testing.assert_close(value, state[name])
+        torch.testing.assert_close(body.unroll(seen, first, begin, 5), found[5:])
+    assert body.features == 6 and found.shape == (12, 3, 6)
+
+
+@pytest.mark.parametrize("kind", [Lstm, Gru])
+def test_whole_sequences_have_the_gradients_of_single_steps(kind: type[Lstm] | type[Gru]) -> None:
+    torch.manual_seed(0)
+    memory, features, first = kind(4, 6), torch.randn(12, 3, 4), torch.rand(12, 3) < 0.2
+    first[0] = torch.tensor([True, False, False])
+    state = {name: torch.randn(3, *shape) for name, shape in memory.state.items()}
+    assert Pieces.of(first) is not None and Pieces.of(torch.ones(12, 3, dtype=torch.bool)) is not None
+    assert Pieces.of(torch.tensor([[True, False, False]] * 64)) is None, "one long row would pad many short ones"
+    found = []
+    for unrolled in (memory.unroll(features, first, state), stepwise(memory, features, first, state)[0]):
+        memory.zero_grad()
+        (unrolled * torch.linspace(-1, 1, 6)).square().sum().backward()
+        found.append([unrolled.detach(), *(parameter.grad for parameter in memory.parameters())])
+    for fused, single in zip(*found, strict=True):
+        torch.testing.assert_close(fused, single, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Lstm, Gru])
+def test_units_remember_for_long_before_they_have_learned_to(kind: type[Lstm] | type[Gru]) -> None:
+    torch.manual_seed(0)
+    memory = kind(4, 64)
+    nothing, state = torch.zeros(2, 4), {name: torch.randn(2, *shape) for name, shape in memory.state.items()}
+    begun = state = {name: value.requires_grad_() for name, value in state.items()}
+    for _ in range(30):
+        _, state = memory(nothing, state)
+    kept = torch.autograd.grad(list(state.values())[-1].sum(), list(begun.values())[-1])[0]
+    assert (kept.abs() > 0.1).float().mean() > 0.2, "a fifth of the units still knows what was 30 steps ago"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
+from learner.algorithms.memory import memory_columns
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
@@ -37,11 +38,13 @@ ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
 LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_grad_norm=1.0)
 DQN = make_spec(vector(), n_step=3)
 PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
+REMEMBERING = msgspec.structs.replace(PPO, extras=(*PPO.extras, *memory_columns("lstm", 8)))
 SAC = make_goal_spec()
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_update_interval=5, importance_exponent=0.8)),
     "sac": (SAC, SacConfig(hidden=16)),
     "ppo": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, target_kl=0.05)),
+    "ppo-lstm": (REMEMBERING, PpoConfig(hidden=16, memory="lstm", memory_width=8, n_epochs=3, minibatches=1)),
     "ppo-minibatches": (PPO, PpoConfig(hidden=16, n_epochs=2, minibatches=3)),
 }
 
@@ -94,16 +97,18 @@ def rollouts(spec: ExperienceSpec, group: Group) -> Iterator[Chunks]:
     """Chunks of a random policy; rank 0 of two gets those of the first streams, which are fewer, so that ranks' rollouts differ
     in length."""
     for seed in range(ROLLOUTS):
-        chunks, _ = play(spec, partial(acted, np.random.default_rng(seed)), 6, 20, seed)
+        chunks, _ = play(spec, partial(acted, spec, np.random.default_rng(seed)), 6, 20, seed)
         mine = [chunk for chunk in chunks if group.size == 1 or (chunk.stream < 2) == (group.rank == 0)]
         yield to_chunks(to_arrays(spec, mine), spec, CPU)
 
 
-def acted(random: np.random.Generator, stacked: Columns) -> ActionBatch:
-    """At random, among three."""
+def acted(spec: ExperienceSpec, random: np.random.Generator, stacked: Columns) -> ActionBatch:
+    """At random, among three; so is the state of a memory."""
     count = len(stacked["vector"])
     log_prob = np.full(count, np.log(1 / 3), np.float32)
-    return ActionBatch(random.integers(3, size=count), {LOG_PROB: log_prob}, {})
+    action = random.integers(3, size=count)
+    state = {column.name: random.standard_normal((count, *column.shape), np.float32) for column in spec.extras if column.once}
+    return ActionBatch(action, {LOG_PROB: log_prob} | state, {})
 
 
 def fixed_noise(like: Tensor) -> Tensor:

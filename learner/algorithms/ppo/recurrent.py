@@ -1,0 +1,89 @@
+"""PPO's update for a policy with memory: chunks stay whole, and the memory is unrolled over each from the recorded state.
+
+The state before a chunk is the one that the actor had, in every epoch. So the first ratios are 1, as without memory; in later
+epochs it is that of slightly older weights. Policy and value function share the memory: docs/explanation/decisions.md says why.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from learner.algorithms.arithmetic.masked import masked
+from learner.algorithms.arithmetic.sequences import ending_at
+from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
+from learner.algorithms.ppo.rollouts import Divisible, Items, Sequences
+from learner.algorithms.ppo.update import PpoUpdate
+from learner.networks.stacks import stack_rows
+from learner.updates.base import Chunks, Loss, Tensors
+from learner.updates.trees import mapped
+
+
+class RecurrentPpoUpdate(PpoUpdate):
+    """Minibatches are sets of whole chunks. Every mean is over the items in them, of which chunks may have different numbers."""
+
+    def evaluate(self, rollout: Chunks, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        index, first, state = ending_at(index, rollout.length), self._first(rollout), self._state(rollout)
+        chunks = max(1, self.portion // index.shape[1])
+        values, log_probs = [], []
+        for start in range(0, len(index), chunks):
+            where = slice(start, start + chunks)
+            before = {name: value[where] for name, value in state.items()}
+            output, value = self._unrolled(rows, index[where], first[where], before)
+            values.append(value)
+            log_probs.append(log_prob_entropy(output, action[where].flatten(0, 1))[0])
+        return torch.cat(values).reshape(first.shape), torch.cat(log_probs).reshape(first.shape)
+
+    def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:
+        index, *others = columns
+        present = [_zero_without(item, column) for column in others]  # the rest may hold anything, also NaN
+        first = self._first(rollout)[:, :-1]
+        whole = Items(ending_at(index, rollout.length), *present)
+        return Sequences(whole, first, item, item.float(), self._state(rollout))
+
+    def newest(self, items: Divisible) -> Tensor:
+        newest: Tensor = items.items.observation_index[..., -1][items.item]
+        return newest
+
+    def normalised(self, items: Divisible) -> Divisible:
+        """Also weighs the items, so that a mean over all rows is one over the items of all processes. No device is read."""
+        item, advantage = items.item.float(), items.items.advantage
+        _, _, (share, total) = self._means(item, item * advantage)
+        items = items._replace(weight=item / share)
+        if not self.config.normalize_advantage:
+            return items
+        centred = item * (advantage - total / share)
+        _, _, (square,) = self._means(centred.square())
+        scaled = centred / ((square / share).sqrt() + 1e-8)
+        return items._replace(items=items.items._replace(advantage=scaled))
+
+    def loss(self, items: Divisible, rows: Tensors, ent_coef: Tensor) -> Loss:
+        output, value = self._unrolled(rows, items.items.observation_index, items.first, items.state)
+        flat = mapped(lambda column: column.flatten(0, 1), items.items)
+        weight = items.weight.flatten()
+        return self.objective(output, value, flat, ent_coef, lambda each: (weight * each).mean())
+
+    def _unrolled(self, rows: Tensors, index: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
+        """Outputs [B * T, …], with forbidden actions masked, and values [B * T], chunk by chunk; index: [B, T, stack]."""
+        time_major = first.T.shape
+        observation = self.policy.body.stacked(rows, index.transpose(0, 1).flatten(0, 1), stack_rows)
+        unrolled = {name: column.unflatten(0, time_major) for name, column in observation.items()}
+        output, value = unrolled_policy_and_value(self.policy, self.value, unrolled, first.T, state)
+        output = masked(self.spec, output.flatten(0, 1), observation).unflatten(0, time_major)
+        return output.transpose(0, 1).flatten(0, 1), value.T.flatten()
+
+    def _first(self, rollout: Chunks) -> Tensor:
+        """[B, L + 1] bool: an episode begins with this row."""
+        return rollout.episode_step[:, self.spec.history :] == 0
+
+    def _state(self, rollout: Chunks) -> Tensors:
+        return {name: rollout.extras[name] for name in self.policy.body.state}
+
+    def _means(self, *columns: Tensor) -> tuple[int | Tensor, Tensor, Tensor]:
+        """Count, variances and means of columns [N, L] over the rows of all processes."""
+        return self.runtime.group.var_mean(torch.stack([column.flatten() for column in columns], 1))
+
+
+def _zero_without(item: Tensor, column: Tensor) -> Tensor:
+    """A column [B, L, …], 0 where there is no item."""
+    return torch.where(item.reshape(*item.shape, *[1] * (column.dim() - 2)), column, 0)

@@ -1,0 +1,1 @@
+"""Recurrent deep Q-learning."""

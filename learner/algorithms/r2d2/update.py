@@ -1,0 +1,127 @@
+"""R2D2's update, Kapturowski et al. 2019 (openreview.net/forum?id=r1lyTjAqYX): stored state and burn-in (section 3), n-step
+double Q-learning on rescaled values, sequences prioritised by their errors (section 2.3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import huber_loss
+
+from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
+from learner.algorithms.arithmetic.masked import masked
+from learner.algorithms.arithmetic.returns import importance_weights, td_error
+from learner.algorithms.arithmetic.sequences import Rows, ending_at, n_step_returns, stack_index
+from learner.algorithms.base import Algorithm
+from learner.algorithms.r2d2.config import R2d2Config
+from learner.algorithms.r2d2.priorities import EPSILON, GREATEST_SHARE
+from learner.networks.base import PolicyModule
+from learner.networks.stacks import stack_rows
+from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
+from transport.experience import ExperienceSpec
+
+
+class Weighted(NamedTuple):
+    """Sequences and their importance weights [B], at most 1."""
+
+    batch: Chunks
+    weight: Tensor
+
+
+class R2d2Update:
+    """The online network, the target network, and the loss."""
+
+    def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
+        self.spec, self.group = spec, runtime.group
+        self.config: R2d2Config = algorithm.config
+        self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
+        self.target = frozen_copy(self.policy)
+        self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
+        self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
+        self.counters: dict[str, float] = {"updates": 0}
+        config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
+        self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
+
+    def update(self, batch: Chunks) -> Outcome:
+        weight = importance_weights(batch.probability, self.config.importance_exponent)
+        weight = weight / self.group.greatest(weight.max())  # over the whole batch, before it is split
+        outcome = self.optimiser.step(self.loss, Weighted(batch, weight))
+        self.counters["updates"] += 1
+        if self.counters["updates"] % self.config.target_update_interval == 0:
+            copy_into(self.target, self.policy)
+        return outcome._replace(metrics=outcome.metrics | self._ladder)
+
+    def loss(self, items: Weighted) -> Loss:
+        """The weighted mean of the sequences' mean Huber losses, and the sequences' priorities [b].
+
+        Metrics: loss, td (mean |td|) and q (mean Q) on the scale of the Q-values, ignored (the share of items whose td is not
+        finite: they have no gradient and no priority).
+        """
+        batch, length = items.batch, self.spec.chunk_length
+        rows = self.rows(batch)
+        q = self.values(self.policy, rows, batch.extras)  # [L + n, B, actions]; with gradients, so before those without
+        action = batch.action[:, self.spec.history :][:, :length].T  # [L, B]
+        place = torch.arange(length, device=action.device)[:, None]
+        item = batch.valid[:, self.spec.history :][:, :length].T & (place < batch.length)
+        taken = q[:length].gather(2, torch.where(item, action, 0)[..., None]).squeeze(2)
+        with torch.no_grad():
+            target = self.targets(batch, rows, q)
+            td, finite = td_error(target, taken)
+            td = torch.where(item, td, 0.0)
+            count = item.sum(0).clamp(min=1)
+        error = huber_loss(taken, taken.detach() + td, reduction="none")  # 0 where there is no item
+        loss = (items.weight * (error.sum(0) / count)).mean()
+        with torch.no_grad():
+            mean, greatest = td.abs().sum(0) / count, td.abs().amax(0)
+            q_mean = torch.where(item, taken, 0.0).sum(0) / count
+            ignored = (item & ~finite).sum(0) / count
+            metrics = {"loss": loss.detach(), "td": mean.mean(), "q": q_mean.mean(), "ignored": ignored.mean()}
+        return Loss(loss, metrics, GREATEST_SHARE * greatest + (1 - GREATEST_SHARE) * mean)
+
+    def rows(self, batch: Chunks) -> Rows:
+        """All rows of B chunks with their frame stacks, T = burn_in + L + n_step; rows past a short chunk's last repeat it."""
+        spec = self.spec
+        index = ending_at(stack_index(batch.episode_step, spec.stack), spec.burn_in + batch.length + spec.n_step - 1)
+        flat = {name: column.flatten(0, 1) for name, column in batch.observation.items()}
+        stacked = self.policy.body.stacked(flat, index.transpose(0, 1).flatten(0, 1), stack_rows)
+        first = batch.episode_step[:, spec.stack - 1 :].T == 0
+        return Rows({name: column.unflatten(0, first.shape) for name, column in stacked.items()}, first)
+
+    def values(self, module: PolicyModule, rows: Rows, state: Tensors) -> Tensor:
+        """Q-values [L + n, B, actions] from the first item on; `state` is the recorded one, before the burn-in."""
+        before = {name: state[name] for name in module.body.state}
+        features = module.body.unroll(rows.observation, rows.first, before, self.spec.burn_in)
+        return module.answer(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+
+    def targets(self, batch: Chunks, rows: Rows, q: Tensor) -> Tensor:
+        """The regression targets [L, B] of the items, given the online network's Q-values [L + n, B, actions]."""
+        spec, config = self.spec, self.config
+        reward, terminated, valid = (
+            column[:, spec.history :].T for column in (batch.reward, batch.terminated, batch.valid)
+        )  # [L + n, B]
+        if config.clip_rewards:
+            reward = reward.clamp(-1.0, 1.0)
+        found = n_step_returns(config.reward_scale * reward, terminated, valid, spec.n_step, config.gamma)
+        valuing = self.values(self.target, rows, batch.extras)
+        seen = {name: column[spec.burn_in :].flatten(0, 1) for name, column in rows.observation.items()}
+        selecting = masked(spec, (q if config.double else valuing).flatten(0, 1), seen).unflatten(0, q.shape[:2])
+        following = valuing.gather(2, selecting.argmax(2, keepdim=True)).squeeze(2)  # [L + n, B]
+        place = torch.arange(spec.chunk_length, device=q.device)[:, None]
+        following = following.gather(0, place + found.steps)  # [L, B]
+        if config.value_rescaling:
+            following = restore(following)
+        target = found.return_ + torch.where(found.discount == 0, 0.0, found.discount * following)
+        return rescale(target) if config.value_rescaling else target
+
+
+def rescale(values: Tensor) -> Tensor:
+    """As rescale() of priorities.py."""
+    return values.sign() * ((values.abs() + 1).sqrt() - 1) + EPSILON * values
+
+
+def restore(values: Tensor) -> Tensor:
+    """As restore() of priorities.py: the inverse of rescale()."""
+    sum_ = 1 + EPSILON + values.abs()
+    root = 2 * sum_ / (1 + (1 + 4 * EPSILON * sum_).sqrt())
+    return values.sign() * (root.square() - 1)
