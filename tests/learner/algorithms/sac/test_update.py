@@ -166,9 +166,9 @@ def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> 
     batch = make_batch(make_spec(), 4)._replace(reward=-torch.ones(4, 1), terminated=torch.tensor([False, False, False, True]))
     next_value = torch.tensor([-100.0, 50.0, -2.0, torch.nan])
     clipped = SacConfig(gamma=0.9, clip_targets=True, reward_scale=2.0)
-    assert torch.allclose(soft_target(batch, next_value, clipped), torch.tensor([-20.0, 0.0, -3.8, -2.0]))
+    assert torch.allclose(soft_target(batch, next_value, clipped, torch.ones(())), torch.tensor([-20.0, 0.0, -3.8, -2.0]))
     free = SacConfig(gamma=0.9, reward_scale=2.0)
-    assert torch.allclose(soft_target(batch, next_value, free), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
+    assert torch.allclose(soft_target(batch, next_value, free, torch.ones(())), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
 
 
 def test_an_item_that_is_not_finite_teaches_the_critics_nothing() -> None:
