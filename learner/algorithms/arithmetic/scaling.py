@@ -38,6 +38,11 @@ class TargetScale(nn.Module):
         self.register_buffer("scale", scale)
         self._layers, self._least_share = [tensor.detach() for tensor in layers], least_share  # views, whose memory never moves
 
+    def begin(self, return_square: Tensor) -> None:
+        """Sets the first scale, if there is none: for targets that are computed before they are observed."""
+        if not self.count:  # waits for the device
+            self.observe(return_square, return_square)
+
     @torch.no_grad()
     def observe(self, target_square: Tensor, return_square: Tensor) -> None:
         """Updates the scale by squares() of a batch, unless it would become infinite, NaN or 0.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.minibatches import Mean, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
+from learner.algorithms.arithmetic.scaling import TargetScale
 from learner.algorithms.arithmetic.sequences import stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
@@ -23,6 +24,7 @@ from transport.experience import ExperienceSpec
 PORTION_BYTES = 64 << 20  # of observations in float32 that are evaluated at a time
 PORTION_ROWS = 8_192
 ADAPTATION, SMALLEST_RATE, GREATEST_RATE = 1.3, 0.01, 10.0
+LEAST_SHARE = 0.1  # of a rollout in the running scale of values: there are few rollouts
 GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 
 
@@ -36,6 +38,10 @@ class PpoUpdate:
         self.policy, self.value = runtime.to_device(policy), runtime.to_device(value)
         self.optimiser = runtime.optimiser("main", self.policy, self.value, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
+        rescale = self.value.rescale
+        self.scaling = None if rescale is None else TargetScale(rescale.scale, self.value.head.parameters(), LEAST_SHARE)
+        if self.scaling is not None:
+            self.modules["scaling"] = self.scaling
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
         self.counters: dict[str, float] = {"steps": 0, "rate": 1.0}
         stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of an item in float32
@@ -45,9 +51,13 @@ class PpoUpdate:
     def update(self, batch: Chunks) -> Outcome:
         """Several epochs over one rollout batch; then its observations update the running statistics."""
         config, group = self.config, self.runtime.group
+        if self.scaling is not None:
+            self.scaling.begin(self.reward_square(batch))
         # Under autocast as in the loss, so that the ratios of the first step are 1.
         with self.optimiser.autocast():
             items, rows, figures = self.prepare(batch, self.runtime.max_policy_lag > 1)
+        if self.scaling is not None:
+            items = self.rescaled(items, self.reward_square(batch), self.scaling)
         self.optimiser.scale_learning_rate(self.learning_rate_share())
         ent_coef = torch.tensor(self.ent_coef(), device=self.runtime.device)
         mean = Mean()
@@ -87,7 +97,6 @@ class PpoUpdate:
         value, log_prob = self._evaluate(rows, index.flatten(0, 1), action.flatten(0, 1))
         value, log_prob = value.reshape(index.shape[:2]), log_prob.reshape(index.shape[:2])[:, :-1]  # [B, L + 1], [B, L]
 
-        reward = rollout.reward[:, here].clamp(-1.0, 1.0) if config.clip_rewards else rollout.reward[:, here]
         terminated = rollout.terminated[:, here]
         discount = torch.where(terminated, 0.0, config.gamma)
         following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)  # whether the next row is an item
@@ -95,7 +104,7 @@ class PpoUpdate:
         acting_log_prob = rollout.extras[LOG_PROB][:, here]
         log_ratio = (log_prob - acting_log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio = log_ratio.exp()
-        steps = Steps(config.reward_scale * reward, discount, value[:, :-1], value[:, 1:], cut)
+        steps = Steps(self.rewards(rollout)[:, here], discount, value[:, :-1], value[:, 1:], cut)
         return_, advantage = self._targets(steps, ratio if corrected else None)  # [B, L]
 
         which = item.flatten().nonzero().squeeze(1)  # [N]; synchronises with the device, the only time
@@ -114,6 +123,24 @@ class PpoUpdate:
         else:
             return_, advantage = vtrace(*time_major, ratio.T, gae_lambda)
         return return_.T, advantage.T
+
+    def reward_square(self, rollout: Chunks) -> Tensor:
+        """The mean square of the rewards of a rollout's items in all processes, 0-d."""
+        here = slice(self.spec.history, -1)
+        place = torch.arange(self.spec.chunk_length, device=rollout.reward.device)
+        item = rollout.valid[:, here] & (place < rollout.length[:, None])
+        reward = self.rewards(rollout)[:, here]
+        return self.runtime.group.mean(torch.where(item, reward, 0.0).square().sum() / item.sum())
+
+    def rewards(self, rollout: Chunks) -> Tensor:
+        """The rewards [B, rows], clipped and scaled as configured."""
+        reward = rollout.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else rollout.reward
+        return self.config.reward_scale * reward
+
+    def rescaled(self, items: Items, reward_square: Tensor, scaling: TargetScale) -> Items:
+        """Takes the returns into the running scale, and divides the advantages by it."""
+        scaling.observe(self.runtime.group.mean(items.return_.square().mean()), reward_square)
+        return items._replace(advantage=items.advantage / scaling.scale)
 
     def _evaluate(self, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Values [R] and log-probabilities [R] of actions, a portion at a time to bound the memory of stacked images."""
@@ -149,10 +176,13 @@ class PpoUpdate:
         ratio, advantage = log_ratio.exp(), items.advantage
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip_range, 1 + config.clip_range) * advantage)
         policy_loss = -surrogate.mean()
-        error = (value - items.return_).square()
+        before, return_ = items.value, items.return_
+        if self.scaling is not None:
+            value, before, return_ = (each / self.scaling.scale for each in (value, before, return_))
+        error = (value - return_).square()
         if config.clip_range_vf:
-            moved = (value - items.value).clamp(-config.clip_range_vf, config.clip_range_vf)
-            error = torch.maximum(error, (items.value + moved - items.return_).square())
+            moved = (value - before).clamp(-config.clip_range_vf, config.clip_range_vf)
+            error = torch.maximum(error, (before + moved - return_).square())
         value_loss, bonus = error.mean(), entropy.mean()
         loss = policy_loss + config.vf_coef * value_loss - ent_coef * bonus
         with torch.no_grad():
