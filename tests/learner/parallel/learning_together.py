@@ -38,10 +38,14 @@ LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_grad_norm=1.0
 DQN = make_spec(vector(), n_step=3)
 PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
 SAC = make_goal_spec()
+NORMALISED = {"normalize_observation": True, "normalize_reward": True}
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_update_interval=5, importance_exponent=0.8)),
+    "dqn-normalised": (DQN, DqnConfig(hidden=16, n_step=3, importance_exponent=0.8, **NORMALISED)),
     "sac": (SAC, SacConfig(hidden=16)),
+    "sac-normalised": (SAC, SacConfig(hidden=16, **NORMALISED)),
     "ppo": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, target_kl=0.05)),
+    "ppo-normalised": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, normalize_reward=True)),
     "ppo-minibatches": (PPO, PpoConfig(hidden=16, n_epochs=2, minibatches=3)),
 }
 
@@ -60,7 +64,7 @@ def learn(case: str, group: Group = ALONE) -> dict[str, np.ndarray]:
 
 def batches(case: str, spec: ExperienceSpec, group: Group) -> Iterator[Transitions]:
     """A rank's shares of the same batches."""
-    make = make_batch if case == "dqn" else make_goal_batch
+    make = make_batch if case.startswith("dqn") else make_goal_batch
     yield from [share(batch, group) for batch in [make(spec, ITEMS) for _ in range(UPDATES)]]
 
 
