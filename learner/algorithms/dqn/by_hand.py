@@ -29,9 +29,8 @@ class LossByHand:
         self._read, self._concat, self._config = policy.body.read, Concat(), config
         self._parameters = list(policy.parameters())
         self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, whose memory never moves
-        self._combination = combination(policy).to(self._parameters[0].device)
-        last = policy.head[-1]  # type: ignore[index]
-        self._scale = last.scale if isinstance(last, Rescale) else None
+        self._combination = combination(policy, config.dueling).to(self._parameters[0].device)
+        self._scale: Tensor | None = policy.head[-1].scale if config.normalize_reward else None  # type: ignore[index, assignment, union-attr]
         self._targets = Targets(spec, config, self._scale)
 
     @torch.no_grad()
@@ -73,11 +72,10 @@ def layers(policy: PolicyModule) -> list[dense.Layer]:
     return dense.layers([policy.body.torso, _last(policy)])
 
 
-def combination(policy: PolicyModule) -> Tensor:
+def combination(policy: PolicyModule, dueling: bool) -> Tensor:
     """The matrix C [n, outputs] with Q = outputs @ C.T, for the outputs of the head's linear layer. See Dueling."""
     outputs = _last(policy).out_features
-    assert isinstance(policy.head, nn.Sequential)
-    if not any(isinstance(part, Dueling) for part in policy.head):
+    if not dueling:
         return torch.eye(outputs)
     n = outputs - 1
     return torch.cat([torch.ones(n, 1), torch.eye(n) - 1 / n], 1)

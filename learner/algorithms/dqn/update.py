@@ -18,7 +18,6 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.targets import Targets
 from learner.networks.base import PolicyModule
 from learner.networks.modes import autocasts, evaluating
-from learner.networks.parts import Rescale
 from learner.updates.base import Loss, Outcome, Runtime, Transitions
 from transport.experience import ExperienceSpec
 
@@ -60,12 +59,13 @@ class DqnUpdate:
 
     def _scaling(self) -> TargetScale | None:
         """The running scale of both networks' outputs, if they have one."""
+        if not self.config.normalize_reward:
+            return None
         policy, target = self.policy.head, self.target.head
         assert isinstance(policy, nn.Sequential) and isinstance(target, nn.Sequential)
-        if not isinstance(policy[-1], Rescale):
-            return None
         target[-1] = policy[-1]
-        return TargetScale(policy[-1].scale, [*policy[0].parameters(), *target[0].parameters()])
+        scale: Tensor = policy[-1].scale  # type: ignore[assignment]
+        return TargetScale(scale, [*policy[0].parameters(), *target[0].parameters()])
 
     def update(self, batch: Transitions) -> Outcome:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0

@@ -38,7 +38,7 @@ LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_grad_norm=1.0
 DQN = make_spec(vector(), n_step=3)
 PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
 SAC = make_goal_spec()
-NORMALISED = {"normalize_observation": True, "normalize_reward": True}
+NORMALISED: Any = {"normalize_observation": True, "normalize_reward": True}
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_update_interval=5, importance_exponent=0.8)),
     "dqn-normalised": (DQN, DqnConfig(hidden=16, n_step=3, importance_exponent=0.8, **NORMALISED)),
