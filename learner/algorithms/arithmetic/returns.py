@@ -37,23 +37,6 @@ def double_q_target(return_: Tensor, discount: Tensor, selecting: Tensor, valuin
     return return_ + torch.where(discount == 0, 0.0, discount * bootstrap)
 
 
-def soft_value(values: Tensor, temperature: float | Tensor) -> Tensor:
-    """The value [B] of Q-values [B, A] under the policy softmax(values / temperature), its entropy included.
-
-    Equal to sum over a of pi(a) (values_a - temperature log pi(a)). Vieillard et al. 2020 (arXiv:2007.14430, eq. 1).
-    """
-    return temperature * torch.logsumexp(values / temperature, 1)
-
-
-def munchausen_bonus(values: Tensor, action: Tensor, temperature: float | Tensor, least: float | Tensor) -> Tensor:
-    """temperature * log pi(action) [B] within least to 0, for the policy pi = softmax(values / temperature), values [B, A].
-
-    Vieillard et al. 2020 (arXiv:2007.14430, section 3), before the factor alpha; `least` is their l_0, negative.
-    """
-    log = values.gather(1, action[:, None]).squeeze(1) - soft_value(values, temperature)
-    return least * (log / least).clamp(0.0, 1.0)
-
-
 def scaled_huber(value: Tensor, td: Tensor, scale: Tensor | None) -> Tensor:
     """The Huber loss [B] of td / scale, td = target - value [B], as a function of the value; without a scale that of td."""
     target = value.detach() + td

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from learner.algorithms.base import ActionBatch, Mode
-from learner.algorithms.dqn.config import MUNCHAUSEN_LEAST, MUNCHAUSEN_TEMPERATURE, DqnConfig
-from learner.algorithms.dqn.priorities import BEST_VALUE, BONUS, TAKEN_VALUE, initial_priority
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, initial_priority
 from learner.algorithms.exploration import epsilon_ladder
 from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.inference.base import Inference
@@ -14,11 +14,6 @@ from replay.table.layout import PRIORITY
 from transport.experience import Columns, ExperienceSpec
 
 STOCHASTIC_EPSILON = 0.05
-
-
-def scale_name(config: DqnConfig) -> str:
-    """The name of the running scale of Q-values among the policy's weights."""
-    return f"head.{1 + config.dueling}.scale"  # q_network's last part
 
 
 class QActing:
@@ -53,17 +48,7 @@ class QActing:
                 action[explore] = draw_allowed(self._random, allowed[explore])
             value = best_value.copy()
             value[explore] = q[explore, action[explore]]
-        columns = {TAKEN_VALUE: value, BEST_VALUE: best_value}
-        return ActionBatch(action, columns | self._munchausen(q, value) if self._config.munchausen else columns, state)
-
-    def _munchausen(self, q: np.ndarray, value: np.ndarray) -> Columns:
-        """The value that targets bootstrap from instead of that of the best action, and the bonus in the target of this action,
-        from Q-values [K, n] and those of the chosen actions [K]; as Targets.munchausen computes them."""
-        scale = self._inference.weights[scale_name(self._config)] if self._config.normalize_reward else np.float32(1.0)
-        temperature, least = np.float32(MUNCHAUSEN_TEMPERATURE) * scale, np.float32(MUNCHAUSEN_LEAST) * scale
-        best = q.max(1)
-        soft = best + temperature * np.log(np.exp((q - best[:, None]) / temperature).sum(1))
-        return {BEST_VALUE: soft, BONUS: np.float32(self._config.munchausen) * (value - soft).clip(least, 0.0)}
+        return ActionBatch(action, {TAKEN_VALUE: value, BEST_VALUE: best_value}, state)
 
     def annotate(self, columns: Columns) -> Columns:
         return columns | {PRIORITY: initial_priority(self._spec, columns, self._config)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.arithmetic.returns import scaled_huber, td_error
+from learner.algorithms.arithmetic.masked import masked
+from learner.algorithms.arithmetic.returns import double_q_target, scaled_huber, td_error
 from learner.algorithms.arithmetic.transitions import Transition
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.targets import Targets
 from learner.networks.base import PolicyModule
 from learner.networks.parts import Concat, Dueling, Rescale
 from learner.updates import dense
@@ -26,12 +26,12 @@ class LossByHand:
         return cls(policy, target, spec, config) if layers(policy) else None
 
     def __init__(self, policy: PolicyModule, target: PolicyModule, spec: ExperienceSpec, config: DqnConfig) -> None:
-        self._read, self._concat, self._config = policy.body.read, Concat(), config
+        self._spec = spec
+        self._read, self._concat, self._double = policy.body.read, Concat(), config.double
         self._parameters = list(policy.parameters())
         self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, whose memory never moves
         self._combination = combination(policy, config.dueling).to(self._parameters[0].device)
         self._scale: Tensor | None = policy.head[-1].scale if config.normalize_reward else None  # type: ignore[index, assignment, union-attr]
-        self._targets = Targets(spec, config, self._scale)
 
     @torch.no_grad()
     def __call__(self, step: Transition, weight: Tensor) -> tuple[dense.KnownGradients | Tensor, Tensor, Tensor, Tensor]:
@@ -40,7 +40,7 @@ class LossByHand:
         activations = dense.forward(self._layers, now)
         by_output = self._combination.index_select(0, step.action)
         q = self._scaled((activations[-1][0] * by_output).sum(1))  # [b]
-        td, finite = td_error(self._target(step, now, following), q)
+        td, finite = td_error(self._target(step, following), q)
         error = td if self._scale is None else td / self._scale
         slope = weight * error.clamp(-1.0, 1.0) / -len(td)  # derivative of the weighted mean Huber loss by each q / scale
         errors = dense.errors(self._layers, activations, (slope[:, None] * by_output)[None])
@@ -49,11 +49,12 @@ class LossByHand:
         gradients = [part for weight, bias in by_layer for part in (weight[0], bias[0, 0])]
         return dense.known_gradients(loss, gradients, self._parameters, activations), q, td, finite
 
-    def _target(self, step: Transition, now: Tensor, following: Tensor) -> Tensor:
-        if self._config.munchausen:
-            return self._targets.munchausen(step, *self._values(self._valuing, torch.cat([now, following], 1)).chunk(2))
-        valuing = self._values(self._valuing, following)
-        return self._targets.double(step, self._values(self._layers, following) if self._config.double else valuing, valuing)
+    def _target(self, step: Transition, following: Tensor) -> Tensor:
+        valuing = selecting = self._values(self._valuing, following)
+        if self._double:
+            selecting = self._values(self._layers, following)
+        selecting = masked(self._spec, selecting, step.next_observation)
+        return double_q_target(step.return_, step.discount, selecting, valuing)
 
     def _values(self, layers: list[dense.Layer], rows: Tensor) -> Tensor:
         """Q-values [N, n] of the inputs [1, N, …]."""

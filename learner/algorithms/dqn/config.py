@@ -8,19 +8,12 @@ from msgspec import Meta, Struct
 
 from transport.names import CODE, FIXED
 
-# Munchausen's temperature tau and the lower limit of its bonus, as in the paper (table 1), in units of the scaled reward.
-MUNCHAUSEN_TEMPERATURE, MUNCHAUSEN_LEAST = 0.03, -1.0
-
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Deep Q-learning (DQN) with double Q-learning, a dueling network and n-step returns, each of which can be switched off."""
 
     double: Annotated[
-        bool,
-        Meta(
-            description="double Q-learning: the online network chooses the next action, the target network evaluates it. "
-            "Without effect where algorithm.munchausen is more than 0"
-        ),
+        bool, Meta(description="double Q-learning: the online network chooses the next action, the target network evaluates it")
     ] = True
     dueling: Annotated[
         bool,
@@ -29,15 +22,6 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED,
         ),
     ] = True
-    munchausen: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=1,
-            description="Munchausen Q-learning: add this times the logarithm of the chosen action's probability to the reward, "
-            "and bootstrap from all next actions by their probabilities; 0.9 is usual, 0 switches it off",
-        ),
-    ] = 0.0
     n_step: Annotated[
         int, Meta(ge=1, le=64, description="n of n-step returns: rewards summed before bootstrapping", extra=FIXED)
     ] = 3

@@ -8,9 +8,8 @@ from learner.algorithms.dqn.config import DqnConfig
 from replay.table.storage import steps_to_boundary
 from transport.experience import Columns, ExperienceSpec
 
-# Columns that an actor keeps until a chunk is sent: Q-values of the chosen and of the best action, and what Munchausen Q-learning
-# adds to the target. No field may have these names.
-TAKEN_VALUE, BEST_VALUE, BONUS = "q/taken", "q/best", "q/bonus"
+# Columns that an actor keeps until a chunk is sent: Q-values of the chosen and of the best action. No field may have these names.
+TAKEN_VALUE, BEST_VALUE = "q/taken", "q/best"
 UNKNOWN = -1.0
 
 
@@ -18,10 +17,9 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
     """|n-step TD error| of the items of chunks, from the Q-values of acting; [..., rows] float32, as the other columns.
 
     |sum over k < m of gamma^k r_{t+k} + gamma^m max_a Q(s_{t+m}, a) - Q(s_t, a_t)|, m = min(n, steps to the boundary), the
-    bootstrap 0 where the episode terminated, and a bonus if there is one. `columns` are those of one chunk [rows], or of M chunks
-    of one length [M, rows], with TAKEN_VALUE and BEST_VALUE. The priority is UNKNOWN for rows without action, for items that
-    bootstrap from a truncated episode's or a stream's last observation or whose Q-values are not finite, and for the rows around
-    the items of a chunk.
+    bootstrap 0 where the episode terminated. `columns` are those of one chunk [rows], or of M chunks of one length [M, rows],
+    with TAKEN_VALUE and BEST_VALUE. The priority is UNKNOWN for rows without action, for items that bootstrap from a truncated
+    episode's or a stream's last observation or whose Q-values are not finite, and for the rows around a chunk's items.
     Horgan et al. 2018 (arXiv:1803.00933, section 3).
     """
     shape = columns["reward"].shape
@@ -39,8 +37,7 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
         return_ += np.where(k < steps, discount[k] * reward[k : k + count], 0.0)
     after = np.arange(count) + steps  # [N - n] the row after the last reward
     bootstrap = np.where(terminated[after - 1] != 0, 0.0, discount[steps] * best[after])
-    bonus = columns[BONUS].reshape(-1)[:count] if BONUS in columns else 0.0
-    error = np.abs(return_ + bonus + bootstrap - taken[:count])
+    error = np.abs(return_ + bootstrap - taken[:count])
     acted = (valid[:count] != 0) & ((terminated[after - 1] != 0) | (valid[after] != 0)) & np.isfinite(error)
     priority: np.ndarray = np.full(shape, UNKNOWN, np.float32)
     priority.reshape(-1)[:count] = np.where(acted, error, UNKNOWN)

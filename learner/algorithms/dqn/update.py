@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
-from learner.algorithms.arithmetic.returns import importance_weights, scaled_huber, td_error
+from learner.algorithms.arithmetic.masked import masked
+from learner.algorithms.arithmetic.returns import double_q_target, importance_weights, scaled_huber, td_error
 from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, Transition, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.targets import Targets
 from learner.networks.base import PolicyModule
 from learner.networks.modes import autocasts, evaluating
 from learner.updates.base import Loss, Outcome, Runtime, Transitions
@@ -50,7 +50,6 @@ class DqnUpdate:
         if self.scaling is not None:
             self.modules["scaling"] = self.scaling
         self._scale = None if self.scaling is None else self.scaling.scale
-        self.targets = Targets(spec, self.config, self._scale)
         self.counters: dict[str, float] = {"updates": 0}
         self._normalises = any(isinstance(module, nn.BatchNorm2d) for module in self.policy.modules())
         config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
@@ -108,18 +107,14 @@ class DqnUpdate:
     def plain(self, step: Transition, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """By automatic differentiation: the loss, Q-values [b] of the actions taken, td [b], and whether td is finite [b]."""
         # The pass with gradients comes first: autocast caches converted parameters, and those converted under no_grad have none.
-        now = self.policy.body.read(step.observation)
-        q = self.policy.answer(self.policy.body.look(now)).gather(1, step.action[:, None]).squeeze(1)  # [b]
+        q = self.policy(step.observation).gather(1, step.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
             following = self.policy.body.read(step.next_observation)
             valuing = self.target.answer(self.target.body.look(following))  # [b, n]
-            if self.config.munchausen:
-                target = self.targets.munchausen(step, self.target.answer(self.target.body.look(now)), valuing)
-            else:
-                selecting = valuing
-                if self.config.double:
-                    with evaluating(self.policy) if self._normalises else nullcontext():
-                        selecting = self.policy.answer(self.policy.body.look(following))
-                target = self.targets.double(step, selecting, valuing)
-            td, finite = td_error(target, q)
+            selecting = valuing
+            if self.config.double:
+                with evaluating(self.policy) if self._normalises else nullcontext():
+                    selecting = self.policy.answer(self.policy.body.look(following))
+            selecting = masked(self.spec, selecting, step.next_observation)
+            td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
         return (weight * scaled_huber(q, td, self._scale)).mean(), q, td, finite

@@ -8,7 +8,7 @@ import torch
 
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
-from learner.algorithms.dqn.priorities import BEST_VALUE, BONUS, TAKEN_VALUE
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
 from learner.algorithms.exploration import epsilon_ladder
 from learner.networks.base import PolicyModule
 from learner.weights.checkpoint import load_into
@@ -58,29 +58,6 @@ def test_it_values_actions_as_its_network_does(spec: ExperienceSpec, network: st
     assert acted.action.tolist() == q.argmax(1).tolist()
     assert {column.dtype for column in acted.columns.values()} == {np.dtype(np.float32)} and acted.action.dtype == np.int64
     assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"
-
-
-@pytest.mark.parametrize("dueling", [True, False])
-@pytest.mark.parametrize("normalise", [True, False])
-def test_with_munchausen_it_gives_the_values_that_targets_are_made_of(normalise: bool, dueling: bool) -> None:
-    spec = make_spec(vector(), n=4)
-    config = DqnConfig(hidden=16, munchausen=0.6, normalize_reward=normalise, dueling=dueling)
-    torso = made(spec, config)
-    scale = 0.2 if normalise else 1.0
-    if normalise:
-        torso.head[-1].scale.fill_(scale)  # type: ignore[index, operator, union-attr]
-    policy, seen = Acting(spec, config, torso), arrays(spec, 50)
-    policy.assign(1, count=50)
-    acted = policy.act(seen, "random")
-    q = policy.answers(seen).astype(np.float64)
-    log = (q - q.max(1, keepdims=True)) / (0.03 * scale)
-    log -= np.log(np.exp(log).sum(1, keepdims=True))
-    taken = np.arange(50), acted.action
-    np.testing.assert_allclose(acted.columns[TAKEN_VALUE], q[taken], rtol=1e-5)
-    np.testing.assert_allclose(acted.columns[BEST_VALUE], (np.exp(log) * (q - 0.03 * scale * log)).sum(1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(acted.columns[BONUS], 0.6 * (0.03 * scale * log[taken]).clip(-scale, 0), rtol=1e-3, atol=1e-5)
-    assert {column.dtype for column in acted.columns.values()} == {np.dtype(np.float32)}
-    assert acted.action.tolist() != q.argmax(1).tolist() == policy.act(seen, "greedy").action.tolist()
 
 
 def test_batch_normalisation_uses_running_statistics() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.priorities import BEST_VALUE, BONUS, TAKEN_VALUE, UNKNOWN, initial_priority
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, UNKNOWN, initial_priority
 from tests.actors.streams import Rows, Streams, make_spec
 from tests.transport.columns import scalars
 from transport.experience import ExperienceSpec
@@ -100,17 +100,6 @@ def test_rewards_count_as_clipped_as_they_are_learned_from() -> None:
     expected = initial_priority(streams.spec, clipped, DqnConfig())
     np.testing.assert_array_equal(initial_priority(streams.spec, large, DqnConfig(clip_rewards=True)), expected)
     assert not np.array_equal(initial_priority(streams.spec, large, DqnConfig()), expected)
-
-
-def test_a_bonus_belongs_to_the_target_of_its_own_row() -> None:
-    streams = Streams(knowing(8, 1, 3), 1)
-    for _ in range(60):
-        streams.step()
-    columns = streams.chunks[0][0].columns
-    bonus = -np.arange(len(columns["reward"]), dtype=np.float32)
-    found = initial_priority(streams.spec, columns | {BONUS: bonus}, DqnConfig())
-    expected = initial_priority(streams.spec, columns | {TAKEN_VALUE: columns[TAKEN_VALUE] - bonus}, DqnConfig())
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_chunks_of_one_length_may_be_valued_together() -> None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,6 @@ from learner.updates.base import Transitions
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints
 from tests.learner.examples import gradients, image, make_batch, make_spec, make_update, vector
-from transport.experience import ACTION_MASK, Categorical, observed
 
 
 def huber(error: float) -> float:
@@ -56,10 +53,9 @@ def test_the_loss_equals_a_loop_over_the_items(double: bool, scale: float) -> No
 @pytest.mark.parametrize("network", ["mlp", "linear"])
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("munchausen", [0.0, 0.9])
 @pytest.mark.parametrize("normalise", [True, False])
 def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
-    network: Literal["mlp", "linear"], dueling: bool, double: bool, normalise: bool, munchausen: float
+    network: Literal["mlp", "linear"], dueling: bool, double: bool, normalise: bool
 ) -> None:
     torch.manual_seed(3)
     spec = make_spec(vector(size=5), n=4, stack=2, n_step=3)
@@ -68,7 +64,6 @@ def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
         network=network,
         dueling=dueling,
         double=double,
-        munchausen=munchausen,
         reward_scale=0.7,
         normalize_observation=normalise,
         normalize_reward=normalise,
@@ -94,47 +89,6 @@ def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
     assert answers[0].metrics.keys() == answers[1].metrics.keys()
     for name, value in answers[0].metrics.items():
         torch.testing.assert_close(value, answers[1].metrics[name], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("normalise", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_munchausen_adds_the_logarithm_of_the_policy_and_bootstraps_from_its_entropy_too(masked: bool, normalise: bool) -> None:
-    torch.manual_seed(0)
-    spec = make_spec(vector(), n=4, stack=2, n_step=3)
-    if masked:
-        mask = observed(ACTION_MASK, (4,), "|u1")
-        spec = msgspec.structs.replace(spec, fields=(*spec.fields, mask), action=Categorical(4, masked=True))
-    dqn = make_update(spec, DqnConfig(hidden=16, gamma=0.9, munchausen=0.7, normalize_reward=normalise))
-    for _ in range(2):
-        dqn.update(make_batch(spec, 32))
-    for parameter in dqn.target.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.02)
-    batch = make_batch(spec, 40)
-    if masked:
-        batch.observation[ACTION_MASK].random_(2)
-    step = transition(batch, 0.9)
-    with torch.no_grad():
-        q, now, after = dqn.policy(step.observation), dqn.target(step.observation), dqn.target(step.next_observation)
-    scale = float(dqn.scaling.scale) if normalise else 1.0
-
-    def log_policy(values: torch.Tensor, observation: dict[str, torch.Tensor], item: int) -> dict[int, float]:
-        allowed = [a for a in range(4) if not masked or observation[ACTION_MASK][item, -1, a]] or list(range(4))
-        highest = max(float(values[item, a]) for a in allowed)
-        shares = {a: math.exp((float(values[item, a]) - highest) / (0.03 * scale)) for a in allowed}
-        return {a: (float(values[item, a]) - highest) / (0.03 * scale) - math.log(sum(shares.values())) for a in allowed}
-
-    priorities, bonuses = dqn.loss(Weighted(batch, torch.ones(40))).priority, set()
-    for item in range(40):
-        action, logs = int(batch.action[item]), log_policy(now, step.observation, item)
-        bonus = max(0.03 * scale * logs.get(action, -math.inf), -scale)
-        bonuses.add("least" if bonus == -scale else "between")
-        bootstrap = sum(
-            math.exp(log) * (float(after[item, a]) - 0.03 * scale * log)
-            for a, log in log_policy(after, step.next_observation, item).items()
-        )
-        target = float(step.return_[item]) + 0.7 * bonus + float(step.discount[item]) * bootstrap
-        assert float(priorities[item]) == pytest.approx(abs(target - float(q[item, action])), rel=1e-3, abs=1e-4)
-    assert len(bonuses) == 2 or not masked
 
 
 @pytest.mark.parametrize("network", ["mlp", "tests.learner.networks.own:known"])
