@@ -200,6 +200,10 @@ def _dueling() -> Change:
     return apply
 
 
+def _rescale(scale: np.ndarray) -> Change:
+    return lambda values: values * scale
+
+
 def _log_std(log_std: np.ndarray) -> Change:
     return lambda mean: np.concatenate([mean, np.broadcast_to(log_std[:, None], mean.shape)])
 
@@ -241,6 +245,7 @@ OPS: dict[str, Callable[..., Change]] = {
     "leaky_relu": lambda slope: lambda values: np.where(values > 0, values, slope * values),
     "layer_norm": _layer_norm,
     "dueling": _dueling,
+    "rescale": _rescale,
     "log_std": _log_std,
     "unflatten": _unflatten,
     "mean_over_last": _mean_over_last,

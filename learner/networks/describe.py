@@ -165,6 +165,7 @@ KNOWN: dict[type[nn.Module], Callable[[Any], Found]] = {
     nn.Flatten: _flatten,
     nn.Unflatten: _unflatten,
     parts.Dueling: _plain("dueling"),
+    parts.Rescale: _plain("rescale"),
     parts.LogStd: _plain("log_std"),
     parts.MeanOverLast: _plain("mean_over_last"),
     parts.SoftmaxExpectation: _plain("softmax_expectation"),

@@ -73,13 +73,14 @@ class Normaliser(nn.Module):
         return torch.where(self.count > 0, scaled, values)
 
     @torch.no_grad()
-    def observe(self, values: Tensor, group: Group = ALONE) -> None:
+    def observe(self, values: Tensor, group: Group = ALONE, weight: Tensor | None = None) -> None:
         """Updates the statistics by [N, features] of each process of the group, unless they would become infinite or NaN.
 
+        `weight` [N], positive: how much each row counts beside the others of the call. None: all count the same.
         Chan et al. 1983 (doi:10.1080/00031305.1983.10483115), with means instead of sums, so that nothing overflows.
         """
         assert values.dim() == 2
-        number, variance, mean = group.var_mean(values)
+        number, variance, mean = group.var_mean(values, weight)
         count = self.count + number
         share = number / count
         step = mean - self.mean
@@ -112,6 +113,7 @@ class Inputs(nn.Module):
         self.sizes = sizes  # by vector, the goal difference included
         self.normaliser = Normaliser(sum(sizes.values())) if normalise and sizes else None
         self.rescales = self.goal and self.normaliser is not None
+        self.widths = sizes | {NEAR_WAY: sizes[WAY]} if self.rescales else sizes  # of a row, by the torso's inputs
         self.shapes = self._shapes(spec)
         self.kernel: KernelStacks | None = None  # set where the learner has found it faster
 
@@ -164,17 +166,21 @@ class Inputs(nn.Module):
 
     def read_vectors(self, observation: Tensors) -> dict[str, Tensor]:
         """The part of forward()'s result that comes from vectors."""
+        return {name: values.flatten(1).to(self.dtype) for name, values in self._scaled(observation).items()}
+
+    def _scaled(self, observation: Tensors) -> dict[str, Tensor]:
+        """The vectors that a torso reads {name: [N, rows, size]} float32, for any number of rows."""
         parts = self._decoded(observation)
-        if self.normaliser is not None:
-            values = torch.cat(list(parts.values()), 2)
-            scaled = dict(zip(parts, self.normaliser(values).split(list(self.sizes.values()), 2), strict=True))
-            if self.rescales:
-                way = parts[WAY]
-                usual = self.normaliser.variance[-self.sizes[WAY] :].mean().sqrt()
-                size = torch.where(self.normaliser.count > 0, usual, 1.0)
-                scaled[NEAR_WAY] = way / (way.norm(dim=2, keepdim=True) + NEAR * size + EPSILON)
-            parts = scaled
-        return {name: values.flatten(1).to(self.dtype) for name, values in parts.items()}
+        if self.normaliser is None:
+            return parts
+        values = torch.cat(list(parts.values()), 2)
+        scaled = dict(zip(parts, self.normaliser(values).split(list(self.sizes.values()), 2), strict=True))
+        if self.rescales:
+            way = parts[WAY]
+            usual = self.normaliser.variance[-self.sizes[WAY] :].mean().sqrt()
+            size = torch.where(self.normaliser.count > 0, usual, 1.0)
+            scaled[NEAR_WAY] = way / (way.norm(dim=2, keepdim=True) + NEAR * size + EPSILON)
+        return scaled
 
     def _decoded(self, observation: Tensors) -> dict[str, Tensor]:
         """The dequantised vectors {name: [N, rows, size]} float32, for any number of rows."""
@@ -192,18 +198,22 @@ class Inputs(nn.Module):
         """All vectors concatenated, before normalisation: {name: [N, rows, *shape]} as stored -> [N, rows, features] float32."""
         return torch.cat(list(self._decoded(observation).values()), 2)
 
-    def flat(self, rows: Tensor) -> Tensor:
-        """[N, stack, features] of raw() -> [N, stack * features], in the order of Concat."""
-        if self.stack == 1 or len(self.sizes) == 1:
-            return rows.flatten(1)
-        return torch.cat([part.flatten(1) for part in rows.split(list(self.sizes.values()), 2)], 1)
+    def rows(self, observation: Tensors) -> Tensor:
+        """All vectors as a torso reads them, concatenated: {name: [N, rows, *shape]} as stored -> [N, rows, features] float32."""
+        return torch.cat(list(self._scaled(observation).values()), 2)
 
-    def observe(self, rows: Tensors, which: Tensor, group: Group = ALONE) -> None:
+    def flat(self, rows: Tensor) -> Tensor:
+        """[N, stack, features] of rows() -> [N, stack * features], in the order of Concat."""
+        if self.stack == 1 or len(self.widths) == 1:
+            return rows.flatten(1)
+        return torch.cat([part.flatten(1) for part in rows.split(list(self.widths.values()), 2)], 1)
+
+    def observe(self, rows: Tensors, which: Tensor, group: Group = ALONE, weight: Tensor | None = None) -> None:
         """Updates the running statistics by rows {name: [R, *shape]} as stored: those at the indices `which` [N] int64, or where
-        `which` [R] bool is True; in a group, by those of all processes."""
+        `which` [R] bool is True; in a group, by those of all processes. `weight` [N]: as Normaliser.observe's."""
         if self.normaliser is not None:
             seen = {field.name: rows[field.name][which][:, None] for field in self.vectors}
-            self.normaliser.observe(self.raw(seen).squeeze(1), group)
+            self.normaliser.observe(self.raw(seen).squeeze(1), group, weight)
 
 
 def _check(field: Column, stored: Tensor) -> None:

@@ -43,6 +43,19 @@ class Dueling(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
+class Rescale(nn.Module):
+    """[N, …] -> the same times a running scale, by which learning brings outputs of any magnitude into one range."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs.float() * self.scale
+
+
 class LogStd(nn.Module):
     """Means [N, A] -> [N, 2A]: the means, and log-stds that do not depend on the observation."""
 

@@ -82,11 +82,15 @@ class Group:
         """The sum over all processes."""
         return number
 
-    def var_mean(self, values: Tensor) -> Moments:
-        """Count, population variance […] and mean […] of the values [N, …] of all processes."""
+    def var_mean(self, values: Tensor, weight: Tensor | None = None) -> Moments:
+        """Count, population variance […] and mean […] of the values [N, …] of all processes, each weighted by `weight` [N]."""
         if not len(values):
             return 0, values.sum(0), values.sum(0)
-        return (len(values), *torch.var_mean(values, 0, correction=0))
+        if weight is None:
+            return (len(values), *torch.var_mean(values, 0, correction=0))
+        share = _beside(weight / weight.sum(), values)
+        mean = (share * values).sum(0)
+        return len(values), (share * (values - mean).square()).sum(0), mean
 
     def std_mean(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Population standard deviation and mean, 0-d, of the values [N] of all processes."""
@@ -188,12 +192,14 @@ class Ranks(Group):
     def total(self, number: int) -> int:
         return int(self._reduce(torch.tensor(number), self._distributed.ReduceOp.SUM))
 
-    def var_mean(self, values: Tensor) -> Moments:
+    def var_mean(self, values: Tensor, weight: Tensor | None = None) -> Moments:
         """By sums of squares, in float64 for precision."""
         wide = values.double()
-        sums = torch.stack([torch.ones_like(wide), wide, wide.square()]).sum(1)  # [3, …]
-        count, mean, square = self._reduce(sums, self._distributed.ReduceOp.SUM)
-        mean, square = mean / count, square / count
+        one = torch.ones_like(wide)
+        share = one if weight is None else _beside(weight.double(), wide) * one
+        sums = torch.stack([one, share, share * wide, share * wide.square()]).sum(1)  # [4, …]
+        count, total, mean, square = self._reduce(sums, self._distributed.ReduceOp.SUM)
+        mean, square = mean / total, square / total
         variance = (square - mean.square()).clamp(min=0)
         return count.flatten()[0].float(), variance.to(values.dtype), mean.to(values.dtype)
 
@@ -224,6 +230,11 @@ class Ranks(Group):
         self._watch.close()
         with suppress(RuntimeError):  # the other processes may have ended already
             self._distributed.destroy_process_group()
+
+
+def _beside(weight: Tensor, values: Tensor) -> Tensor:
+    """Weights [N] in a shape that multiplies values [N, …]."""
+    return weight.reshape(-1, *[1] * (values.dim() - 1))
 
 
 def place() -> tuple[int, int]:

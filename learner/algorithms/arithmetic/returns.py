@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 
 def n_step_return(reward: Tensor, steps: Tensor, terminated: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
@@ -34,6 +35,14 @@ def double_q_target(return_: Tensor, discount: Tensor, selecting: Tensor, valuin
     assert return_.shape == discount.shape == selecting.shape[:1] and selecting.shape == valuing.shape
     bootstrap = valuing.gather(1, selecting.argmax(1, keepdim=True)).squeeze(1)  # [B]
     return return_ + torch.where(discount == 0, 0.0, discount * bootstrap)
+
+
+def scaled_huber(value: Tensor, td: Tensor, scale: Tensor | None) -> Tensor:
+    """The Huber loss [B] of td / scale, td = target - value [B], as a function of the value; without a scale that of td."""
+    target = value.detach() + td
+    if scale is not None:
+        value, target = value / scale, target / scale
+    return huber_loss(value, target, reduction="none")
 
 
 def td_error(target: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

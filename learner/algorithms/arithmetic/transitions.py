@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from learner.algorithms.arithmetic.returns import n_step_return
-from learner.networks.inputs import Plain
+from learner.networks.inputs import Inputs, Plain
 from learner.networks.stacks import stack_windows
+from learner.parallel.group import Group
 from learner.updates.base import Tensors, Transitions
 
+STATISTICS_INTERVAL = 8  # updates between two batches that running statistics take in: each costs about a tenth of an update
 Stacked = Callable[[Tensors, Tensor, Plain], Tensors]
 
 
@@ -37,3 +40,16 @@ def transition(batch: Transitions, gamma: float, stacked: Stacked | None = None)
         for index in indices
     )
     return Transition(now, batch.action, return_, discount, following)
+
+
+def observe(inputs: Inputs, batch: Transitions, group: Group) -> None:
+    """Updates the running statistics of the inputs by the newest row of each item's observation_t.
+
+    Items are weighted by 1 / probability, so that the statistics are those of all that replay holds, however it samples.
+    """
+    if inputs.normaliser is None:
+        return
+    newest = batch.observation_index[:, -1:]
+    rows = stack_windows({field.name: batch.observation[field.name] for field in inputs.vectors}, newest)
+    which = torch.arange(len(newest), device=newest.device)
+    inputs.observe({name: column[:, 0] for name, column in rows.items()}, which, group, 1 / batch.probability)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.returns import double_q_target, td_error
+from learner.algorithms.arithmetic.returns import double_q_target, scaled_huber, td_error
 from learner.algorithms.arithmetic.transitions import Transition
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.base import PolicyModule
-from learner.networks.parts import Concat, Dueling
+from learner.networks.parts import Concat, Dueling, Rescale
 from learner.updates import dense
 from transport.experience import ExperienceSpec
 
-HEADS = ([nn.Linear], [nn.Linear, Dueling])
+HEADS = ([nn.Linear], [nn.Linear, Dueling], [nn.Linear, Rescale], [nn.Linear, Dueling, Rescale])
 
 
 class LossByHand:
@@ -31,7 +30,8 @@ class LossByHand:
         self._read, self._concat, self._double = policy.body.read, Concat(), config.double
         self._parameters = list(policy.parameters())
         self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, whose memory never moves
-        self._combination = combination(policy).to(self._parameters[0].device)
+        self._combination = combination(policy, config.dueling).to(self._parameters[0].device)
+        self._scale: Tensor | None = policy.head[-1].scale if config.normalize_reward else None  # type: ignore[index, assignment, union-attr]
 
     @torch.no_grad()
     def __call__(self, step: Transition, weight: Tensor) -> tuple[dense.KnownGradients | Tensor, Tensor, Tensor, Tensor]:
@@ -39,19 +39,29 @@ class LossByHand:
         now, following = (self._concat(self._read(rows))[None] for rows in observations)
         activations = dense.forward(self._layers, now)
         by_output = self._combination.index_select(0, step.action)
-        q = (activations[-1][0] * by_output).sum(1)  # [b]
-        valuing = dense.forward(self._valuing, following)[-1][0] @ self._combination.T  # [b, n]
-        selecting = valuing
-        if self._double:
-            selecting = dense.forward(self._layers, following)[-1][0] @ self._combination.T
-        selecting = masked(self._spec, selecting, step.next_observation)
-        td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
-        slope = weight * td.clamp(-1.0, 1.0) / -len(td)  # derivative of the weighted mean Huber loss by each q
+        q = self._scaled((activations[-1][0] * by_output).sum(1))  # [b]
+        td, finite = td_error(self._target(step, following), q)
+        error = td if self._scale is None else td / self._scale
+        slope = weight * error.clamp(-1.0, 1.0) / -len(td)  # derivative of the weighted mean Huber loss by each q / scale
         errors = dense.errors(self._layers, activations, (slope[:, None] * by_output)[None])
-        loss = (weight * huber_loss(q, q + td, reduction="none")).mean()
+        loss = (weight * scaled_huber(q, td, self._scale)).mean()
         by_layer = dense.gradients(errors, activations, slice(None))
         gradients = [part for weight, bias in by_layer for part in (weight[0], bias[0, 0])]
         return dense.known_gradients(loss, gradients, self._parameters, activations), q, td, finite
+
+    def _target(self, step: Transition, following: Tensor) -> Tensor:
+        valuing = selecting = self._values(self._valuing, following)
+        if self._double:
+            selecting = self._values(self._layers, following)
+        selecting = masked(self._spec, selecting, step.next_observation)
+        return double_q_target(step.return_, step.discount, selecting, valuing)
+
+    def _values(self, layers: list[dense.Layer], rows: Tensor) -> Tensor:
+        """Q-values [N, n] of the inputs [1, N, …]."""
+        return self._scaled(dense.forward(layers, rows)[-1][0] @ self._combination.T)
+
+    def _scaled(self, values: Tensor) -> Tensor:
+        return values if self._scale is None else values * self._scale
 
 
 def layers(policy: PolicyModule) -> list[dense.Layer]:
@@ -63,11 +73,10 @@ def layers(policy: PolicyModule) -> list[dense.Layer]:
     return dense.layers([policy.body.torso, _last(policy)])
 
 
-def combination(policy: PolicyModule) -> Tensor:
+def combination(policy: PolicyModule, dueling: bool) -> Tensor:
     """The matrix C [n, outputs] with Q = outputs @ C.T, for the outputs of the head's linear layer. See Dueling."""
     outputs = _last(policy).out_features
-    assert isinstance(policy.head, nn.Sequential)
-    if len(policy.head) == 1:
+    if not dueling:
         return torch.eye(outputs)
     n = outputs - 1
     return torch.cat([torch.ones(n, 1), torch.eye(n) - 1 / n], 1)

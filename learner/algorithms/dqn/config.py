@@ -33,12 +33,24 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(gt=0, description="rewards are multiplied by this in training; choose it so that Q-values lie between 1 and 30"),
     ] = 1.0
+    normalize_reward: Annotated[
+        bool,
+        Meta(
+            description="divide the targets of Q-values by their running magnitude, which is part of the weights, so that "
+            "rewards may be of any size; Q-values are shown in units of the reward",
+            extra=FIXED,
+        ),
+    ] = False
     importance_exponent: Annotated[
         float, Meta(ge=0, le=1, description="beta of prioritised replay: 0 does not correct for the sampling, 1 corrects fully")
     ] = 0.4
     target_update_interval: Annotated[
         int, Meta(ge=1, description="updates between two copies of the weights to the target network")
     ] = 1_000
+    normalize_observation: Annotated[
+        bool,
+        Meta(description="normalise vectors by their running mean and deviation, which are part of the weights", extra=FIXED),
+    ] = False
     network: Annotated[
         str,
         Meta(

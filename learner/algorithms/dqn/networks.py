@@ -1,7 +1,7 @@
 """The Q-network: a body, and a dueling or plain head.
 
-Observations are not normalised: an environment whose values span orders of magnitude should scale them itself. Layers of the
-built-in torsos are initialised after He et al. 2015 (arXiv:1502.01852, eq. 10: variance 2 / fan-in), the head with variance
+Vectors may be normalised by running statistics that are published with the weights: see learner/networks/inputs.py. Layers of
+the built-in torsos are initialised after He et al. 2015 (arXiv:1502.01852, eq. 10: variance 2 / fan-in), the head with variance
 1 / fan-in, biases with zero; a custom torso keeps its own initial weights. Random numbers come from torch's global generator:
 seed it first.
 """
@@ -12,7 +12,7 @@ from torch import nn
 
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.base import TORSOS, Body, PolicyModule, make_body, resolve
-from learner.networks.parts import Dueling
+from learner.networks.parts import Dueling, Rescale
 from transport.experience import Categorical, ExperienceSpec
 
 
@@ -25,7 +25,7 @@ def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
         )
     layered = {"width": config.hidden, "apart": True}
     built_in = {"mlp": layered, "linear": {}, "nature": layered, "nature_batchnorm": layered}
-    return make_body(spec, config.network, config.network_options, built_in)
+    return make_body(spec, config.network, config.network_options, built_in, normalise=config.normalize_observation)
 
 
 def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
@@ -33,11 +33,8 @@ def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
     body = q_body(spec, config)
     assert isinstance(spec.action, Categorical)
     n = spec.action.n
-    head = (
-        nn.Sequential(nn.Linear(body.features, n + 1), Dueling())
-        if config.dueling
-        else nn.Sequential(nn.Linear(body.features, n))
-    )
+    parts: list[nn.Module] = [nn.Linear(body.features, n + 1), Dueling()] if config.dueling else [nn.Linear(body.features, n)]
+    head = nn.Sequential(*parts, *([Rescale()] if config.normalize_reward else []))
     policy = PolicyModule(body, head)
     for module in policy.modules() if resolve(spec, config.network) in TORSOS else head:
         if isinstance(module, (nn.Conv2d, nn.Linear)):

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
 from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.returns import double_q_target, importance_weights, td_error
-from learner.algorithms.arithmetic.transitions import Transition, transition
+from learner.algorithms.arithmetic.returns import double_q_target, importance_weights, scaled_huber, td_error
+from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
+from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, Transition, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
@@ -32,7 +32,9 @@ class Weighted(NamedTuple):
 class DqnUpdate:
     """The online network, the target network, and the loss.
 
-    Only the forward pass with gradients uses (and updates) batch statistics; all other passes use running statistics.
+    Only the forward pass with gradients uses (and updates) batch statistics; all other passes use running statistics. Both
+    networks have the same statistics of observations and the same scale of outputs, at every moment: a target network with older
+    ones would change its values when it gets the new ones.
     """
 
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
@@ -41,18 +43,38 @@ class DqnUpdate:
         self.group = runtime.group
         self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
         self.target = frozen_copy(self.policy)
+        self.target.body.inputs = self.policy.body.inputs
+        self.scaling = self._scaling()
         self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
+        if self.scaling is not None:
+            self.modules["scaling"] = self.scaling
+        self._scale = None if self.scaling is None else self.scaling.scale
         self.counters: dict[str, float] = {"updates": 0}
         self._normalises = any(isinstance(module, nn.BatchNorm2d) for module in self.policy.modules())
         config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
         self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
         self.by_hand = LossByHand.of(self.policy, self.target, spec, self.config)  # a fast path; None: `plain` computes the loss
 
+    def _scaling(self) -> TargetScale | None:
+        """The running scale of both networks' outputs, if they have one."""
+        if not self.config.normalize_reward:
+            return None
+        policy, target = self.policy.head, self.target.head
+        assert isinstance(policy, nn.Sequential) and isinstance(target, nn.Sequential)
+        target[-1] = policy[-1]
+        scale: Tensor = policy[-1].scale  # type: ignore[assignment]
+        return TargetScale(scale, [*policy[0].parameters(), *target[0].parameters()])
+
     def update(self, batch: Transitions) -> Outcome:
+        observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
+        if observes:
+            observe(self.policy.body.inputs, batch, self.group)
         weight = importance_weights(batch.probability, self.config.importance_exponent)
         weight = weight / self.group.greatest(weight.max())  # over the whole batch, before it is split
         outcome = self.optimiser.step(self.loss, Weighted(batch, weight))
+        if observes and self.scaling is not None:
+            self.scaling.observe(*(self.group.mean(outcome.metrics[name]) for name in SQUARES))
         self.counters["updates"] += 1
         if self.counters["updates"] % self.config.target_update_interval == 0:
             copy_into(self.target, self.policy)
@@ -71,6 +93,8 @@ class DqnUpdate:
         with torch.no_grad():
             priority = td.abs()
             metrics = {"loss": loss.detach(), "td": priority.mean(), "q": q.mean(), "ignored": 1 - finite.float().mean()}
+            if self.scaling is not None:
+                metrics |= squares(q + td, torch.where(finite, step.return_, 0.0))
         return Loss(loss, metrics, priority)
 
     def transition(self, batch: Transitions) -> Transition:
@@ -93,4 +117,4 @@ class DqnUpdate:
                     selecting = self.policy.answer(self.policy.body.look(following))
             selecting = masked(self.spec, selecting, step.next_observation)
             td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
-        return (weight * huber_loss(q, q.detach() + td, reduction="none")).mean(), q, td, finite
+        return (weight * scaled_huber(q, td, self._scale)).mean(), q, td, finite

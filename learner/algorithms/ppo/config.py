@@ -77,6 +77,13 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
         False
     )
     reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this in training")] = 1.0
+    normalize_reward: Annotated[
+        bool,
+        Meta(
+            description="divide the targets of values by their running magnitude, so that rewards may be of any size",
+            extra=FIXED,
+        ),
+    ] = False
     network: Annotated[
         str,
         Meta(

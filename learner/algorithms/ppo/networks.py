@@ -25,23 +25,26 @@ from learner.algorithms.ppo.config import PpoConfig
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors
 from learner.networks.modes import exact
-from learner.networks.parts import LogStd
+from learner.networks.parts import LogStd, Rescale
 from transport.experience import Categorical, ExperienceSpec
 
 
 class ValueFunction(nn.Module):
     """A head on the policy's features, or on those of its own torso, which reads the same inputs as the policy's."""
 
-    def __init__(self, features: int, torso: nn.Module | None) -> None:
+    def __init__(self, features: int, torso: nn.Module | None, rescales: bool = False) -> None:
+        """`rescales`: values have a running scale."""
         super().__init__()
         self.torso = torso
         self.head = nn.Linear(features, 1)
+        self.rescale = Rescale() if rescales else None
 
     def forward(self, inputs: Tensors, features: Tensor) -> Tensor:
         """The inputs of the policy's torso, and its features [N, features] -> values [N]."""
         if self.torso is not None:
             features = self.torso(inputs)
-        return self.head(features.float()).squeeze(1)  # type: ignore[no-any-return]
+        value: Tensor = self.head(features.float()).squeeze(1)
+        return value if self.rescale is None else self.rescale(value)
 
 
 def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule, ValueFunction]:
@@ -56,10 +59,10 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     last: list[nn.Module] = [LogStd(outputs, config.log_std_init)] if continuous else []
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, outputs), *last))
     if body.inputs.images or body.memory:
-        value = ValueFunction(body.features, None)
+        value = ValueFunction(body.features, None, config.normalize_reward)
     else:
         torso = make_torso(resolve(spec, config.network), body.inputs.shapes, options, built_in)
-        value = ValueFunction(torso_features(torso, body.inputs.shapes), torso)
+        value = ValueFunction(torso_features(torso, body.inputs.shapes), torso, config.normalize_reward)
     own = resolve(spec, config.network) not in TORSOS
     for module in _initialised(policy, value, own):
         if isinstance(module, (nn.Conv2d, nn.Linear)):

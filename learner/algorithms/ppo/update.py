@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.minibatches import Mean, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
+from learner.algorithms.arithmetic.scaling import TargetScale
 from learner.algorithms.arithmetic.sequences import stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
@@ -25,6 +26,7 @@ from transport.experience import ExperienceSpec
 PORTION_BYTES = 64 << 20  # of observations in float32 that are evaluated at a time
 PORTION_ROWS = 8_192
 ADAPTATION, SMALLEST_RATE, GREATEST_RATE = 1.3, 0.01, 10.0
+LEAST_SHARE = 0.1  # of a rollout in the running scale of values: there are few rollouts
 GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 
 
@@ -38,6 +40,10 @@ class PpoUpdate:
         self.policy, self.value = runtime.to_device(policy), runtime.to_device(value)
         self.optimiser = runtime.optimiser("main", self.policy, self.value, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
+        rescale = self.value.rescale
+        self.scaling = None if rescale is None else TargetScale(rescale.scale, self.value.head.parameters(), LEAST_SHARE)
+        if self.scaling is not None:
+            self.modules["scaling"] = self.scaling
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
         self.counters: dict[str, float] = {"steps": 0, "rate": 1.0}
         stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of an item in float32
@@ -47,6 +53,8 @@ class PpoUpdate:
     def update(self, batch: Chunks) -> Outcome:
         """Several epochs over one rollout batch; then its observations update the running statistics."""
         config, group = self.config, self.runtime.group
+        if self.scaling is not None:
+            self.scaling.begin(self.reward_square(batch))
         # Under autocast as in the loss, so that the ratios of the first step are 1.
         with self.optimiser.autocast():
             items, rows, figures = self.prepare(batch, self.runtime.max_policy_lag > 1)
@@ -89,7 +97,6 @@ class PpoUpdate:
         value, log_prob = self.evaluate(rollout, rows, index, action)  # [B, L + 1] each
         log_prob = log_prob[:, :-1]
 
-        reward = rollout.reward[:, here].clamp(-1.0, 1.0) if config.clip_rewards else rollout.reward[:, here]
         terminated = rollout.terminated[:, here]
         discount = torch.where(terminated, 0.0, config.gamma)
         following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)  # whether the next row is an item
@@ -97,12 +104,14 @@ class PpoUpdate:
         acting_log_prob = rollout.extras[LOG_PROB][:, here]
         log_ratio = (log_prob - acting_log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio = log_ratio.exp()
-        steps = Steps(config.reward_scale * reward, discount, value[:, :-1], value[:, 1:], cut)
+        steps = Steps(self.rewards(rollout)[:, here], discount, value[:, :-1], value[:, 1:], cut)
         return_, advantage = self._targets(steps, ratio if corrected else None)  # [B, L]
 
         which = item.flatten().nonzero().squeeze(1)  # [N]; synchronises with the device, the only time
         old_log_prob = log_prob if corrected else acting_log_prob
         columns = Items(index[:, :-1], action[:, :-1], old_log_prob, value[:, :-1], advantage, return_)
+        if self.scaling is not None:
+            columns = self.rescaled(columns, which, self.reward_square(rollout), self.scaling)
         items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
         ratio_first = (ratio.flatten().index_select(0, which) - 1).abs().mean()
         unexplained = (items.return_ - items.value).var(correction=0) / items.return_.var(correction=0)
@@ -130,6 +139,25 @@ class PpoUpdate:
         else:
             return_, advantage = vtrace(*time_major, ratio.T, gae_lambda)
         return return_.T, advantage.T
+
+    def reward_square(self, rollout: Chunks) -> Tensor:
+        """The mean square of the rewards of a rollout's items in all processes, 0-d."""
+        here = slice(self.spec.history, -1)
+        place = torch.arange(self.spec.chunk_length, device=rollout.reward.device)
+        item = rollout.valid[:, here] & (place < rollout.length[:, None])
+        reward = self.rewards(rollout)[:, here]
+        return self.runtime.group.mean(torch.where(item, reward, 0.0).square().sum() / item.sum())
+
+    def rewards(self, rollout: Chunks) -> Tensor:
+        """The rewards [B, rows], clipped and scaled as configured."""
+        reward = rollout.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else rollout.reward
+        return self.config.reward_scale * reward
+
+    def rescaled(self, columns: Items, which: Tensor, reward_square: Tensor, scaling: TargetScale) -> Items:
+        """Takes the returns [B, L] of the items `which` [N] into the running scale, and divides the advantages by it."""
+        return_ = columns.return_.flatten().index_select(0, which)
+        scaling.observe(self.runtime.group.mean(return_.square().mean()), reward_square)
+        return columns._replace(advantage=columns.advantage / scaling.scale)
 
     def evaluate(self, rollout: Chunks, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Values and log-probabilities of actions [B, L + 1], a portion at a time to bound the memory of stacked images.
@@ -172,10 +200,13 @@ class PpoUpdate:
         ratio, advantage = log_ratio.exp(), items.advantage
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip_range, 1 + config.clip_range) * advantage)
         policy_loss = -mean(surrogate)
-        error = (value - items.return_).square()
+        before, return_ = items.value, items.return_
+        if self.scaling is not None:
+            value, before, return_ = (each / self.scaling.scale for each in (value, before, return_))
+        error = (value - return_).square()
         if config.clip_range_vf:
-            moved = (value - items.value).clamp(-config.clip_range_vf, config.clip_range_vf)
-            error = torch.maximum(error, (items.value + moved - items.return_).square())
+            moved = (value - before).clamp(-config.clip_range_vf, config.clip_range_vf)
+            error = torch.maximum(error, (before + moved - return_).square())
         value_loss, bonus = mean(error), mean(entropy)
         loss = policy_loss + config.vf_coef * value_loss - ent_coef * bonus
         with torch.no_grad():

@@ -37,7 +37,7 @@ class LossByHand:
         return cls(networks, config, target_entropy) if possible else None
 
     def __init__(self, networks: Networks, config: SacConfig, target_entropy: float) -> None:
-        policy, critics, target, temperature = networks
+        policy, critics, target, temperature, self._scale = networks
         self.config, self._inputs, self._log, self._target_entropy = config, policy.body.inputs, temperature.log, target_entropy
         self._parameters = [*policy.parameters(), *critics.parameters(), temperature.log]
         # Views of the parameters, whose memory never moves.
@@ -52,7 +52,7 @@ class LossByHand:
         seen = dense.forward(self._policy, rows[None])
         drawn = self._draw(seen[-1][0])
         next_value = self._values(self._target, rows[following], drawn.bounded[following])[-1][..., 0].amin(0)
-        target = soft_target(batch, next_value - temperature * drawn.log_prob[following], self.config)
+        target = soft_target(batch, next_value - temperature * drawn.log_prob[following], self.config, self._scale)
         # One pass of the critics for both losses: theirs, of the actions taken, and the policy's, of its own actions.
         actions = torch.cat([torch.tanh(batch.action), drawn.bounded[now]])
         judged = self._values(self._critics, torch.cat([rows[now], rows[now]]), actions)
@@ -81,7 +81,7 @@ class LossByHand:
     def _rows(self, batch: Transitions) -> Tensor:
         """The inputs of the networks, [2b, F]: observation_t of all items, then their next observations."""
         index = torch.cat([batch.observation_index, batch.next_index], 1)  # [b, 2 * stack]
-        stacked = take_rows(self._inputs.raw(batch.observation), index)  # [b, 2 * stack, features of a row]
+        stacked = take_rows(self._inputs.rows(batch.observation), index)  # [b, 2 * stack, features of a row]
         return self._inputs.flat(stacked.unflatten(1, (2, -1)).transpose(0, 1).flatten(0, 1))
 
     def _draw(self, output: Tensor) -> Actions:

@@ -44,6 +44,18 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="clip Q-targets to [-1/(1-gamma), 0]; only for rewards that are -1 until success and 0 then")
     ] = False
     reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this in training")] = 1.0
+    normalize_reward: Annotated[
+        bool,
+        Meta(
+            description="divide the targets of Q-values by their running magnitude, which is part of the weights, so that "
+            "rewards may be of any size; Q-values are shown in units of the reward",
+            extra=FIXED,
+        ),
+    ] = False
+    normalize_observation: Annotated[
+        bool,
+        Meta(description="normalise vectors by their running mean and deviation, which are part of the weights", extra=FIXED),
+    ] = False
     network: Annotated[
         str,
         Meta(

@@ -14,7 +14,7 @@ from learner.updates.dense import KnownGradients
 
 
 class Losses(NamedTuple):
-    """The losses of b items."""
+    """The losses of b items. What is compared with rewards is divided by their running scale, if there is one."""
 
     value: Tensor | KnownGradients  # 0-d, the sum of the three losses
     critic: Tensor  # 0-d
@@ -25,10 +25,14 @@ class Losses(NamedTuple):
     log_prob: Tensor  # 0-d, the mean over actions drawn from the current policy
 
 
-def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig) -> Tensor:
-    """The critics' regression target [b], eq. 2 and 3 of the paper. Next values are ignored where the episode terminated."""
-    return_, discount = n_step_return(batch.reward * config.reward_scale, batch.steps, batch.terminated, config.gamma)
+def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig, scale: Tensor) -> Tensor:
+    """The critics' regression target [b], eq. 2 and 3 of the paper. Next values are ignored where the episode terminated.
+
+    Targets and next values are divided by `scale`, 0-d; see TargetScale.
+    """
+    factor = config.reward_scale / scale
+    return_, discount = n_step_return(batch.reward * factor, batch.steps, batch.terminated, config.gamma)
     target = return_ + torch.where(discount == 0, 0.0, discount * next_value)
     if config.clip_targets:
-        target = target.clamp(-config.reward_scale / (1 - config.gamma), 0.0)
+        target = target.maximum(-factor / (1 - config.gamma)).clamp(max=0.0)
     return target

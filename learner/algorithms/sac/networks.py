@@ -1,7 +1,8 @@
 """The networks of soft actor-critic: a Gaussian policy, two critics, and the temperature.
 
-Observations are not normalised; where there is a goal the goal difference is an input: see learner/networks/inputs.py. Weights
-and biases of the built-in torsos and of heads are initialised uniformly within 1 / sqrt(fan-in); a custom torso keeps its own.
+Vectors may be normalised by running statistics that are published with the policy's weights; where there is a goal the goal
+difference is an input: see learner/networks/inputs.py. The critics read the policy's inputs. Weights and biases of the built-in
+torsos and of heads are initialised uniformly within 1 / sqrt(fan-in); a custom torso keeps its own.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Networks(NamedTuple):
     critics: Critics
     target: Critics
     temperature: Temperature
+    scale: Tensor  # 0-d: values in units of the reward are the critics' times this
 
 
 def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
@@ -77,7 +79,8 @@ def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
             f"sac learns from vectors, but the observation has an image ({images[0]}): choose ppo (--algorithm.name), "
             "or a network for images (--algorithm.network)"
         )
-    body = make_body(spec, config.network, config.network_options, _built_in(config), goal=True)
+    options, normalise = config.network_options, config.normalize_observation
+    body = make_body(spec, config.network, options, _built_in(config), goal=True, normalise=normalise)
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, 2 * len(spec.action.low))))
     _initialise(policy if resolve(spec, config.network) in TORSOS else policy.head)
     return policy

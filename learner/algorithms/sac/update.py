@@ -16,8 +16,10 @@ from torch.func import functional_call
 
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.copies import frozen_copy, lerp_into
+from learner.algorithms.arithmetic.returns import n_step_return
+from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
-from learner.algorithms.arithmetic.transitions import transition
+from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.by_hand import LossByHand
@@ -59,13 +61,28 @@ class SacUpdate:
         self.counters: dict[str, float] = {"updates": 0}
         assert isinstance(spec.action, Continuous)
         self.target_entropy = self.config.target_entropy * len(spec.action.low)
-        networks = Networks(self.policy, self.critics, self.target, self.temperature)
+        self.group, self.scaling = runtime.group, self._scaling(runtime.device)
+        networks = Networks(self.policy, self.critics, self.target, self.temperature, self._scale)
         self.by_hand = LossByHand.of(networks, self.config, self.target_entropy)  # a fast path; None: `plain` is used
         self._followed = list(self.critics.parameters()), list(self.target.parameters())
         self._lerps = capabilities(runtime.device).lerp
 
+    def _scaling(self, device: torch.device) -> TargetScale | None:
+        """The running scale by which the critics' values are smaller than their targets, if there is one."""
+        self._scale = torch.ones((), device=device)
+        if not self.config.normalize_reward:
+            return None
+        pairs = ((critics.weights[-1], critics.biases[-1]) for critics in (self.critics, self.target))
+        self.modules["scaling"] = scaling = TargetScale(self._scale, [tensor for pair in pairs for tensor in pair])
+        return scaling
+
     def update(self, batch: Transitions) -> Outcome:
+        observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
+        if observes:
+            observe(self.policy.body.inputs, batch, self.group)
         outcome = self.optimiser.step(self.loss, batch)
+        if observes and self.scaling is not None:
+            self.scaling.observe(*(self.group.mean(outcome.metrics[name]) for name in SQUARES))
         self.counters["updates"] += 1
         self.follow()
         return outcome
@@ -91,22 +108,29 @@ class SacUpdate:
     def loss(self, batch: Transitions) -> Loss:
         """The sum of the three losses, and the larger |td| [b] of the two critics as priorities.
 
-        An item whose td is not finite (for example by an infinite reward) has no gradient for the critics; the metric `ignored`
-        is the fraction of such items.
+        td and q are in units of the reward; the losses are in those of the running scale, if there is one. An item whose td is
+        not finite (for example by an infinite reward) has no gradient for the critics; the metric `ignored` is the fraction of
+        such items.
         """
         with exact(batch.reward.device.type):
-            losses = (self.by_hand or self.plain)(self.relabelled(batch))
+            batch = self.relabelled(batch)
+            losses = (self.by_hand or self.plain)(batch)
         with torch.no_grad():
-            priority = losses.td.abs().amax(0)
+            priority = losses.td.abs().amax(0) * self._scale
             metrics = {
                 "loss": losses.critic.detach(),
                 "policy_loss": losses.policy.detach(),
                 "td": priority.mean(),
-                "q": losses.q.mean(),
+                "q": losses.q.mean() * self._scale,
                 "temperature": self.temperature.log.exp(),
                 "entropy": -losses.log_prob.detach(),
                 "ignored": 1 - losses.finite.float().mean(),
             }
+            if self.scaling is not None:
+                reward = batch.reward * self.config.reward_scale
+                return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
+                targets = (losses.q + losses.td) * self._scale
+                metrics |= squares(targets, torch.where(losses.finite, return_, 0.0))
         return Loss(losses.value, metrics, priority)
 
     def plain(self, batch: Transitions) -> Losses:
@@ -122,7 +146,7 @@ class SacUpdate:
         temperature = self.temperature.log.exp().detach()
         with torch.no_grad():
             next_value = self.target(following, bounded[items:]).amin(0)
-            target = soft_target(batch, next_value - temperature * log_prob[items:], self.config)
+            target = soft_target(batch, next_value - temperature * log_prob[items:], self.config, self._scale)
         q = self.critics(now, torch.tanh(batch.action))  # [2, b]
         td = target - q
         finite = td.isfinite().all(0)

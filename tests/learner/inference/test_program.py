@@ -31,10 +31,19 @@ from transport.experience import Column, Columns, ExperienceSpec, observed
 GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_goal", 3))
 MIXED = (vector(), observed("angle", (3,), "|u1", 0.02, -2.5), observed("count", (), "<i4"))
 FIELDS = {"goal": GOAL, "mixed": MIXED, "one": (vector(),), "image": (image(shape=(4, 5)), vector())}
+
+
+def rescale(scale: float) -> parts.Rescale:
+    made = parts.Rescale()
+    made.scale.fill_(scale)
+    return made
+
+
 HEADS: dict[str, Callable[[int], nn.Module]] = {
     "linear": lambda features: nn.Linear(features, 4),
     "no bias": lambda features: nn.Linear(features, 4, bias=False),
     "dueling": lambda features: nn.Sequential(nn.Linear(features, 4), parts.Dueling()),
+    "rescaled": lambda features: nn.Sequential(nn.Linear(features, 4), parts.Dueling(), rescale(2.5)),
     "log std": lambda features: nn.Sequential(nn.Linear(features, 4), parts.LogStd(4, -0.5)),
     "quantiles": lambda features: nn.Sequential(nn.Linear(features, 12), nn.Unflatten(1, (4, 3)), parts.MeanOverLast()),
     "distribution": lambda features: nn.Sequential(

@@ -64,6 +64,29 @@ def test_statistics_are_of_the_rows_that_are_named() -> None:
     bare.observe(rows, torch.arange(20))
 
 
+def test_rows_that_count_more_weigh_more_in_the_statistics() -> None:
+    random = np.random.default_rng(1)
+    normaliser, seen, weights = Normaliser(3), [], []
+    for size in (1, 40, 200):
+        rows, weight = random.normal([0, 50, -3], [1, 0.1, 9], (size, 3)).astype(np.float32), random.exponential(2.0, size) + 0.01
+        normaliser.observe(torch.from_numpy(rows), weight=torch.from_numpy(weight).float())
+        seen.append(rows)
+        weights.append(weight * size / weight.sum())  # each call counts as many rows as it has
+    mean = np.average(np.concatenate(seen), 0, np.concatenate(weights))
+    variance = np.average((np.concatenate(seen) - mean) ** 2, 0, np.concatenate(weights))
+    assert float(normaliser.count) == 241
+    np.testing.assert_allclose(normaliser.mean, mean, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(normaliser.variance, variance, rtol=1e-3)
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_rows_are_what_a_torso_reads_before_their_stack_is_folded_in(stack: int) -> None:
+    inputs = Inputs(make_spec(*GOAL, stack=stack), goal=True, normalise=True)
+    inputs.observe(make_observation(GOAL, (40,)), torch.arange(40))
+    observation = make_observation(GOAL, (6, stack))
+    torch.testing.assert_close(inputs.flat(inputs.rows(observation)), torch.cat(list(inputs(observation).values()), 1))
+
+
 def test_the_way_to_the_goal_is_an_input_where_there_is_a_goal() -> None:
     inputs = Inputs(make_spec(*GOAL, stack=2), goal=True)
     observation = make_observation(GOAL, (7, 2))

@@ -40,11 +40,15 @@ DQN = make_spec(vector(), n_step=3)
 PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
 REMEMBERING = msgspec.structs.replace(PPO, extras=(*PPO.extras, *memory_columns("lstm", 8)))
 SAC = make_goal_spec()
+NORMALISED: Any = {"normalize_observation": True, "normalize_reward": True}
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "dqn": (DQN, DqnConfig(hidden=16, n_step=3, target_update_interval=5, importance_exponent=0.8)),
+    "dqn-normalised": (DQN, DqnConfig(hidden=16, n_step=3, importance_exponent=0.8, **NORMALISED)),
     "sac": (SAC, SacConfig(hidden=16)),
+    "sac-normalised": (SAC, SacConfig(hidden=16, **NORMALISED)),
     "ppo": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, target_kl=0.05)),
     "ppo-lstm": (REMEMBERING, PpoConfig(hidden=16, memory="lstm", memory_width=8, n_epochs=3, minibatches=1)),
+    "ppo-normalised": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, normalize_reward=True)),
     "ppo-minibatches": (PPO, PpoConfig(hidden=16, n_epochs=2, minibatches=3)),
 }
 
@@ -63,7 +67,7 @@ def learn(case: str, group: Group = ALONE) -> dict[str, np.ndarray]:
 
 def batches(case: str, spec: ExperienceSpec, group: Group) -> Iterator[Transitions]:
     """A rank's shares of the same batches."""
-    make = make_batch if case == "dqn" else make_goal_batch
+    make = make_batch if case.startswith("dqn") else make_goal_batch
     yield from [share(batch, group) for batch in [make(spec, ITEMS) for _ in range(UPDATES)]]
 
 

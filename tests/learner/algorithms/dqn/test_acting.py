@@ -39,11 +39,16 @@ def arrays(spec: ExperienceSpec, count: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("dueling", [True, False])
+@pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("network", ["auto", "mlp", "linear"])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_it_values_actions_as_its_network_does(spec: ExperienceSpec, network: str, dueling: bool) -> None:
-    config = DqnConfig(hidden=16, network=network, dueling=dueling)
+def test_it_values_actions_as_its_network_does(spec: ExperienceSpec, network: str, normalise: bool, dueling: bool) -> None:
+    config = DqnConfig(hidden=16, network=network, dueling=dueling, normalize_observation=normalise, normalize_reward=normalise)
     torso = made(spec, config)
+    if normalise:
+        torso.head[-1].scale.fill_(3.0)  # type: ignore[index, operator, union-attr]
+        rows = make_observation(spec.fields, (40,))
+        torso.body.inputs.observe(rows, torch.arange(40))
     seen = arrays(spec, 7)
     before = {name: rows.copy() for name, rows in seen.items()}
     acted = Acting(spec, config, torso).act(seen, "greedy")

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 
 from learner.algorithms.arithmetic.copies import copy_into
-from learner.algorithms.arithmetic.transitions import transition
+from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, transition
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.config import LearnerConfig
 from learner.updates.base import Transitions
+from learner.weights import resume
+from learner.weights.checkpoint import Checkpoints
 from tests.learner.examples import gradients, image, make_batch, make_spec, make_update, vector
 
 
@@ -49,13 +53,24 @@ def test_the_loss_equals_a_loop_over_the_items(double: bool, scale: float) -> No
 @pytest.mark.parametrize("network", ["mlp", "linear"])
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("normalise", [True, False])
 def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
-    network: Literal["mlp", "linear"], dueling: bool, double: bool
+    network: Literal["mlp", "linear"], dueling: bool, double: bool, normalise: bool
 ) -> None:
     torch.manual_seed(3)
     spec = make_spec(vector(size=5), n=4, stack=2, n_step=3)
-    config = DqnConfig(hidden=16, network=network, dueling=dueling, double=double, reward_scale=0.7)
+    config = DqnConfig(
+        hidden=16,
+        network=network,
+        dueling=dueling,
+        double=double,
+        reward_scale=0.7,
+        normalize_observation=normalise,
+        normalize_reward=normalise,
+    )
     dqn, by_torch = (make_update(spec, config) for _ in range(2))
+    for _ in range(3):  # so that there are statistics
+        dqn.update(make_batch(spec, 32))
     for name, module in by_torch.modules.items():
         module.load_state_dict(dqn.modules[name].state_dict())
     by_torch.by_hand = None
@@ -74,6 +89,98 @@ def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
     assert answers[0].metrics.keys() == answers[1].metrics.keys()
     for name, value in answers[0].metrics.items():
         torch.testing.assert_close(value, answers[1].metrics[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("network", ["mlp", "tests.learner.networks.own:known"])
+def test_with_normalised_rewards_the_loss_is_that_of_scaled_errors_and_the_priorities_are_not_scaled(network: str) -> None:
+    torch.manual_seed(0)
+    spec = make_spec(vector(), n=4, n_step=3)
+    dqn = make_update(spec, DqnConfig(hidden=16, gamma=0.9, network=network, normalize_reward=True))
+    dqn.update(make_batch(spec, 64))
+    scale = float(dqn.scaling.scale)
+    assert scale != 1.0
+    batch, weight = make_batch(spec, 12), torch.rand(12)
+    loss, _, priorities = dqn.loss(Weighted(batch, weight))
+    with torch.no_grad():
+        step = transition(batch, 0.9)
+        q = dqn.policy(step.observation).gather(1, batch.action[:, None])[:, 0]
+        best = dqn.policy(step.next_observation).argmax(1, keepdim=True)
+        target = step.return_ + step.discount * dqn.target(step.next_observation).gather(1, best)[:, 0]
+    torch.testing.assert_close(priorities, (target - q).abs(), rtol=1e-4, atol=1e-5)
+    expected = sum(float(w) * huber(float(td) / scale) for w, td in zip(weight, target - q, strict=True)) / 12
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_normalised_rewards_of_any_size_teach_the_same() -> None:
+    """Q-values grow with the rewards, weights do not, but for the first update, which has no scale yet."""
+    spec = make_spec(vector(), n_step=2)
+    values = []
+    for size in (1.0, 1e-5, 1e6):
+        torch.manual_seed(0)
+        learner = LearnerConfig(batch_size=64, learning_rate=1e-3, adam_epsilon=1e-8)
+        dqn = make_update(spec, DqnConfig(hidden=16, normalize_reward=True, target_update_interval=20), learner)
+        batches = [make_batch(spec, 64) for _ in range(200)]
+        for batch in batches:
+            dqn.update(batch._replace(reward=size * (batch.reward + 1)))
+        with torch.no_grad():
+            values.append(dqn.policy(transition(batches[0], 0.9).observation) / size)
+    assert float(values[0].mean()) > 2, "it has learned nothing"
+    for other in values[1:]:
+        assert float((other - values[0]).abs().mean()) < 0.1 * float(values[0].mean())
+
+
+def test_both_networks_have_the_same_statistics_and_scale_between_two_copies() -> None:
+    spec = make_spec(vector(), n_step=3)
+    options = DqnConfig(hidden=16, normalize_observation=True, normalize_reward=True, target_update_interval=1_000)
+    dqn = make_update(spec, options)
+    for _ in range(3 * STATISTICS_INTERVAL):
+        dqn.update(make_batch(spec, 32))
+        for name, value in dqn.policy.state_dict().items():
+            if "normaliser" in name or "scale" in name:
+                assert torch.equal(value, dqn.target.state_dict()[name]), name
+            else:
+                assert not torch.equal(value, dqn.target.state_dict()[name]), name
+    assert float(dqn.policy.body.inputs.normaliser.count) == 3 * 32
+    observation = transition(make_batch(spec, 32), 0.9).observation
+    before = dqn.target(observation)
+    dqn.scaling.observe(torch.tensor(1e4), torch.tensor(1.0))
+    torch.testing.assert_close(dqn.target(observation), before)
+
+
+def test_statistics_are_of_the_items_as_if_each_were_drawn_as_often() -> None:
+    spec = make_spec(vector(), image(shape=(6, 6)), n_step=3, stack=2)
+    dqn = make_update(spec, DqnConfig(hidden=16, normalize_observation=True))
+    batch = make_batch(spec, 64)
+    dqn.update(batch)
+    rows = batch.observation["vector"][torch.arange(64), batch.observation_index[:, -1]].numpy()
+    mean = np.average(rows, 0, 1 / batch.probability.numpy())
+    np.testing.assert_allclose(dqn.policy.body.inputs.normaliser.mean, mean, rtol=1e-4, atol=1e-5)
+    for _ in range(STATISTICS_INTERVAL):
+        dqn.update(batch)
+    assert float(dqn.policy.body.inputs.normaliser.count) == 128
+
+
+def test_statistics_and_scale_are_resumed_and_go_on_bit_for_bit(tmp_path: Path) -> None:
+    spec = make_spec(vector(), n_step=3)
+
+    def make(seed: int) -> Any:
+        torch.manual_seed(seed)
+        config = DqnConfig(hidden=16, normalize_observation=True, normalize_reward=True, target_update_interval=7)
+        return make_update(spec, config, LearnerConfig(batch_size=32))
+
+    dqn = make(1)
+    for _ in range(12):
+        dqn.update(make_batch(spec, 32))
+    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(dqn, dqn.optimiser.host, {}, {}))
+    expected = [dqn.update(make_batch(spec, 32)).priorities for _ in range(12)]
+    again = make(2)
+    _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
+    resume.restore(again, again.optimiser.host, weights, metadata)
+    for before in expected:
+        assert torch.equal(before, again.update(make_batch(spec, 32)).priorities)
+    for name, module in dqn.modules.items():
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, again.modules[name].state_dict()[key]), (name, key)
 
 
 def test_rewards_past_the_boundary_reach_neither_loss_nor_gradient() -> None:

@@ -160,6 +160,47 @@ def test_rewards_are_clipped_before_they_are_scaled() -> None:
     assert torch.equal(clipped.prepare(rollout, False)[0].advantage, plain.prepare(as_clipped, False)[0].advantage)
 
 
+@pytest.mark.parametrize("name", ["goal", "image"])
+def test_normalised_rewards_of_any_size_teach_the_same(name: str) -> None:
+    """Values grow with the rewards; a change of the scale changes none."""
+    values = []
+    for size in (1.0, 1e-4, 1e5):
+        algorithm = made(SPECS[name], learner=LearnerConfig(learning_rate=3e-3), normalize_reward=True, n_epochs=4)
+        rollout, _, _ = rolled(algorithm)
+        small = rollout._replace(reward=size * (rollout.reward + 2))
+        for _ in range(8):
+            torch.manual_seed(3)
+            algorithm.update(small)
+        items, _, _ = algorithm.prepare(small, False)
+        before = items.value.clone()
+        algorithm.scaling.observe(torch.tensor(1e3 * size**2), torch.tensor(size**2))
+        torch.testing.assert_close(algorithm.prepare(small, False)[0].value, before, rtol=1e-4, atol=1e-5 * size)
+        values.append(before.mean() / size)
+    assert float(values[0]) > 1, "it has learned nothing"
+    torch.testing.assert_close(values[1], values[0], rtol=0.1, atol=0.1)
+    torch.testing.assert_close(values[2], values[0], rtol=0.1, atol=0.1)
+
+
+def test_with_normalised_rewards_the_loss_is_that_of_scaled_values() -> None:
+    algorithm = made(SPECS["goal"], normalize_reward=True, clip_range_vf=0.05, ent_coef=0.0)
+    rollout, _, _ = rolled(algorithm)
+    algorithm.update(rollout)
+    scale = float(algorithm.scaling.scale)
+    items, rows, _ = algorithm.prepare(rollout, False)
+    assert float(algorithm.reward_square(rollout)) == pytest.approx(
+        float(rollout.reward[:, :-1][rollout.valid[:, :-1] & (torch.arange(8) < rollout.length[:, None])].square().mean()),
+        rel=1e-4,
+    )
+    items = items._replace(value=items.value + 0.1 * scale)
+    value = policy_and_value(algorithm.policy, algorithm.value, stack_rows(rows, items.observation_index))[1].detach()
+    clipped = items.value + (value - items.value).clamp(-0.05 * scale, 0.05 * scale)
+    expected = torch.maximum((value - items.return_) ** 2, (clipped - items.return_) ** 2).mean() / scale**2
+    assert float(algorithm.loss(items, rows, torch.zeros(())).metrics["value_loss"]) == pytest.approx(float(expected), rel=1e-4)
+    advantage = items.advantage.clone()
+    again = algorithm.rescaled(items, algorithm.reward_square(rollout), algorithm.scaling)
+    torch.testing.assert_close(again.advantage * algorithm.scaling.scale, advantage)
+
+
 def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_less() -> None:
     spec = SPECS["categorical"]
     actor, algorithm = made(spec, seed=1), made(spec, seed=2)

@@ -132,11 +132,25 @@ def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(layers: 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("stack", [1, 2])
 @pytest.mark.parametrize("clip_targets", [False, True])
-def test_the_loss_by_hand_is_the_plain_one_and_so_are_its_gradients(layers: int, stack: int, clip_targets: bool) -> None:
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_loss_by_hand_is_the_plain_one_and_so_are_its_gradients(
+    layers: int, stack: int, clip_targets: bool, normalise: bool
+) -> None:
     torch.manual_seed(stack)
     spec = make_spec(stack, hindsight=2)
-    config = SacConfig(gamma=0.6, hidden=16, layers=layers, clip_targets=clip_targets, reward_scale=2.0, temperature=0.7)
+    config = SacConfig(
+        gamma=0.6,
+        hidden=16,
+        layers=layers,
+        clip_targets=clip_targets,
+        reward_scale=2.0,
+        temperature=0.7,
+        normalize_observation=normalise,
+        normalize_reward=normalise,
+    )
     algorithm, batch = make_update(spec, config), make_batch(spec)
+    for _ in range(3):  # so that there are statistics
+        algorithm.update(make_batch(spec))
     for parameter in algorithm.target.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))  # not the same as the critics
     with torch.no_grad():
@@ -166,9 +180,32 @@ def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> 
     batch = make_batch(make_spec(), 4)._replace(reward=-torch.ones(4, 1), terminated=torch.tensor([False, False, False, True]))
     next_value = torch.tensor([-100.0, 50.0, -2.0, torch.nan])
     clipped = SacConfig(gamma=0.9, clip_targets=True, reward_scale=2.0)
-    assert torch.allclose(soft_target(batch, next_value, clipped), torch.tensor([-20.0, 0.0, -3.8, -2.0]))
+    assert torch.allclose(soft_target(batch, next_value, clipped, torch.ones(())), torch.tensor([-20.0, 0.0, -3.8, -2.0]))
     free = SacConfig(gamma=0.9, reward_scale=2.0)
-    assert torch.allclose(soft_target(batch, next_value, free), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
+    assert torch.allclose(soft_target(batch, next_value, free, torch.ones(())), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
+
+
+def test_with_normalised_rewards_the_critics_regress_on_scaled_targets_and_errors_are_told_unscaled() -> None:
+    torch.manual_seed(2)
+    spec = make_spec()
+    algorithm = make_update(spec, SacConfig(gamma=0.6, hidden=16, reward_scale=2.0, normalize_reward=True), LEARNER)
+    for _ in range(10):
+        algorithm.update(make_batch(spec)._replace(reward=1e4 * make_batch(spec).reward))
+    scale, batch = float(algorithm.scaling.scale), make_batch(spec)
+    batch = batch._replace(reward=1e4 * batch.reward, terminated=torch.ones(32, dtype=torch.bool))  # no draw matters
+    assert 1e2 < scale < 1e5
+    loss, metrics, priority = algorithm.loss(batch)
+    with torch.no_grad():
+        seen = algorithm.policy.body.read(transition(batch, 0.6).observation)
+        q = algorithm.critics(seen, torch.tanh(batch.action))
+    td = 2.0 * batch.reward[:, 0] / scale - q
+    torch.testing.assert_close(priority, scale * td.abs().amax(0), rtol=1e-4, atol=1e-2)
+    assert float(metrics["loss"]) == pytest.approx(float(0.5 * td.square().mean(1).sum()), rel=1e-4)
+    assert float(metrics["q"]) == pytest.approx(scale * float(q.mean()), rel=1e-4)
+    before = (algorithm.critics(seen, batch.action) * scale, algorithm.target(seen, batch.action) * scale)
+    algorithm.scaling.observe(torch.tensor(1e12), torch.tensor(1e8))
+    after = algorithm.critics(seen, batch.action), algorithm.target(seen, batch.action)
+    torch.testing.assert_close([value * algorithm.scaling.scale for value in after], list(before), rtol=1e-4, atol=1e-2)
 
 
 def test_an_item_that_is_not_finite_teaches_the_critics_nothing() -> None:
@@ -254,12 +291,13 @@ def test_the_loss_is_that_of_the_goals_that_were_drawn() -> None:
     assert torch.equal(priority, algorithm.loss(changed).priority)
 
 
-def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("normalise", [False, True])
+def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path, normalise: bool) -> None:
     spec = make_spec(hindsight=4)
 
     def make(seed: int) -> Any:
         torch.manual_seed(seed)
-        return make_update(spec, SacConfig(hidden=8), LEARNER)
+        return make_update(spec, SacConfig(hidden=8, normalize_observation=normalise, normalize_reward=normalise), LEARNER)
 
     algorithm = make(1)
     for _ in range(4):

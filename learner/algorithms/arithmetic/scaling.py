@@ -1,0 +1,67 @@
+"""A running scale of regression targets, so that networks regress on numbers of one magnitude whatever an environment pays.
+
+After Pop-Art, van Hasselt et al. 2016 (arXiv:1602.07714, proposition 1), without its shift: outputs are divided by a scale that
+follows their targets, and the last layer is multiplied by what the scale is divided by, so that a change of the scale changes no
+value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+MAGNITUDE = 10.0  # root mean square of the targets, divided by the scale
+LEAST_SHARE = 0.01  # of a new batch in the running mean of the targets' squares
+SQUARES = ("target_square", "return_square")  # metrics: the arguments of TargetScale.observe
+
+
+def squares(target: Tensor, return_: Tensor) -> dict[str, Tensor]:
+    """The mean squares of targets, and of the sums of rewards in them, [b] each."""
+    return dict(zip(SQUARES, (target.square().mean(), return_.square().mean()), strict=True))
+
+
+class TargetScale(nn.Module):
+    """The scale, 0-d, and the statistics that it comes from. It stays 1 until the first reward that is not 0."""
+
+    count: Tensor
+    target_square: Tensor
+    return_square: Tensor
+    scale: Tensor
+
+    def __init__(self, scale: Tensor, layers: Iterable[Tensor], least_share: float = LEAST_SHARE) -> None:
+        """`scale` is changed in place, and so are `layers`: weights and biases of the last layers of networks with that scale."""
+        super().__init__()
+        for name in ("count", *SQUARES):
+            self.register_buffer(name, torch.zeros_like(scale))
+        self.register_buffer("scale", scale)
+        self._layers, self._least_share = [tensor.detach() for tensor in layers], least_share  # views, whose memory never moves
+
+    def begin(self, return_square: Tensor) -> None:
+        """Sets the first scale, if there is none: for targets that are computed before they are observed."""
+        if not self.count:  # waits for the device
+            self.observe(return_square, return_square)
+
+    @torch.no_grad()
+    def observe(self, target_square: Tensor, return_square: Tensor) -> None:
+        """Updates the scale by squares() of a batch, unless it would become infinite, NaN or 0.
+
+        The running mean of the targets' squares is exponential. That of the rewards' is over all batches, and bounds the scale
+        from below: where rewards are no longer found values fall towards 0, but what is known of rewards stays. The first scale
+        comes from rewards alone, and outputs get it as it is: until then they are noise, which may be much larger than rewards.
+        """
+        count = self.count + ((self.return_square > 0) | (return_square > 0))
+        first, share = self.count == 0, 1 / count.clamp(min=1)
+        targets = torch.lerp(self.target_square, target_square, share.clamp(min=self._least_share))
+        targets = torch.where(first, return_square, targets)
+        returns = torch.lerp(self.return_square, return_square, share)
+        scale = torch.maximum(targets, returns).sqrt() / MAGNITUDE
+        usable = (count > 0) & scale.isfinite() & (scale > 0)
+        factor = torch.where(usable & ~first, self.scale / scale, 1.0)
+        for tensor in self._layers:
+            tensor.mul_(factor)
+        new = {"count": count, "target_square": targets, "return_square": returns, "scale": scale}
+        for name, value in new.items():
+            own = getattr(self, name)
+            own.copy_(torch.where(usable, value, own))
