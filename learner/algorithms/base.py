@@ -34,6 +34,7 @@ ActionKind = Literal["categorical", "masked", "continuous"]
 ALGORITHMS = {
     "dqn": "learner.algorithms.dqn.algorithm:Dqn",
     "ppo": "learner.algorithms.ppo.algorithm:Ppo",
+    "pqn": "learner.algorithms.pqn.algorithm:Pqn",
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
@@ -41,6 +42,7 @@ RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "r2d2", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
 RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "ppo")
+RELATED |= dict.fromkeys(("purejaxql", "q-lambda", "q(lambda)"), "pqn")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
 PARTS = (
     *("Config", "actions", "begins_random", "exact_acting", "figures", "advice"),

@@ -15,6 +15,8 @@ from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.pqn.algorithm import Pqn
+from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
@@ -27,7 +29,7 @@ from transport.names import Named
 
 CPU = torch.device("cpu")
 LEARNER = LearnerConfig()
-AlgorithmConfig = DqnConfig | PpoConfig | SacConfig
+AlgorithmConfig = DqnConfig | PpoConfig | PqnConfig | SacConfig
 
 
 def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Column:
@@ -69,7 +71,7 @@ def make_batch(spec: ExperienceSpec, items: int) -> Transitions:
     )
 
 
-CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, SacConfig: Sac}
+CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, PqnConfig: Pqn, SacConfig: Sac}
 
 
 def algorithm_of(config: Any) -> Algorithm:

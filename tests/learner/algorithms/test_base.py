@@ -15,6 +15,8 @@ from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.pqn.algorithm import Pqn
+from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from tests.transport.columns import scalars
@@ -28,8 +30,8 @@ GOAL = ExperienceSpec(
 
 
 def test_each_short_name_finds_its_class() -> None:
-    found: list[type[Algorithm]] = [Dqn, Ppo, Sac]  # the annotation has the type checker compare them with the protocol
-    assert [find_algorithm(name) for name in ("dqn", "ppo", "sac")] == found
+    found: list[type[Algorithm]] = [Dqn, Ppo, Pqn, Sac]  # the annotation has the type checker compare them with the protocol
+    assert [find_algorithm(name) for name in ("dqn", "ppo", "pqn", "sac")] == found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -66,8 +68,8 @@ def test_a_wrong_option_says_which() -> None:
 def test_a_name_that_is_no_algorithm_says_what_is_missing() -> None:
     with pytest.raises(UnknownName, match="pathlib:Path is not an algorithm: it lacks Config, actions, begins_random"):
         find_algorithm("pathlib:Path")
-    with pytest.raises(UnknownName, match="no algorithm is called 'dpn'; did you mean dqn"):
-        find_algorithm("dpn")
+    with pytest.raises(UnknownName, match="no algorithm is called 'dqm'; did you mean dqn"):
+        find_algorithm("dqm")
 
 
 def test_the_options_that_a_resume_keeps_are_marked() -> None:
@@ -79,6 +81,7 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
 
     assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden"}
     assert fixed(Ppo.Config) == {"network", "network_options", "hidden", "layers"}
+    assert fixed(Pqn.Config) == {"network", "network_options", "hidden", "layers", "layer_norm"}
     assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers"}
 
 
@@ -86,6 +89,8 @@ def test_what_each_needs_becomes_part_of_the_spec() -> None:
     dqn = join(VECTOR, Dqn(DqnConfig(n_step=3)).needs(VECTOR))
     assert (dqn.n_step, dqn.extras, dqn.goals) == (3, scalars("initial_priority"), 0)
     assert join(VECTOR, Ppo(PpoConfig()).needs(VECTOR)).extras == scalars("log_prob")
+    pqn = join(VECTOR, Pqn(PqnConfig()).needs(VECTOR))
+    assert (pqn.unit, pqn.n_step, pqn.extras) == ("rollouts", 1, ())
     assert join(GOAL, Sac(SacConfig(hindsight=2)).needs(GOAL)).goals == 2
 
 
