@@ -44,7 +44,7 @@ class PqnUpdate:
         self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
         self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy}
-        self.counters: dict[str, float] = {"steps": 0}  # learned from so far
+        self.counters: dict[str, float] = {}
         stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of an item in float32
         self.few_shapes = capabilities(runtime.device).few_shapes
         self.portion = max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
@@ -55,22 +55,20 @@ class PqnUpdate:
         """Several epochs over one rollout batch; then its observations update the running statistics."""
         config, group = self.config, self.runtime.group
         with self.optimiser.autocast():
-            items, rows, figures = self.prepare(batch)
-        figures |= self._ladder
+            items, rows = self.prepare(batch)
         mean = Mean()
         for _ in range(config.n_epochs):
             for which in shuffled(len(items.action), config.minibatches, group, self.runtime.device, self.few_shapes):
                 mean.add(self.optimiser.step(self.loss, take(items, which), rows).metrics)
                 if self.runtime.interrupted():  # half of the steps taken are valid, too
-                    return Outcome(mean.mean() | figures)
+                    return Outcome(mean.mean() | self._ladder)
         newest = items.observation_index[:, -1]  # the item's own row: rows of the history belong to other chunks, too
         self.policy.body.inputs.observe(rows, newest, group)
-        self.counters["steps"] += group.total(len(items.action))
-        return Outcome(mean.mean() | figures)
+        return Outcome(mean.mean() | self._ladder)
 
     @torch.no_grad()
-    def prepare(self, rollout: Chunks) -> tuple[Items, Tensors, Tensors]:
-        """The rollout's items with their targets by the current Q-values; all its rows {name: [R, *shape]}; metrics."""
+    def prepare(self, rollout: Chunks) -> tuple[Items, Tensors]:
+        """The rollout's items with their targets by the current Q-values, and all its rows {name: [R, *shape]}."""
         history, config = self.spec.history, self.config
         rows = {name: column.flatten(0, 1) for name, column in rollout.observation.items()}  # [B * rows, *shape]
         index = stack_index(rollout.episode_step, self.spec.stack)  # [B, L + 1, stack]
@@ -92,7 +90,7 @@ class PqnUpdate:
         which = item.flatten().nonzero().squeeze(1)  # [N]; synchronises with the device, the only time
         columns = (index[:, :-1], rollout.action[:, here], target)
         items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
-        return items, rows, {}
+        return items, rows
 
     def _best_values(self, rows: Tensors, index: Tensor) -> Tensor:
         """The greatest Q-value of an allowed action [R], a portion at a time to bound the memory of stacked images."""

@@ -107,7 +107,7 @@ def test_targets_equal_weighted_n_step_returns_whatever_ends_an_episode(name: st
     rollout, chunks, _ = rolled(update)
     ends = {kind for chunk in chunks for kind in ("terminated", "truncated") if chunk.columns[kind].any()}
     assert ends == {"terminated", "truncated"} and min(chunk.length for chunk in chunks) < 8, "the rollout has no such case"
-    items, _, _ = update.prepare(rollout)
+    items, _ = update.prepare(rollout)
     expected = [target for chunk in chunks for target in expected_targets(update, chunk)]
     assert len(expected) == len(items.action) == 3 * 37, "each step is an item once"
     np.testing.assert_allclose(items.target, expected, atol=2e-5)
@@ -134,7 +134,7 @@ def test_an_episode_that_terminates_in_a_chunks_last_row_is_not_bootstrapped_and
 def test_items_are_what_was_acted_on_stack_for_stack(name: str) -> None:
     update = made(SPECS[name])
     rollout, chunks, seen = rolled(update)
-    items, rows, _ = update.prepare(rollout)
+    items, rows = update.prepare(rollout)
     stacked, step, item = stack_rows(rows, items.observation_index), dict.fromkeys(range(3), 0), 0
     for chunk in chunks:
         for row in range(update.spec.history, update.spec.history + chunk.length):
@@ -191,7 +191,7 @@ def test_one_update_is_that_of_torch_alone(name: str) -> None:
 def test_an_item_without_a_finite_target_teaches_nothing_and_is_counted() -> None:
     update = made(SPECS["vector"], q_lambda=0.0)
     rollout, _, _ = rolled(update)
-    items, rows, _ = update.prepare(rollout)
+    items, rows = update.prepare(rollout)
     broken = items._replace(target=items.target.clone().index_fill_(0, torch.tensor([3]), math.inf))
     loss = update.loss(broken, rows)
     assert float(loss.metrics["ignored"]) == pytest.approx(1 / len(items.action), rel=1e-3)
@@ -243,10 +243,10 @@ def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> N
     update = make_update(spec, PqnConfig(hidden=8))
     rollout, chunks, _ = rolled(update)
     normaliser = update.policy.body.inputs.normaliser
-    assert normaliser is not None and float(normaliser.count) == 0 and update.counters["steps"] == 0
+    assert normaliser is not None and float(normaliser.count) == 0
     update.update(rollout)
     rows = np.concatenate([c.columns["vector"][2 : 2 + c.length][c.columns["valid"][2 : 2 + c.length] != 0] for c in chunks])
-    assert float(normaliser.count) == len(rows) == update.counters["steps"] == 3 * 37
+    assert float(normaliser.count) == len(rows) == 3 * 37
     np.testing.assert_allclose(normaliser.mean, rows.mean(0), rtol=1e-4)
 
 
@@ -263,7 +263,6 @@ def test_half_the_rollouts_a_save_a_load_and_the_other_half_are_all_of_them_bit_
     assert found is not None
     resume.restore(resumed, resumed.optimiser.host, found[1], found[2])
     resumed.update(rollout)
-    assert resumed.counters == straight.counters == {"steps": 2 * 3 * 37}
     for one, other in zip(straight.policy.state_dict().values(), resumed.policy.state_dict().values(), strict=True):
         assert torch.equal(one, other)
 
