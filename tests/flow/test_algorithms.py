@@ -61,7 +61,8 @@ def test_a_run_goes_on_learning_after_kills_and_is_evaluated(world: World, struc
         seen = len(world.records("learner"))
         world.until(
             lambda seen=seen: (
-                len(records := world.records("learner")) > seen + 1 and records[-1]["updates"] > records[seen]["updates"]
+                len(records := world.records("learner")) > seen + 1
+                and records[-1].get("updates", 0) > records[seen].get("updates", 0)
             ),
             f"updates after {name} was killed",
         )
