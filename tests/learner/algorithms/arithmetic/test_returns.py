@@ -217,7 +217,7 @@ def test_nothing_behind_a_cut_reaches_what_is_before_it() -> None:
 
 @pytest.mark.parametrize("q_lambda", [0.0, 0.6, 1.0])
 def test_lambda_returns_equal_the_mean_of_random_stops(q_lambda: float) -> None:
-    """After each step a walk goes on with probability lambda, else it stops and takes the value; the exact mean over its stops."""
+    """After each step a walk goes on with probability lambda, else it stops and takes the value: the mean over its stops."""
     torch.manual_seed(5)
     steps, streams, gamma = 9, 40, 0.9
     reward, value = torch.randn(steps, streams), torch.randn(steps, streams)
