@@ -35,6 +35,7 @@ ALGORITHMS = {
     "dqn": "learner.algorithms.dqn.algorithm:Dqn",
     "ppo": "learner.algorithms.ppo.algorithm:Ppo",
     "r2d2": "learner.algorithms.r2d2.algorithm:R2d2",
+    "pqn": "learner.algorithms.pqn.algorithm:Pqn",
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
@@ -45,6 +46,7 @@ RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
 RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "ppo")
+RELATED |= dict.fromkeys(("purejaxql", "q-lambda", "q(lambda)"), "pqn")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
 PARTS = (
     *("Config", "actions", "begins_random", "exact_acting", "figures", "advice"),

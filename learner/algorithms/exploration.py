@@ -1,8 +1,12 @@
-"""Exploration: an epsilon for each environment, and noise that is correlated in time."""
+"""Exploration: an epsilon for each environment, the actions that it gives, and noise that is correlated in time."""
 
 from __future__ import annotations
 
 import numpy as np
+
+from learner.algorithms.masks import draw_allowed, masked
+
+STOCHASTIC_EPSILON = 0.05  # of the mode "stochastic"
 
 
 def epsilon_ladder(offset: int, count: int, total: int, base: float, power: float) -> np.ndarray:
@@ -48,3 +52,18 @@ class ColouredNoise:
         power = 2 * amplitude**2
         noise = np.fft.irfft(spectrum, self.BLOCK, axis=0) * (self.BLOCK / np.sqrt(2 * power[1:-1].sum() + power[[0, -1]].sum()))
         return noise.astype(np.float32)
+
+
+def epsilon_greedy(
+    random: np.random.Generator, q: np.ndarray, epsilon: np.ndarray | float, allowed: np.ndarray | None
+) -> np.ndarray:
+    """Actions [K]: by probability epsilon, a number or [K], uniformly random, else of the greatest Q-value of q [K, n]; among
+    `allowed` [K, n] where not all actions are."""
+    action: np.ndarray = (q if allowed is None else masked(q, allowed)).argmax(1)
+    explore = np.flatnonzero(random.random(len(q), np.float32) < epsilon)
+    if len(explore):
+        if allowed is None:
+            action[explore] = random.integers(q.shape[1], size=len(explore))
+        else:
+            action[explore] = draw_allowed(random, allowed[explore])
+    return action

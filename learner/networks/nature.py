@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from learner.networks.mlp import vector_branch
+from learner.networks.mlp import hidden_layer, vector_branch
 from learner.networks.parts import Fields
 
 LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
@@ -14,11 +14,18 @@ SMALL = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
 LEAST_SIZE = 36  # minimum height and width in pixels for the large kernels
 
 
-def nature(inputs: Mapping[str, tuple[int, ...]], width: int = 512, batch_norm: bool = False, apart: bool = False) -> nn.Module:
+def nature(
+    inputs: Mapping[str, tuple[int, ...]],
+    width: int = 512,
+    batch_norm: bool = False,
+    apart: bool = False,
+    layer_norm: bool = False,
+) -> nn.Module:
     """Convolutions for each image, then one hidden layer over all their features and the other inputs.
 
     `batch_norm`: batch normalisation before each ReLU of the convolutions, which then have no bias of their own. `apart`: each
-    other input has its own hidden layer. Raises ValueError where no input is an image.
+    other input has its own hidden layer. `layer_norm`: layer normalisation before each ReLU, that of a convolution over all its
+    channels and pixels. Raises ValueError where no input is an image.
     """
     if not any(len(shape) == 3 for shape in inputs.values()):
         raise ValueError("it needs an image, but no observation field is one: use network auto or mlp")
@@ -26,11 +33,13 @@ def nature(inputs: Mapping[str, tuple[int, ...]], width: int = 512, batch_norm: 
     features = 0
     for name, shape in inputs.items():
         if len(shape) == 3:
-            branches[name], size = convolutions(shape, batch_norm)
+            branches[name], size = convolutions(shape, batch_norm, layer_norm)
         else:
-            branches[name], size = (vector_branch(shape, width), width) if apart else (nn.Flatten(), shape[0])
+            branches[name], size = (
+                (vector_branch(shape, width, layer_norm=layer_norm), width) if apart else (nn.Flatten(), shape[0])
+            )
         features += size
-    return nn.Sequential(Fields(branches), nn.Linear(features, width), nn.ReLU(inplace=True))
+    return nn.Sequential(Fields(branches), *hidden_layer(features, width, layer_norm=layer_norm))
 
 
 def nature_batchnorm(inputs: Mapping[str, tuple[int, ...]], width: int = 512, apart: bool = False) -> nn.Module:
@@ -38,7 +47,7 @@ def nature_batchnorm(inputs: Mapping[str, tuple[int, ...]], width: int = 512, ap
     return nature(inputs, width, batch_norm=True, apart=apart)
 
 
-def convolutions(shape: tuple[int, ...], batch_norm: bool) -> tuple[nn.Module, int]:
+def convolutions(shape: tuple[int, ...], batch_norm: bool, layer_norm: bool = False) -> tuple[nn.Module, int]:
     """The convolutions for an image [C, H, W], and the number of their features. Small images get 3x3 kernels."""
     channels, height, width = shape
     layers: list[nn.Module] = []
@@ -46,6 +55,8 @@ def convolutions(shape: tuple[int, ...], batch_norm: bool) -> tuple[nn.Module, i
         layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, bias=not batch_norm))
         if batch_norm:
             layers.append(nn.BatchNorm2d(outputs))
+        if layer_norm:
+            layers.append(nn.GroupNorm(1, outputs))  # one group: over channels and pixels
         layers.append(nn.ReLU(inplace=True))
         height, width = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
         channels = outputs

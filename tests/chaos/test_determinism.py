@@ -19,6 +19,7 @@ from actors.envs.vector import VectorEnv
 from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks, to_device
@@ -39,6 +40,7 @@ ALGORITHMS: dict[str, tuple[AlgorithmConfig, str]] = {
     "dqn": (DqnConfig(hidden=16, n_step=3, target_update_interval=7), "CartPole-v1"),
     "sac": (SacConfig(hidden=16, hindsight=0), "Pendulum-v1"),
     "ppo": (PpoConfig(hidden=16, n_epochs=2, minibatches=2), "CartPole-v1"),
+    "pqn": (PqnConfig(hidden=16, n_epochs=2, minibatches=2), "CartPole-v1"),
 }
 
 
@@ -89,7 +91,7 @@ def run(name: str, epochs: int, seed: int, resumed_in: Path | None = None) -> st
             observation = step.observation
         if resumed_in is not None and epoch == epochs // 2:
             learning = learning.through_a_file(resumed_in, spec, config, batch_size)
-        waiting = _learn(learning, table, waiting, config)
+        waiting = _learn(learning, table, waiting)
     vector.close()
     return hashlib.sha256(pack(learning.algorithm.policy.state_dict())).hexdigest()
 
@@ -103,10 +105,10 @@ def _spec(env_config: EnvConfig, config: AlgorithmConfig) -> ExperienceSpec:
         env.close()
 
 
-def _learn(learning: Learning, table: Ring, waiting: list[Chunk], config: AlgorithmConfig) -> list[Chunk]:
+def _learn(learning: Learning, table: Ring, waiting: list[Chunk]) -> list[Chunk]:
     """Some updates; gives the chunks that are not used yet."""
     algorithm: Any = learning.algorithm
-    if isinstance(config, PpoConfig):
+    if table.spec.unit == "rollouts":
         while len(waiting) >= 2:
             algorithm.update(to_chunks(_rollouts(table.spec, waiting[:2]), table.spec, CPU))
             waiting = waiting[2:]

@@ -1,4 +1,4 @@
-"""PPO and SAC as a user starts them: whole runs, struck while they learn, then stopped in order and evaluated."""
+"""PPO, PQN and SAC as a user starts them: whole runs, struck while they learn, then stopped in order and evaluated."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ COMMON = "--algorithm.hidden 16 --learner.checkpoint-epochs 2 --device cpu --see
 CASES = [
     # (environment, algorithm's options), what is to be struck
     pytest.param(("CartPole-v1", "--algo ppo --learner.batch-size 128 --env.chunk-length 16"), ("learner", "replay"), id="ppo"),
+    pytest.param(
+        ("CartPole-v1", "--algo pqn --learner.batch-size 128 --env.chunk-length 16"),
+        ("learner",),
+        id="pqn",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(
         (
             "robot",

@@ -17,6 +17,8 @@ from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.r2d2.algorithm import R2d2
 from learner.algorithms.r2d2.config import R2d2Config
+from learner.algorithms.pqn.algorithm import Pqn
+from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
@@ -29,7 +31,7 @@ from transport.names import Named
 
 CPU = torch.device("cpu")
 LEARNER = LearnerConfig()
-AlgorithmConfig = DqnConfig | PpoConfig | SacConfig
+AlgorithmConfig = DqnConfig | PpoConfig | PqnConfig | SacConfig
 
 
 def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Column:
@@ -71,7 +73,7 @@ def make_batch(spec: ExperienceSpec, items: int) -> Transitions:
     )
 
 
-CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, R2d2Config: R2d2, SacConfig: Sac}
+CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, PqnConfig: Pqn, R2d2Config: R2d2, SacConfig: Sac}
 
 
 def algorithm_of(config: Any) -> Algorithm:

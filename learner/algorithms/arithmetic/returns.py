@@ -95,6 +95,20 @@ def vtrace(
     return value + correction, advantage
 
 
+def lambda_return(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, q_lambda: float) -> Tensor:
+    """Peng's Q(lambda): R_t = r_t + discount_t ((1 - lambda) V_{t+1} + lambda R_{t+1}), with V the greatest Q-value of the state.
+
+    All [T, B]; returns [T, B]. discount: 0 where the episode terminated. next_value: V of the observation after step t, at
+    truncation that of the episode's last observation; ignored where the discount is 0. cut: bool, True at the last step of an
+    episode and where the next row is no step of the rollout: there R_t = r_t + discount_t V_{t+1}, and nothing after a cut
+    affects the steps before it, not even NaN.
+    Peng and Williams 1996 (doi:10.1007/BF00114731), as in Kozuno et al. 2021 (arXiv:2103.00107).
+    """
+    assert reward.dim() == 2 and reward.shape == discount.shape == next_value.shape == cut.shape
+    bootstrap = torch.where(cut, discount, discount * (1 - q_lambda))
+    return _backward_sum(reward + torch.where(bootstrap == 0, 0.0, bootstrap * next_value), discount * q_lambda, cut)
+
+
 def _backward_sum(term: Tensor, carry: Tensor, cut: Tensor) -> Tensor:
     """S_t = term_t + carry_t S_{t+1}, or term_t alone where cut; [T, B]."""
     total = torch.zeros_like(term[0])

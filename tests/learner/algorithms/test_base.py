@@ -16,6 +16,8 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.r2d2.algorithm import R2d2
+from learner.algorithms.pqn.algorithm import Pqn
+from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from tests.transport.columns import scalars
@@ -29,8 +31,8 @@ GOAL = ExperienceSpec(
 
 
 def test_each_short_name_finds_its_class() -> None:
-    found: list[type[Algorithm]] = [Dqn, Ppo, R2d2, Sac]  # the annotation has the type checker compare them with the protocol
-    assert [find_algorithm(name) for name in ("dqn", "ppo", "r2d2", "sac")] == found
+    found: list[type[Algorithm]] = [Dqn, Ppo, Pqn, R2d2, Sac]  # the annotation has the type checker compare them with the protocol
+    assert [find_algorithm(name) for name in ("dqn", "ppo", "pqn", "r2d2", "sac")] == found
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -67,8 +69,8 @@ def test_a_wrong_option_says_which() -> None:
 def test_a_name_that_is_no_algorithm_says_what_is_missing() -> None:
     with pytest.raises(UnknownName, match="pathlib:Path is not an algorithm: it lacks Config, actions, begins_random"):
         find_algorithm("pathlib:Path")
-    with pytest.raises(UnknownName, match="no algorithm is called 'dpn'; did you mean dqn"):
-        find_algorithm("dpn")
+    with pytest.raises(UnknownName, match="no algorithm is called 'dqm'; did you mean dqn"):
+        find_algorithm("dqm")
 
 
 def test_the_options_that_a_resume_keeps_are_marked() -> None:
@@ -82,6 +84,7 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
     assert fixed(Ppo.Config) == {"network", "network_options", "hidden", "layers", "memory", "memory_width"}
     remembering = {"memory", "memory_width", "burn_in", "value_rescaling"}
     assert fixed(R2d2.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | remembering
+    assert fixed(Pqn.Config) == {"network", "network_options", "hidden", "layers", "layer_norm"}
     assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers"}
 
 
@@ -91,6 +94,8 @@ def test_what_each_needs_becomes_part_of_the_spec() -> None:
     assert join(VECTOR, Ppo(PpoConfig()).needs(VECTOR)).extras == scalars("log_prob")
     remembering = join(VECTOR, Ppo(PpoConfig(memory="gru", memory_width=5)).needs(VECTOR)).extras
     assert [(column.name, column.shape, column.once) for column in remembering[1:]] == [("memory/h", (5,), True)]
+    pqn = join(VECTOR, Pqn(PqnConfig()).needs(VECTOR))
+    assert (pqn.unit, pqn.n_step, pqn.extras) == ("rollouts", 1, ())
     assert join(GOAL, Sac(SacConfig(hindsight=2)).needs(GOAL)).goals == 2
 
 

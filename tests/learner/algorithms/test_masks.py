@@ -18,6 +18,8 @@ from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy
+from learner.algorithms.pqn.algorithm import Pqn
+from learner.algorithms.pqn.config import PqnConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.inference.module import infer_by
@@ -73,7 +75,9 @@ def test_the_argmax_is_allowed_whatever_the_values_are(value: float) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of values that overflow
 @pytest.mark.parametrize("scale", [1.0, 1e38])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("algorithm", [Dqn(DqnConfig(hidden=8)), Ppo(PpoConfig(hidden=8))], ids=["dqn", "ppo"])
+@pytest.mark.parametrize(
+    "algorithm", [Dqn(DqnConfig(hidden=8)), Ppo(PpoConfig(hidden=8)), Pqn(PqnConfig(hidden=8))], ids=["dqn", "ppo", "pqn"]
+)
 def test_no_mode_of_acting_chooses_a_forbidden_action(algorithm: Any, mode: Mode, scale: float) -> None:
     torch.manual_seed(0)
     policy = algorithm.policy(SPEC)

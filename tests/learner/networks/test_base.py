@@ -26,7 +26,7 @@ def made(name: str, **options: Any) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("torso", ["Torso", "known", "lazy"])
-@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "sac"])
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "pqn", "sac"])
 def test_a_torso_of_ones_own_is_used_by_every_algorithm(algorithm: str, torso: str) -> None:
     reals = ExperienceSpec(FIELDS, Continuous((-1.0, 0.0), (1.0, 3.0)), 16, 2)
     spec = reals if algorithm == "sac" else make_spec(*FIELDS, stack=2)

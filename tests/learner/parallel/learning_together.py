@@ -21,6 +21,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.memory import memory_columns
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
@@ -37,8 +38,9 @@ from transport.experience import Categorical, Columns, ExperienceSpec
 ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
 LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_grad_norm=1.0)
 DQN = make_spec(vector(), n_step=3)
-PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, extras=scalars(LOG_PROB))
+PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, unit="rollouts", extras=scalars(LOG_PROB))
 REMEMBERING = msgspec.structs.replace(PPO, extras=(*PPO.extras, *memory_columns("lstm", 8)))
+PQN = ExperienceSpec((vector(),), Categorical(3), 8, unit="rollouts")
 SAC = make_goal_spec()
 NORMALISED: Any = {"normalize_observation": True, "normalize_reward": True}
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
@@ -50,6 +52,7 @@ CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "ppo-lstm": (REMEMBERING, PpoConfig(hidden=16, memory="lstm", memory_width=8, n_epochs=3, minibatches=1)),
     "ppo-normalised": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, normalize_reward=True)),
     "ppo-minibatches": (PPO, PpoConfig(hidden=16, n_epochs=2, minibatches=3)),
+    "pqn": (PQN, PqnConfig(hidden=16, n_epochs=3, minibatches=1)),
 }
 
 
@@ -59,7 +62,7 @@ def learn(case: str, group: Group = ALONE) -> dict[str, np.ndarray]:
     torch.manual_seed(1)
     algorithm = make_update(spec, config, replace_accumulation(group), group)
     torch.manual_seed(2)
-    for batch in rollouts(spec, group) if case.startswith("ppo") else batches(case, spec, group):
+    for batch in rollouts(spec, group) if spec.unit == "rollouts" else batches(case, spec, group):
         measured, _ = algorithm.update(batch)
     numbers = {"gradient_norm": float(measured["gradient_norm"]), "skipped": figures(algorithm)["skipped_updates"]}
     return weights_of(algorithm) | {name: np.array(value) for name, value in (numbers | algorithm.counters).items()}

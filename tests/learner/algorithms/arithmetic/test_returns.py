@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from learner.algorithms.arithmetic.returns import double_q_target, gae, importance_weights, n_step_return, vtrace
+from learner.algorithms.arithmetic.returns import double_q_target, gae, importance_weights, lambda_return, n_step_return, vtrace
 from learner.algorithms.arithmetic.transitions import transition
 from learner.networks.stacks import take_rows
 from learner.updates.trees import count, part
@@ -213,3 +213,35 @@ def test_nothing_behind_a_cut_reaches_what_is_before_it() -> None:
     after = gae(*steps, TRACE), *vtrace(*steps, torch.ones(24, 6), TRACE)
     for one, other in zip(before, after, strict=True):
         assert torch.equal(one[:12], other[:12])
+
+
+@pytest.mark.parametrize("q_lambda", [0.0, 0.6, 1.0])
+def test_lambda_returns_equal_the_mean_of_random_stops(q_lambda: float) -> None:
+    """After each step a walk goes on with probability lambda, else it stops and takes the value: the mean over its stops."""
+    torch.manual_seed(5)
+    steps, streams, gamma = 9, 40, 0.9
+    reward, value = torch.randn(steps, streams), torch.randn(steps, streams)
+    terminated = torch.rand(steps, streams) < 0.2
+    cut = terminated | (torch.rand(steps, streams) < 0.2)
+    cut[-1] = True
+    discount = torch.where(terminated, 0.0, gamma)
+    value[terminated] = math.nan
+    found = lambda_return(reward, discount, value, cut, q_lambda)
+    for stream, first in itertools.product(range(streams), range(steps)):
+        mean, arrives, rewards = 0.0, 1.0, 0.0
+        for t in range(first, steps):
+            rewards += gamma ** (t - first) * float(reward[t, stream])
+            stops = 1.0 if cut[t, stream] else 1 - q_lambda
+            after = 0.0 if terminated[t, stream] else gamma ** (t - first + 1) * float(value[t, stream])
+            mean += arrives * stops * (rewards + after)
+            arrives *= 1 - stops
+            if cut[t, stream]:
+                break
+        assert float(found[first, stream]) == pytest.approx(mean, abs=1e-5)
+
+
+def test_what_follows_a_cut_does_not_reach_a_lambda_return_whatever_it_is() -> None:
+    reward = torch.tensor([[1.0], [math.inf], [math.nan]])
+    value, cut = torch.tensor([[2.0], [math.nan], [math.nan]]), torch.tensor([[True], [False], [True]])
+    found = lambda_return(reward, torch.full((3, 1), 0.5), value, cut, 0.9)
+    assert float(found[0]) == 2.0

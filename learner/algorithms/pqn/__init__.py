@@ -1,0 +1,1 @@
+"""Parallelised Q-network."""

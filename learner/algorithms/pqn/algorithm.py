@@ -1,0 +1,72 @@
+"""Parallelised Q-network, Gallici et al. 2024 (arXiv:2407.04811)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
+
+from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.pqn.acting import EpsilonGreedyActing
+from learner.algorithms.pqn.config import PqnConfig
+from learner.inference.base import Inference
+from transport.experience import ExperienceSpec
+
+if TYPE_CHECKING:
+    from learner.algorithms.pqn.update import PqnUpdate
+    from learner.networks.base import PolicyModule
+    from learner.updates.base import Runtime
+
+
+class Pqn:
+    Config: ClassVar[type[Struct]] = PqnConfig
+    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked"})
+    begins_random: ClassVar[bool] = True  # untrained Q-values would choose the same action for ever
+    exact_acting: ClassVar[bool] = False
+    figures: ClassVar[Mapping[str, str]] = {
+        "td": "td {:.4g}",
+        "q": "q {:,.2f}",
+        "epsilon_highest": "epsilon ladder {:.2f}-{epsilon_lowest:.4f}",
+    }
+    advice: ClassVar[Mapping[Limit, str]] = {
+        "learner": "fewer --algorithm.n-epochs or --algorithm.minibatches",
+        "actors": "more --algorithm.n-epochs learn more from each step",
+    }
+
+    def __init__(self, config: PqnConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
+        """The options for vectors are the Config's own. For images they are the paper's for Atari, whose return is estimated from
+        fewer steps, in fewer passes."""
+        images = env is not None and any(field.dtype == "|u1" and len(field.shape) > 1 for field in env.fields)
+        return {
+            "algorithm": {"q_lambda": 0.65, "n_epochs": 2, "hidden": 512} if images else {},
+            "actors": {"count": 2, "envs_per_actor": 8, "chunk_seconds": 600.0},  # a rollout waits until it is full
+            "learner": {
+                "batch_size": 2048,  # steps per rollout batch, in whole chunks
+                "learning_rate": 2.5e-4 if images else 5e-4,
+                "adam_epsilon": 1e-5,
+                "max_grad_norm": 10.0,
+                "publish_epochs": 1,
+                "checkpoint_epochs": 20,
+            },
+        }
+
+    def needs(self, env: ExperienceSpec) -> Needs:
+        return Needs("rollouts")
+
+    def policy(self, spec: ExperienceSpec) -> PolicyModule:
+        from learner.algorithms.pqn.networks import q_network
+
+        return q_network(spec, self.config)
+
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> EpsilonGreedyActing:
+        return EpsilonGreedyActing(spec, self.config, inference)
+
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> PqnUpdate:
+        from learner.algorithms.pqn.update import PqnUpdate
+
+        return PqnUpdate(self, spec, runtime)
