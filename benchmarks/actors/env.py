@@ -25,7 +25,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from actors.envs.errors import EnvError
+from actors.envs.make import settle
 from actors.trust import FLAG
 from benchmarks.actors import cases as one_process
 from benchmarks.common.processes import end, rate, records, start, wait_until
@@ -200,7 +203,8 @@ def benches(folder: Path, given: Tree) -> dict[str, Bench]:
     for env in [asked] if asked else SHIPPED:
         chosen = merge(merge(OTHERWISE, CHOSEN.get(str(env).partition(":")[0], {})), merge(given, {"env": {"id": env}}))
         try:
-            made[env] = Bench(folder, resolve(layers(chosen)))
+            config = resolve(layers(chosen))
+            made[env] = Bench(folder, msgspec.structs.replace(config, env=settle(config.env)))
         except (EnvError, ValueError) as error:
             if asked:
                 raise
