@@ -31,7 +31,7 @@ OWNERS = {
     "stable_retro": ("actors/envs/mario/retro_console.py",),
     "ale_py": ("actors/envs/atari/env.py",),
     "pybullet": ("actors/envs/robot/backends/bullet.py",),
-    "envpool": ("actors/envs/batched/pool.py",),
+    "envpool": ("actors/envs/foreign/batched/pool.py",),
     "tensorboard": ("deploy/reporting/tensorboard.py",),
     "matplotlib": ("actors/drawing.py", "actors/evaluation/picture.py"),
     "imageio_ffmpeg": ("actors/evaluation/demo.py",),

@@ -39,7 +39,7 @@ from deploy.config import command_line, options
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
-from learner.algorithms.dqn.networks import q_network
+from learner.algorithms.base import make_algorithm
 from learner.weights.publish import WeightPublisher
 from transport.experience import write_spec
 from transport.lifetime import new_incarnation
@@ -70,7 +70,7 @@ class Bench:
         """Raises EnvError where the environment cannot be made, ValueError where no network fits it."""
         self.folder, self.config = folder, config
         self.spec = spec_of(config)
-        self.network = q_network(self.spec, config.algorithm.options)
+        self.network = make_algorithm(config.algorithm).policy(self.spec)
 
     def alone(self, case: str, seconds: float) -> dict[str, float]:
         """Processes that need no others, all starting to count at once: their "steps" per second, "per core" per CPU second."""

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
-from actors.envs.batched.vector import VectorSimulators
+from actors.envs.foreign.batched.vector import VectorSimulators
 
 SIZE = 84
 MOST_IDLE = 30  # frames at the beginning of an episode

@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct
 
 from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, Simulators, builtin_name
-from actors.envs.batched import backends
 from actors.envs.errors import EnvError
 from actors.envs.foreign import options
+from actors.envs.foreign.batched import backends
 from transport.names import UnknownName, find
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ class Registered(EnvironmentFamily):
         def from_signature() -> type[Struct]:
             import gymnasium
 
-            spec = gymnasium.spec(env_id)
+            module, _, name = env_id.rpartition(":")
+            if module:
+                importlib.import_module(module)  # registers the id
+            spec = gymnasium.spec(name)
             entry = spec.entry_point
             call = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
             return options.signature_options(call, spec.kwargs, (BACKEND,)) if callable(call) else cls.Options

@@ -71,7 +71,7 @@ def open_vector(env: gymnasium.Env, env_id: str, count: int, options: dict[str, 
     """`count` environments of an id's `vector_entry_point`; `env` is one that gymnasium.make has made. Raises EnvError."""
     limit = env.spec.max_episode_steps if env.spec else None
     more = options | ({"max_episode_steps": limit} if limit else {})
-    if gymnasium.spec(env_id).vector_entry_point is None:
+    if env.spec is None or env.spec.vector_entry_point is None:
         raise EnvError(f"{env_id} has no vector_entry_point in Gymnasium's registry: {PLAIN}")
 
     def make(number: int) -> VectorEnv:

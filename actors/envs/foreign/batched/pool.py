@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -46,10 +47,7 @@ class PoolSimulators(Simulators):
             self.close()
             drawn = np.random.SeedSequence().generate_state(len(where))
             of_32_bits = [int(drawn[k] if seed is None else seed) % SEEDS for k, seed in enumerate(seeds)]
-            limit = min(self._limit + 1, UNLIMITED)
-            self._pool = _envpool().make_gymnasium(
-                self._env_id, num_envs=self._count, num_threads=1, seed=of_32_bits, max_episode_steps=limit
-            )
+            self._pool = self._make(of_32_bits)
         self._length[where] = 0
         observation, _ = self._pool.reset(where.astype(np.int32))
         return flatten_batch(self._observation_space, observation)
@@ -68,6 +66,16 @@ class PoolSimulators(Simulators):
             none,
         )
 
+    def _make(self, seeds: list[int]) -> Any:
+        limit = min(self._limit + 1, UNLIMITED)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the bounds of its spaces lose precision
+            made = _envpool().make_gymnasium(
+                self._env_id, num_envs=self._count, num_threads=1, seed=seeds, max_episode_steps=limit
+            )
+            made.observation_space, made.action_space  # made when they are first asked for  # noqa: B018
+            return made
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
@@ -82,8 +90,9 @@ def has(module: str, env_id: str) -> bool:
 
 
 def agrees(env: gymnasium.Env, env_id: str) -> bool:
-    """Whether EnvPool's observations and actions have the form of Gymnasium's: arrays of one shape, or the same indices. Bounds
-    and precision may differ: the spec of a run and the bounds of actions follow Gymnasium's."""
+    """Whether EnvPool's observations and actions have the form of Gymnasium's: vectors of one length, or the same indices. Bounds
+    and precision may differ: the spec of a run and the bounds of actions follow Gymnasium's. Pictures do not agree: EnvPool draws
+    its own."""
     theirs = _envpool().make_spec(env_id)
     return _same(env.observation_space, theirs.observation_space) and _same(env.action_space, theirs.action_space)
 
@@ -103,4 +112,5 @@ def _envpool() -> Any:
 def _same(ours: spaces.Space, theirs: spaces.Space) -> bool:
     if isinstance(ours, spaces.Discrete) and isinstance(theirs, spaces.Discrete):
         return ours.n == theirs.n and ours.start == theirs.start
-    return isinstance(ours, spaces.Box) and isinstance(theirs, spaces.Box) and ours.shape == theirs.shape
+    vectors = isinstance(ours, spaces.Box) and isinstance(theirs, spaces.Box) and len(ours.shape) == 1
+    return vectors and ours.shape == theirs.shape
