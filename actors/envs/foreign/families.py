@@ -57,7 +57,7 @@ class Registered(EnvironmentFamily):
 
             module, _, name = env_id.rpartition(":")
             if module:
-                importlib.import_module(module)  # registers the id
+                _registers(module, name)
             spec = gymnasium.spec(name)
             entry = spec.entry_point
             call = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
@@ -167,9 +167,12 @@ def struct_parameter(factory: Callable[..., Any]) -> type[Struct] | None:
 
 
 def _registers(module_name: str, name: str) -> bool:
+    """Whether importing the module registers the id, or the function register_envs that some modules have for it."""
     import gymnasium
 
-    importlib.import_module(module_name)
+    register = getattr(importlib.import_module(module_name), "register_envs", None)
+    if name not in gymnasium.registry and callable(register):
+        register()
     return name in gymnasium.registry
 
 

@@ -71,7 +71,7 @@ def describe(options: type[Struct]) -> tuple[Option, ...]:
     """The fields of a struct as data."""
     described = []
     for field in msgspec.structs.fields(options):
-        described.append(_option(field.name, field.type, _default(field), field.required))
+        described.append(_option(field.name, field.type, default_of(field), field.required))
     return tuple(described)
 
 
@@ -111,10 +111,11 @@ def non_default(options: Struct) -> dict[str, Any]:
     """The options that differ from their defaults, by name."""
     fields = msgspec.structs.fields(options)
     values = {field.name: getattr(options, field.name) for field in fields}
-    return {field.name: values[field.name] for field in fields if field.required or values[field.name] != _default(field)}
+    return {field.name: values[field.name] for field in fields if field.required or values[field.name] != default_of(field)}
 
 
-def _default(field: msgspec.structs.FieldInfo) -> Any:
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    """The default of a field that is not required."""
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
@@ -166,9 +167,10 @@ def _field(option: Option) -> Any:
 def _data(default: Any) -> Any:
     """A default in the form of JSON. None if JSON cannot express it: an option that has its default is not passed on."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(default))
+        data = msgspec.json.decode(msgspec.json.encode(default))
     except (TypeError, ValueError, msgspec.MsgspecError):
         return None
+    return data if data == default or (isinstance(default, tuple) and tuple(data) == default) else None  # not with an infinity
 
 
 def hints(call: Callable[..., Any]) -> dict[str, Any]:

@@ -65,3 +65,7 @@ class WalksAtOnce(Walks):
 HERE = __name__
 for name, batch in (("Walks-v0", "Walks"), ("WalksAtOnce-v0", "WalksAtOnce")):
     gymnasium.register(id=name, entry_point=f"{HERE}:Walk", vector_entry_point=f"{HERE}:{batch}")
+
+
+def register_envs() -> None:
+    gymnasium.register(id="WalkLater-v0", entry_point=f"{HERE}:Walk")

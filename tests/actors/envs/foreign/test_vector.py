@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env, read_env
+from actors.envs.foreign import options
+from actors.envs.make import env_section, make_env, read_env, settle
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from tests.actors.envs.foreign.batches import HERE, LENGTH
@@ -83,3 +85,18 @@ def test_an_unresolved_auto_is_stepped_in_turn() -> None:
     config = EnvConfig(id="CartPole-v1")
     env = VectorEnv(config, experience_spec(make_env(config), config, "none"), 2, [0, 1])
     assert type(env._simulators).__name__ == "EnvsInTurn"
+
+
+def test_ids_that_a_modules_register_envs_registers_are_found() -> None:
+    settled = settle(EnvConfig(id=f"{HERE}:WalkLater-v0"))
+    assert make_env(settled).observation_space.shape == (2,) and env_section(settled)["backend"] == "gymnasium"
+
+
+def test_defaults_that_json_cannot_express_are_left_to_the_environment() -> None:
+    def make(span: tuple[float, float] = (0.7, float("inf")), camera: dict[str, float] = {"distance": 3.0}) -> None:  # noqa: B006
+        """An environment's entry point."""
+
+    kind = options.signature_options(make, {})
+    assert options.non_default(kind()) == {}
+    assert msgspec.to_builtins(msgspec.convert({}, kind)) == {}
+    assert options.non_default(kind(camera={"distance": 2.0})) == {"camera": {"distance": 2.0}}  # type: ignore[call-arg]
