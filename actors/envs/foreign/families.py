@@ -47,7 +47,8 @@ class Registered(EnvironmentFamily):
     """An id of Gymnasium's registry. Its options are the keyword arguments of its entry point, and `backend`."""
 
     about = (
-        "any id in Gymnasium's registry, such as CartPole-v1; options: its keyword arguments (--env.continuous true), and backend"
+        "any id in Gymnasium's registry, such as CartPole-v1; options: its keyword arguments (--env.continuous true), and "
+        "--env.backend gymnasium, envpool, vector or auto"
     )
 
     @classmethod
