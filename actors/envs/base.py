@@ -20,7 +20,8 @@ Every method but `make` is an optional hook:
     default_stack       the pre-flight                            env.stack is 0
     make                the pre-flight, actors, evaluator,        once per environment; once per process if there are simulators
                         headrace eval and demo
-    simulators          actors, evaluator, headrace eval          once per process, unless env.wrappers are set
+    simulators          the pre-flight, actors, evaluator,        once per process; not used if env.wrappers are set
+                        headrace eval
     evaluation_start    evaluator, headrace eval and demo         before each reset, if there are no simulators
     compute_reward      the pre-flight; actors with hindsight     once; for the chunks that leave an actor
     frames_per_step     headrace demo --video                     once
@@ -117,7 +118,7 @@ class EnvironmentFamily(Protocol):
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
         """`count` copies of `env` that one call steps, for example by array operations. `env` itself is not stepped then. None:
-        `count` environments are made and stepped in turn."""
+        `count` environments are made and stepped in turn. Raises EnvError."""
         return None
 
     def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
@@ -148,11 +149,11 @@ class EnvironmentFamily(Protocol):
 class Outcome(NamedTuple):
     """The result of one step of K simulators. All arrays are new.
 
-    observation[name]: [K, *shape] at rest dtype; where an episode ended, its last observation; "action_mask" is the mask of
-    actions, if there is one. reward: [K] float32. terminated, truncated: [K] bool, never both. The other fields are only read
-    where an episode ended. score and success: [K]; None where the environment has no such figure. group: the name under which an
-    episode is reported, such as a tier; "" for none. level: the curriculum's level that the episode was played at; -1 for the
-    full task. group and level may be empty.
+    observation[name]: [K, *shape] at rest dtype, or float32 that VectorEnv quantises; where an episode ended, its last
+    observation; "action_mask" is the mask of actions, if there is one. reward: [K] float32. terminated, truncated: [K] bool,
+    never both. The other fields are only read where an episode ended. score and success: [K]; None where the environment has no
+    such figure. group: the name under which an episode is reported, such as a tier; "" for none. level: the curriculum's level
+    that the episode was played at; -1 for the full task. group and level may be empty.
     """
 
     observation: dict[str, np.ndarray]

@@ -97,7 +97,11 @@ def settle(config: EnvConfig) -> EnvConfig:
 def make_env(config: EnvConfig, render_mode: str | None = None, evaluation: bool = False) -> gymnasium.Env:
     """Makes the environment that `config` describes, with its wrappers. Raises EnvError, in one line, if it is unknown, needs a
     package that is not installed, or cannot be made."""
-    env = open_family(config).make(Setup(config.max_episode_steps, render_mode, evaluation))
+    return wrap(open_family(config).make(Setup(config.max_episode_steps, render_mode, evaluation)), config)
+
+
+def wrap(env: gymnasium.Env, config: EnvConfig) -> gymnasium.Env:
+    """The environment with the wrappers of `config`. Raises EnvError."""
     for name in config.wrappers:
         env = _wrap(env, name)
     return env

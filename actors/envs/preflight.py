@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from actors.config import EnvConfig
-from actors.envs.base import ComputeReward, EnvironmentFamily
+from actors.envs.base import ComputeReward, EnvironmentFamily, Setup, Simulators
 from actors.envs.errors import EnvError, in_one_line
-from actors.envs.make import env_section, make_env, open_family, options_table, read_env, settle
+from actors.envs.make import env_section, open_family, options_table, read_env, settle, wrap
 from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ COMMAND = (sys.executable, "-m", "actors.envs.preflight")
 STEPS = 20
 STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
 ENDLESS_STEPS, ENDLESS_SECONDS = 2_000, 1.0  # for the end of an episode that has no limit of steps
+BATCH = 2  # environments that one call steps
+IN_TURN = "env.wrappers see every step of an environment, so environments are stepped in turn, not all in one call"
 DARK = 32  # an image of uint8 that never reaches this value is no photograph
 ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
@@ -182,9 +184,11 @@ def _try(order: Order, enter: Any) -> Facts:
     name = config.id
     enter("make")
     config = settle(config)
-    env = make_env(config)
-    spec = experience_spec(env, config, order.codec)
     family = open_family(config)
+    env = family.make(Setup(config.max_episode_steps))
+    batch = family.simulators(env, BATCH)
+    env = wrap(env, config)
+    spec = experience_spec(env, config, order.codec)
     goals = has_goals(env, family)
     results: list[tuple[Any, float]] = []  # of a goal environment: observation and reward of each step
     env.action_space.seed(0)
@@ -224,6 +228,9 @@ def _try(order: Order, enter: Any) -> Facts:
             if time.monotonic() > enough:
                 break  # slow, but correct so far
         made = 0 if ended else _steps_without_end(env, seen, partial(_some_action, env, spec), enough)
+        if batch is not None and not config.wrappers:
+            enter("the steps of a batch")
+            _try_batch(batch, spec, timed, enough)
         if goals:
             enter("compute_reward")
         complaint = _goal_complaint(env, family.compute_reward(env), results) if goals else ""
@@ -233,7 +240,10 @@ def _try(order: Order, enter: Any) -> Facts:
     resident_bytes = _resident_bytes()
     enter("close")
     env.close()
-    notes = brightest.notes() + _endless_note(name, made)
+    if batch is not None:
+        batch.close()
+    in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
+    notes = in_turn + brightest.notes() + _endless_note(name, made)
     return Facts(spec, slowest, spaces, options_table(config.options), goals, notes, complaint, resident_bytes)
 
 
@@ -247,6 +257,44 @@ def _resident_bytes() -> int:
         with suppress(psutil.Error):
             total += process.memory_info().rss
     return total
+
+
+def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callable[[], Any]], Any], enough: float) -> None:
+    """Resets and steps simulators, until the monotonic time `enough` at most. Raises EnvError for an observation of another shape
+    than the environment's."""
+    import numpy as np
+
+    seen = timed(lambda: batch.reset(np.arange(BATCH), range(BATCH)))
+    _check_batch("reset", seen, spec, BATCH)
+    for number in range(STEPS):
+        outcome = timed(partial(batch.step, _batch_actions(spec, seen, number)))
+        seen = outcome.observation
+        _check_batch("step", seen, spec, BATCH)
+        ended = np.flatnonzero(outcome.terminated | outcome.truncated)
+        if len(ended):
+            first = timed(partial(batch.reset, ended, [None] * len(ended)))
+            _check_batch("reset", first, spec, len(ended))
+            for name, rows in first.items():
+                seen[name][ended] = rows
+        if time.monotonic() > enough:
+            break
+
+
+def _batch_actions(spec: ExperienceSpec, seen: dict[str, np.ndarray], number: int) -> np.ndarray:
+    """[BATCH] indices that the observations allow, each in turn, or [BATCH, A] floats in the bounds."""
+    import numpy as np
+
+    if not isinstance(spec.action, Categorical):
+        return np.random.default_rng(number).uniform(spec.action.low, spec.action.high, (BATCH, len(spec.action.low)))
+    of_each = [_allowed(mask) for mask in seen[ACTION_MASK]] if spec.action.masked else [np.arange(spec.action.n)] * BATCH
+    return np.array([choices[number % len(choices)] for choices in of_each])
+
+
+def _check_batch(phase: str, observation: dict[str, np.ndarray], spec: ExperienceSpec, count: int) -> None:
+    for field in spec.fields:
+        found = observation[field.name].shape if field.name in observation else "nothing"
+        if found != (count, *field.shape):
+            raise EnvError(f"{phase} of {count} gave {field.name} of shape {found}, not {(count, *field.shape)}")
 
 
 def _steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int], Any], enough: float) -> int:

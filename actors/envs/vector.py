@@ -77,14 +77,15 @@ class VectorEnv:
         count: int,
         seeds: Sequence[int],
         evaluation: EvaluatorConfig | None = None,
-        make: Make = make_env,
+        make: Make | None = None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
         In an evaluation, episodes are also truncated after its max_episode_steps, and after max_idle_steps in a row without
         reward; the family's Setup.evaluation and evaluation_start are used. If environments are stepped in turn, `beat` is called
-        after each: together, slow ones take longer than a process may be silent.
+        after each: together, slow ones take longer than a process may be silent. Environments of another `make` than make_env may
+        have wrappers, which must see each step, and so may those of a config with wrappers: they are stepped in turn.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
@@ -95,17 +96,19 @@ class VectorEnv:
         self._family = family = open_family(config)
         self.success_name = family.success_name
         self.reports_success = family.reports_success  # or an episode has
-        self.example = env = make(config, evaluation=evaluation is not None)  # read its spaces; only `simulators` steps it
-        # Wrappers must see each step, so wrapped environments are stepped in turn.
-        batched = family.simulators(env, count) if env.unwrapped is env else None
+        made = partial(make or make_env, config, evaluation=evaluation is not None)
+        self.example = env = made()  # read its spaces; only `simulators` steps it
+        bare = env.unwrapped is env or (make is None and not config.wrappers)
+        batched = family.simulators(env, count) if bare else None
         self._simulators: Simulators
         if batched is not None:
             self._simulators = batched
         else:
             random = np.random.default_rng(list(seeds))
             options = partial(family.evaluation_start, random) if evaluation else lambda: None
-            envs = [env, *(make(config, evaluation=evaluation is not None) for _ in range(count - 1))]
+            envs = [env, *(made() for _ in range(count - 1))]
             self._simulators = EnvsInTurn(envs, spec.fields, options, beat)
+        self._fields = spec.fields
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
         self._length, self._idle = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -126,7 +129,8 @@ class VectorEnv:
         If an observation or reward is not finite, as physics simulators sometimes give, the episode is truncated at the previous
         observation, with a reward of 0, and counted in `broken`.
         """
-        observation, reward, terminated, truncated, score, success, group, level = self._simulators.step(actions)
+        values, reward, terminated, truncated, score, success, group, level = self._simulators.step(actions)
+        observation = self._encode(values)
         broken = self._not_finite(observation, reward)
         if broken.any():
             self.broken += int(broken.sum())
@@ -190,10 +194,14 @@ class VectorEnv:
             self._seeds[k] = None
         self._total_reward[where] = 0.0
         self._length[where] = self._idle[where] = 0
-        observation = self._simulators.reset(where, seeds)
+        observation = self._encode(self._simulators.reset(where, seeds))
         if self._not_finite(observation, np.zeros(len(where))).any():
             raise EnvError("reset gave an observation that is not finite")
         return observation
+
+    def _encode(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """At rest dtype; what has it already is not copied."""
+        return {field.name: field.encode(values[field.name]) for field in self._fields}
 
     def _not_finite(self, observation: dict[str, np.ndarray], reward: np.ndarray) -> np.ndarray:
         """[M] bool: rows with a NaN or an infinity."""

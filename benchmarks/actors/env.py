@@ -25,7 +25,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from actors.envs.errors import EnvError
+from actors.envs.make import settle
 from actors.trust import FLAG
 from benchmarks.actors import cases as one_process
 from benchmarks.common.processes import end, rate, records, start, wait_until
@@ -36,7 +39,7 @@ from deploy.config import command_line, options
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
-from learner.algorithms.dqn.networks import q_network
+from learner.algorithms.base import make_algorithm
 from learner.weights.publish import WeightPublisher
 from transport.experience import write_spec
 from transport.lifetime import new_incarnation
@@ -67,7 +70,7 @@ class Bench:
         """Raises EnvError where the environment cannot be made, ValueError where no network fits it."""
         self.folder, self.config = folder, config
         self.spec = spec_of(config)
-        self.network = q_network(self.spec, config.algorithm.options)
+        self.network = make_algorithm(config.algorithm).policy(self.spec)
 
     def alone(self, case: str, seconds: float) -> dict[str, float]:
         """Processes that need no others, all starting to count at once: their "steps" per second, "per core" per CPU second."""
@@ -200,7 +203,8 @@ def benches(folder: Path, given: Tree) -> dict[str, Bench]:
     for env in [asked] if asked else SHIPPED:
         chosen = merge(merge(OTHERWISE, CHOSEN.get(str(env).partition(":")[0], {})), merge(given, {"env": {"id": env}}))
         try:
-            made[env] = Bench(folder, resolve(layers(chosen)))
+            config = resolve(layers(chosen))
+            made[env] = Bench(folder, msgspec.structs.replace(config, env=settle(config.env)))
         except (EnvError, ValueError) as error:
             if asked:
                 raise

@@ -8,7 +8,7 @@ from msgspec import Struct
 from actors.config import EnvConfig
 from actors.envs.base import NoOptions, builtin_name, families_with
 from actors.envs.errors import EnvError
-from actors.envs.foreign.options import Option, missing_option, options_type, struct_of
+from actors.envs.foreign.options import Option, default_of, missing_option, options_type, struct_of
 from actors.envs.make import COMMON, unknown_option
 from deploy.children import child_environment, python_command
 from deploy.config.files import FLAGS, Tree, named
@@ -46,7 +46,7 @@ def known_keys(given: Tree, options: type[Struct]) -> Tree:
     """The keys of the env section, each with its default; None where it has none."""
     common: Tree = msgspec.to_builtins(EnvConfig(id=_env_id(given)))
     del common["options"]
-    return common | {field.name: None if field.required else field.default for field in msgspec.structs.fields(options)}
+    return common | {field.name: None if field.required else default_of(field) for field in msgspec.structs.fields(options)}
 
 
 def joined(table: Tree, options: type[Struct]) -> Tree:

@@ -17,7 +17,7 @@ from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
-from deploy.config.files import Layer, Tree, as_tree, lookup, merge, write_config
+from deploy.config.files import Layer, Tree, as_tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import access, preflight, resources, resume, settle
@@ -93,7 +93,8 @@ def prepare(request: Request) -> Launch:
     """
     with ExitStack() as cleanup:
         tried = None
-        if not _names_algorithm(request):  # the name of the run depends on it
+        named = runs.run_dir(request.name) if request.name else None
+        if not settle.names_algorithm(_layers(request, named)):  # the name of the run depends on it
             request, tried = _with_algorithm(request, cleanup)
         run = runs.run_dir(request.name or _default_name(request))
         cleanup.enter_context(runs.locked(run))
@@ -104,11 +105,6 @@ def _layers(request: Request, run: RunDir | None) -> list[Layer]:
     """The layers of a request, on those of the stopped run that it resumes, if it does."""
     stopped = run if run and run.config.exists() and not request.fresh else None
     return layers(request.flags, request.file, stopped, request.preset, request.trusted)
-
-
-def _names_algorithm(request: Request) -> bool:
-    named = _layers(request, runs.run_dir(request.name) if request.name else None)
-    return any(lookup(layer.values, "algorithm.name") for layer in named)
 
 
 def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Tried]:
@@ -152,9 +148,8 @@ def _check(request: Request, run: RunDir, tried: _Tried | None, cleanup: ExitSta
     facts, learner = tried or _try(config, cleanup)
     probe = Probe(learner)
     on_gpu = probe.device()["device"] != "cpu"
-    config = _with_options(stack, facts.options, on_gpu, facts.spec)
-    spec = settle.run_spec(facts, config)
-    config = settle.settle(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts)
+    stack.append(_options(facts.options))
+    config, spec = settle.resolve_for(stack, facts, on_gpu)
     if stopped:
         resume.check_spec(run, config.env.id, spec)
     policy = probe.policy(config, spec)
@@ -198,13 +193,15 @@ def _pinned(stack: list[Layer]) -> RunConfig:
     if any(trust.code_in(layer.values) for layer in stack) and (hidden := hidden_module()):
         print(f"note: {hidden}", flush=True)
     config = resolve(stack)
-    return _with_options(stack, options_table(open_family(config.env).pin_options())) if builtin_name(config.env.id) else config
+    if not builtin_name(config.env.id):
+        return config
+    stack.append(_options(options_table(open_family(config.env).pin_options())))
+    return resolve(stack)
 
 
-def _with_options(stack: list[Layer], options: Tree, on_gpu: bool = False, env: ExperienceSpec | None = None) -> RunConfig:
-    """The configuration with the options of its environment as the run's config.toml is to have them."""
-    stack.append(Layer("what --env names", {"env": options}))
-    return resolve(stack, on_gpu, env)
+def _options(options: Tree) -> Layer:
+    """The options of an environment as the run's config.toml is to have them."""
+    return Layer("what --env names", {"env": options})
 
 
 def _default_name(request: Request) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import psutil
 from msgspec import structs
@@ -10,11 +11,13 @@ from msgspec import structs
 from actors.envs.preflight import Facts
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import validate
+from deploy.config.files import Layer, lookup
+from deploy.config.layers import resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch.preflight import describe_actions
 from deploy.supervision.liveness import settled_hang_seconds
 from deploy.supervision.reports import own_cores
-from learner.algorithms.base import action_kind, join, make_algorithm
+from learner.algorithms.base import action_kind, join, make_algorithm, suited
 from replay.table.layout import capacity_chunks
 from transport.experience import ExperienceSpec
 
@@ -22,6 +25,21 @@ MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 CORES_PER_ACTOR, LEAST_ACTORS, MOST_ACTORS = 2, 2, 16  # of a run for which no number is asked
 MEMORY_SHARE = 0.5  # of the free memory, for all actors
 ENVIRONMENTS, ENVIRONMENTS_OF_IMAGES = 8, 4  # in each
+
+
+def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[RunConfig, ExperienceSpec]:
+    """The settings of a run and its experience, for the environment of which the pre-flight found `facts`.
+
+    Where no layer names an algorithm, it is the one that suits the environment. Raises ConfigError.
+    """
+    if not names_algorithm(stack):
+        stack = [Layer("the kind of actions", {"algorithm": {"name": suited(facts.spec)}}), *stack]
+    spec = run_spec(facts, resolve(stack, on_gpu, facts.spec))
+    return settle(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts), spec
+
+
+def names_algorithm(stack: Sequence[Layer]) -> bool:
+    return any(lookup(layer.values, "algorithm.name") for layer in stack)
 
 
 def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:

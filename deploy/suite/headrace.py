@@ -47,11 +47,9 @@ class Headrace:
                 raise ConfigError(f"{where}: the file names code of your own: add {FLAG} if you trust it")
             try:
                 stack = layers(given)
-                config = resolve(stack)
+                resolve(stack)
                 if given["env"] == task.env:  # else `facts` are of another environment, and the launch checks the rest
-                    spec = settle.run_spec(facts, config)
-                    config = resolve([*stack, Layer("what env names", {"env": facts.options})], spec=spec)
-                    settle.settle(config, spec, False, facts.slowest_seconds)
+                    settle.resolve_for([*stack, Layer("what env names", {"env": facts.options})], facts, False)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
 

@@ -55,10 +55,8 @@ def check(plan: Plan) -> Checked:
     on_gpu = first.learner.device != "cpu" and _device(first) != "cpu"
     tried: list[tuple[RunConfig, ExperienceSpec]] = []
     for variation in found:
-        spec = settle.run_spec(facts, resolve(variation.stack, on_gpu))
-        config = resolve(variation.stack, on_gpu, spec)
         with contextlib.redirect_stdout(io.StringIO()):  # that a batch is rounded is said when the trial begins
-            config = settle.settle(config, spec, on_gpu, facts.slowest_seconds)
+            config, spec = settle.resolve_for(variation.stack, facts, on_gpu)
         if shortages := resources.find_shortages(config, spec, RunDir(plan.folder)):
             raise resources.NoSpace(f"{plan.path}: {'; '.join(shortages)}")
         tried.append((config, spec))

@@ -15,10 +15,10 @@ from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.r2d2.algorithm import R2d2
-from learner.algorithms.r2d2.config import R2d2Config
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.r2d2.algorithm import R2d2
+from learner.algorithms.r2d2.config import R2d2Config
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig

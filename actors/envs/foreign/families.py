@@ -16,11 +16,13 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
-from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, builtin_name
+from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, Simulators, builtin_name
 from actors.envs.errors import EnvError
 from actors.envs.foreign import options
+from actors.envs.foreign.batched import backends
 from transport.names import UnknownName, find
 
 if TYPE_CHECKING:
@@ -35,25 +37,32 @@ EXTRAS = {
     "pybullet": "headrace[robot]",
     "ale_py": "headrace[atari]",
     "pygame": "gymnasium[classic-control]",
-    "Box2D": "gymnasium[box2d]",
-    "mujoco": "gymnasium[mujoco]",
+    "Box2D": "headrace[box2d]",
+    "mujoco": "headrace[mujoco]",
 }
+BACKEND = options.Option("backend", "str", backends.BACKENDS, default="auto", description=backends.ABOUT, fixed=False)
 
 
 class Registered(EnvironmentFamily):
-    """An id of Gymnasium's registry. Its options are the keyword arguments of its entry point."""
+    """An id of Gymnasium's registry. Its options are the keyword arguments of its entry point, and `backend`."""
 
-    about = "any id in Gymnasium's registry, such as CartPole-v1; options: its keyword arguments (--env.continuous true)"
+    about = (
+        "any id in Gymnasium's registry, such as CartPole-v1; options: its keyword arguments (--env.continuous true), and "
+        "--env.backend gymnasium, envpool, vector or auto"
+    )
 
     @classmethod
     def options_type(cls, env_id: str) -> type[Struct]:
         def from_signature() -> type[Struct]:
             import gymnasium
 
-            spec = gymnasium.spec(env_id)
+            module, _, name = env_id.rpartition(":")
+            if module:
+                _registers(module, name)
+            spec = gymnasium.spec(name)
             entry = spec.entry_point
             call = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
-            return options.signature_options(call, spec.kwargs) if callable(call) else cls.Options
+            return options.signature_options(call, spec.kwargs, (BACKEND,)) if callable(call) else cls.Options
 
         return one_line_errors(env_id, from_signature)
 
@@ -61,7 +70,7 @@ class Registered(EnvironmentFamily):
         def build() -> gymnasium.Env:
             import gymnasium
 
-            more = options.non_default(self.options)
+            _, more = self._split()
             if setup.render_mode is not None:
                 more["render_mode"] = setup.render_mode
             if setup.max_episode_steps:
@@ -70,6 +79,32 @@ class Registered(EnvironmentFamily):
             return gymnasium.make(self.env_id, disable_env_checker=True, **more)
 
         return one_line_errors(self.env_id, build)
+
+    def resolve_options(self) -> Any:
+        backend, more = self._split()
+        if not backend:
+            return self.options
+        found = one_line_errors(self.env_id, lambda: backends.resolve(backend, self.env_id, more, lambda: self.make(Setup())))
+        own = self.options_type(self.env_id)() if isinstance(self.options, NoOptions) else self.options
+        return msgspec.structs.replace(own, backend=found)
+
+    def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
+        backend, more = self._split()
+        if not backend:
+            return None
+        return one_line_errors(self.env_id, lambda: backends.open_batch(backend, env, self.env_id, count, more))
+
+    def _split(self) -> tuple[str, dict[str, Any]]:
+        """The backend, and the keyword arguments that differ from their defaults. The backend is empty where the environment has
+        an option of that name itself."""
+        if isinstance(self.options, NoOptions):  # none was given
+            described = options.describe(self.options_type(self.env_id))
+            return (BACKEND.default if BACKEND in described else ""), {}
+        more = options.non_default(self.options)
+        if BACKEND not in options.describe(type(self.options)):
+            return "", more
+        more.pop(BACKEND.name, None)
+        return getattr(self.options, BACKEND.name), more
 
 
 class Factory(EnvironmentFamily):
@@ -133,9 +168,12 @@ def struct_parameter(factory: Callable[..., Any]) -> type[Struct] | None:
 
 
 def _registers(module_name: str, name: str) -> bool:
+    """Whether importing the module registers the id, or the function register_envs that some modules have for it."""
     import gymnasium
 
-    importlib.import_module(module_name)
+    register = getattr(importlib.import_module(module_name), "register_envs", None)
+    if name not in gymnasium.registry and callable(register):
+        register()
     return name in gymnasium.registry
 
 

@@ -71,10 +71,7 @@ def describe(options: type[Struct]) -> tuple[Option, ...]:
     """The fields of a struct as data."""
     described = []
     for field in msgspec.structs.fields(options):
-        default = field.default
-        if field.default_factory is not msgspec.NODEFAULT:
-            default = field.default_factory()
-        described.append(_option(field.name, field.type, default, default is msgspec.NODEFAULT))
+        described.append(_option(field.name, field.type, default_of(field), field.required))
     return tuple(described)
 
 
@@ -85,8 +82,9 @@ def struct_of(name: str, options: Iterable[Option]) -> type[Struct]:
     )
 
 
-def signature_options(call: Callable[..., Any], defaults: Mapping[str, Any]) -> type[Struct]:
-    """A struct of the keyword arguments of `call`; `defaults` replace those of its signature."""
+def signature_options(call: Callable[..., Any], defaults: Mapping[str, Any], more: Iterable[Option] = ()) -> type[Struct]:
+    """A struct of the keyword arguments of `call`; `defaults` replace those of its signature. `more` options are added, unless an
+    argument has their name."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):  # written in C
@@ -99,6 +97,7 @@ def signature_options(call: Callable[..., Any], defaults: Mapping[str, Any]) -> 
             default = defaults.get(parameter.name, parameter.default)
             option = _option(parameter.name, hinted.get(parameter.name, Any), default, default is parameter.empty)
             options.append(msgspec.structs.replace(option, fixed=True))
+    options += [option for option in more if option.name not in {own.name for own in options}]
     return struct_of(getattr(call, "__name__", "Options"), options)
 
 
@@ -112,7 +111,12 @@ def non_default(options: Struct) -> dict[str, Any]:
     """The options that differ from their defaults, by name."""
     fields = msgspec.structs.fields(options)
     values = {field.name: getattr(options, field.name) for field in fields}
-    return {field.name: values[field.name] for field in fields if field.required or values[field.name] != field.default}
+    return {field.name: values[field.name] for field in fields if field.required or values[field.name] != default_of(field)}
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    """The default of a field that is not required."""
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _option(name: str, annotation: Any, default: Any, required: bool) -> Option:
@@ -163,9 +167,10 @@ def _field(option: Option) -> Any:
 def _data(default: Any) -> Any:
     """A default in the form of JSON. None if JSON cannot express it: an option that has its default is not passed on."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(default))
+        data = msgspec.json.decode(msgspec.json.encode(default))
     except (TypeError, ValueError, msgspec.MsgspecError):
         return None
+    return data if data == default or (isinstance(default, tuple) and tuple(data) == default) else None  # not with an infinity
 
 
 def hints(call: Callable[..., Any]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Robot(EnvironmentFamily):
         return msgspec.structs.replace(self.options, urdf=str(path) if urdf else "", arm=arm)
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
-        return cast("ReachEnv", env).simulators(count)
+        return cast("ReachEnv", env).simulators(count) if env is env.unwrapped else None
 
     def figures(self, env: gymnasium.Env) -> list[str]:
         return cast("ReachEnv", env.unwrapped).figures()

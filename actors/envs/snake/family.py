@@ -29,4 +29,4 @@ class Snake(EnvironmentFamily):
         return SnakeEnv(parse_rules(variant(self.env_id)), setup.max_episode_steps)
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
-        return cast("SnakeEnv", env).simulators(count)
+        return cast("SnakeEnv", env).simulators(count) if env is env.unwrapped else None

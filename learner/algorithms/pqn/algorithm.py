@@ -41,10 +41,10 @@ class Pqn:
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The options for vectors are the Config's own. For images they are the paper's for Atari, whose return is estimated from
         fewer steps, in fewer passes."""
-        images = env is not None and any(field.dtype == "|u1" and len(field.shape) > 1 for field in env.fields)
+        images = env is not None and any(field.is_image for field in env.visible)
         return {
             "algorithm": {"q_lambda": 0.65, "n_epochs": 2, "hidden": 512} if images else {},
-            "actors": {"count": 2, "envs_per_actor": 8, "chunk_seconds": 600.0},  # a rollout waits until it is full
+            "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks
                 "learning_rate": 2.5e-4 if images else 5e-4,

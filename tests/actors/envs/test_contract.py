@@ -21,8 +21,13 @@ TOYS = "tests.actors.toy_envs"
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
 needs_atari = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: pip install 'headrace[atari]'")
 needs_robot = pytest.mark.skipif(find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'")
+needs_pool = pytest.mark.skipif(find_spec("envpool") is None, reason="EnvPool is not installed: pip install 'headrace[envpool]'")
+by_pool, by_vector = {"backend": "envpool"}, {"backend": "vector"}
 EVERY = [
     pytest.param(EnvConfig(id="CartPole-v1"), id="CartPole"),
+    pytest.param(EnvConfig(id="CartPole-v1", options=by_pool), id="CartPole of EnvPool", marks=needs_pool),
+    pytest.param(EnvConfig(id="Pendulum-v1", max_episode_steps=12, options=by_pool), id="Pendulum of EnvPool", marks=needs_pool),
+    pytest.param(EnvConfig(id="ALE/Pong-v5", max_episode_steps=12, options=by_vector), id="batched atari", marks=needs_atari),
     pytest.param(EnvConfig(id="mario", max_episode_steps=12), id="mario", marks=needs_mario),
     pytest.param(EnvConfig(id="ALE/Pong-v5", max_episode_steps=12), id="atari", marks=needs_atari),
     pytest.param(EnvConfig(id="snake"), id="snake"),
@@ -254,9 +259,12 @@ def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: E
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize(("name", "extra"), [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "gymnasium[box2d]")])
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "headrace[box2d]"), ("Hopper-v5", "headrace[mujoco]")],
+)
 def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("ale_py", "Box2D"):
+    for package in ("ale_py", "Box2D", "mujoco"):
         monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(EnvError, match="pip install"):
         make_env(EnvConfig(id=name))

@@ -15,9 +15,9 @@ from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.r2d2.algorithm import R2d2
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.r2d2.algorithm import R2d2
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from tests.transport.columns import scalars
@@ -31,7 +31,13 @@ GOAL = ExperienceSpec(
 
 
 def test_each_short_name_finds_its_class() -> None:
-    found: list[type[Algorithm]] = [Dqn, Ppo, Pqn, R2d2, Sac]  # the annotation has the type checker compare them with the protocol
+    found: list[type[Algorithm]] = [
+        Dqn,
+        Ppo,
+        Pqn,
+        R2d2,
+        Sac,
+    ]  # annotated for the type checker, which compares them
     assert [find_algorithm(name) for name in ("dqn", "ppo", "pqn", "r2d2", "sac")] == found
 
 

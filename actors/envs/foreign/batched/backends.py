@@ -1,0 +1,95 @@
+"""`--env.backend`: what steps the environments of an actor, for ids of Gymnasium's registry.
+
+EnvPool has environments of its own under Gymnasium's ids. They are taken for the groups of POOLS only: tests/actors/envs/foreign
+holds these equal to Gymnasium's, in single steps from the same state or in the distribution of returns, lengths and observations,
+and in how episodes end.
+
+A call of EnvPool wakes a thread, and both sides wait by spinning: that takes longer than four steps of CartPole. So `auto` is
+EnvPool only for the groups whose steps take so long that an actor gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors.envs.base import Simulators
+from actors.envs.errors import EnvError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+BACKENDS = ("auto", "gymnasium", "vector", "envpool")
+ABOUT = (
+    "what steps the environments: gymnasium (one after the other), envpool or vector (Gymnasium's vector API; both all in one "
+    "call), or auto, which is envpool where it is installed and faster"
+)
+PLAIN = "take --env.backend gymnasium"
+
+
+class Pool(NamedTuple):
+    """A group of environments that EnvPool has, too."""
+
+    module: str  # of EnvPool
+    faster: bool  # an actor gains by it (docs/how-to.md has the figures)
+
+
+# The package of Gymnasium that an environment's entry point is in -> EnvPool's.
+POOLS = {
+    "gymnasium.envs.classic_control": Pool("envpool.classic_control", faster=False),
+    "gymnasium.envs.box2d": Pool("envpool.box2d", faster=True),
+    "gymnasium.envs.mujoco": Pool("envpool.mujoco.gym", faster=False),
+}
+
+
+def resolve(backend: str, env_id: str, given: dict[str, Any], make: Callable[[], gymnasium.Env]) -> str:
+    """What `backend` means in this interpreter, for an id with the `given` options. `make` makes one environment."""
+    if backend != "auto":
+        return backend
+    pool = _pool(env_id)
+    if pool is None or not pool.faster or given or find_spec("envpool") is None:
+        return "gymnasium"
+    from actors.envs.foreign.batched.pool import agrees, has
+
+    if not has(pool.module, env_id):
+        return "gymnasium"
+    env = make()
+    try:
+        return "envpool" if agrees(env, env_id) else "gymnasium"
+    finally:
+        env.close()
+
+
+def open_batch(backend: str, env: gymnasium.Env, env_id: str, count: int, given: dict[str, Any]) -> Simulators | None:
+    """`count` environments like `env`, which was made by gymnasium.make with the `given` options. None: they are to be stepped in
+    turn, also by a backend `auto` that was not resolved. Raises EnvError, or ImportError where a package is not installed."""
+    if backend == "vector":
+        from actors.envs.foreign.batched.vector import open_vector
+
+        return open_vector(env, env_id, count, given)
+    if backend != "envpool":
+        return None
+    if given:
+        raise EnvError(f"{env_id}: EnvPool's has no --env.{next(iter(given)).replace('_', '-')}: {PLAIN}")
+    pool = _pool(env_id)
+    if find_spec("envpool") is None:
+        raise EnvError(f"{env_id} needs envpool, which is not installed: pip install 'headrace[envpool]', or {PLAIN}")
+    from actors.envs.foreign.batched.pool import PoolSimulators, agrees, has
+
+    if pool is None or not has(pool.module, env_id):
+        raise EnvError(f"{env_id}: EnvPool has none that is known to be the same: {PLAIN}")
+    if not agrees(env, env_id):
+        raise EnvError(f"{env_id}: EnvPool's observations or actions are others: {PLAIN}")
+    return PoolSimulators(env, env_id, count)
+
+
+def _pool(env_id: str) -> Pool | None:
+    """The group of an id; None where it is none of Gymnasium's own, or another is registered under its name."""
+    import gymnasium
+
+    spec = gymnasium.registry.get(env_id)
+    if spec is None or not isinstance(spec.entry_point, str) or spec.additional_wrappers:
+        return None
+    module = spec.entry_point.partition(":")[0]
+    return next((pool for name, pool in POOLS.items() if f"{module}.".startswith(f"{name}.")), None)

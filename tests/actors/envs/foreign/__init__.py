@@ -1,0 +1,1 @@
+"""Environments that one call steps."""

@@ -1,0 +1,101 @@
+"""Gymnasium's vector API: `--env.backend vector`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from actors.config import EnvConfig
+from actors.envs.errors import EnvError
+from actors.envs.foreign import options
+from actors.envs.make import env_section, make_env, options_table, read_env, settle
+from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
+from tests.actors.envs.foreign.batches import HERE, LENGTH
+
+WALKS = f"{HERE}:Walks-v0"
+
+
+def vector(env_id: str, count: int = 3, **more: Any) -> VectorEnv:
+    config = read_env({"id": env_id, "backend": "vector"} | more)
+    return VectorEnv(config, experience_spec(make_env(config), config, "none"), count, range(count))
+
+
+def test_each_environment_of_a_batch_begins_anew_alone_beside_its_last_observation() -> None:
+    env = vector(WALKS)
+    first = env.reset()["observation"]
+    steps = [env.step(np.array([0, 1, 1])) for _ in range(LENGTH)]
+    last = steps[-1]
+    assert not any(step.episodes for step in steps[:-1]) and last.terminated.all() and not last.truncated.any()
+    assert [episode.total_reward for episode in last.episodes] == [0.0, LENGTH, LENGTH]
+    assert all(episode.success for episode in last.episodes)
+    assert np.array_equal(last.final_observation["observation"], first + [LENGTH, 0])
+    new = last.observation["observation"]
+    assert (new[:, 0] == 0).all() and (new[:, 1] != first[:, 1]).all()
+
+
+def test_an_environment_of_a_batch_that_is_reset_alone_leaves_the_others_at_work() -> None:
+    env = vector(WALKS)
+    env.reset()
+    env.step(np.zeros(3, np.int64))
+    simulators = env._simulators
+    alone = simulators.reset(np.array([1]), [None])["observation"]
+    assert alone.shape == (1, 2) and alone[0, 0] == 0
+    assert simulators.step(np.zeros(3, np.int64)).observation["observation"][:, 0].tolist() == [2, 1, 2]
+
+
+def test_the_same_seeds_give_the_same_batch() -> None:
+    assert np.array_equal(vector(WALKS).reset()["observation"], vector(WALKS).reset()["observation"])
+
+
+def test_a_limit_of_steps_truncates_a_batch() -> None:
+    env = vector(WALKS, max_episode_steps=2)
+    env.reset()
+    assert [env.step(np.zeros(3, np.int64)).truncated.all() for _ in range(2)] == [False, True]
+
+
+def test_bounded_floats_of_a_batch_are_quantised_as_those_of_one() -> None:
+    def seen(backend: str) -> np.ndarray:
+        config = read_env({"id": WALKS, "backend": backend, "quantise": True})
+        env = VectorEnv(config, experience_spec(make_env(config), config, "none"), 1, [0])
+        env.reset()
+        return env.step(np.zeros(1, np.int64)).observation["observation"]
+
+    assert seen("vector").dtype == np.uint8 and seen("vector")[0, 0] == seen("gymnasium")[0, 0] == round(255 / 100)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        (f"{HERE}:WalksAtOnce-v0", "its vector environment cannot reset one environment without the others"),
+        ("CartPole-v1", "its vector environment cannot reset one environment without the others"),
+        ("Acrobot-v1", "Acrobot-v1 has no vector_entry_point in Gymnasium's registry"),
+    ],
+)
+def test_what_no_batch_can_be_made_of_is_one_line_with_the_remedy(env_id: str, words: str) -> None:
+    with pytest.raises(EnvError) as refusal:
+        vector(env_id)
+    assert words in str(refusal.value) and "take --env.backend gymnasium" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_an_unresolved_auto_is_stepped_in_turn() -> None:
+    config = EnvConfig(id="CartPole-v1")
+    env = VectorEnv(config, experience_spec(make_env(config), config, "none"), 2, [0, 1])
+    assert type(env._simulators).__name__ == "EnvsInTurn"
+
+
+def test_ids_that_a_modules_register_envs_registers_are_found() -> None:
+    settled = settle(EnvConfig(id=f"{HERE}:WalkLater-v0"))
+    assert make_env(settled).observation_space.shape == (2,) and env_section(settled)["backend"] == "gymnasium"
+
+
+def test_defaults_that_json_cannot_express_are_left_to_the_environment() -> None:
+    def make(span: tuple[float, float] = (0.7, float("inf")), camera: dict[str, float] = {"distance": 3.0}) -> None:  # noqa: B006
+        """An environment's entry point."""
+
+    kind = options.signature_options(make, {})
+    assert options_table(msgspec.convert({}, kind)) == {}
+    assert options.non_default(kind(camera={"distance": 2.0})) == {"camera": {"distance": 2.0}}  # type: ignore[call-arg]
