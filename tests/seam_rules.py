@@ -159,7 +159,7 @@ class _Finder(ast.NodeVisitor):
         presence = isinstance(node.ops[0], ast.In | ast.NotIn)
         if presence and asked in METRICS and not self.path.startswith(HOMES):
             self.report("metric", node)
-        elif presence and asked in self.options and not self.path.startswith(HOMES):
+        elif presence and asked in self.options and not self.path.startswith(HOMES) and not _is_split(node.comparators[0]):
             self.report("option", node)
         if isinstance(node.ops[0], ast.Is | ast.IsNot) and isinstance(node.left, ast.Call) and node.left.args:
             first = node.left.args[0]
@@ -220,6 +220,11 @@ def _named_constants(tree: ast.Module) -> Iterator[str]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant) and statement.value.value in NAMES:
             yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+
+
+def _is_split(node: ast.expr) -> bool:
+    """Words of a text, which are no options."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split"
 
 
 def _options(trees: dict[str, ast.Module]) -> set[str]:

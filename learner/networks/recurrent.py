@@ -53,6 +53,7 @@ class Lstm(nn.Module):
         _, (hidden, cell) = self.rnn(features[None], (state["memory/h"][None], state["memory/c"][None]))
         return hidden[0], {"memory/h": hidden[0], "memory/c": cell[0]}
 
+    @torch.compiler.disable
     def unroll(self, features: Tensor, first: Tensor, state: Tensors) -> Tensor:
         """The outputs [T, B, width] of stepwise(), by torch's kernels for whole sequences."""
         pieces = Pieces.of(first)
@@ -75,6 +76,7 @@ class Gru(nn.Module):
         _, hidden = self.rnn(features[None], state["memory/h"][None])
         return hidden[0], {"memory/h": hidden[0]}
 
+    @torch.compiler.disable
     def unroll(self, features: Tensor, first: Tensor, state: Tensors) -> Tensor:
         """The outputs [T, B, width] of stepwise(), by torch's kernels for whole sequences."""
         pieces = Pieces.of(first)
@@ -83,6 +85,7 @@ class Gru(nn.Module):
         return pieces.back(self.rnn(pieces.apart(features), pieces.before(first, state["memory/h"]))[0])
 
 
+@torch.compiler.disable  # torch.compile would unroll the loop, for many minutes, and does not know torch's kernels for sequences
 def stepwise(memory: Memory, features: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
     """Features [T, B, …], `first` bool [T, B], where an episode begins, and the state before -> outputs [T, B, width], and the
     state after."""
@@ -103,8 +106,8 @@ class Pieces:
 
     @classmethod
     def of(cls, first: Tensor) -> Pieces | None:
-        """None where a loop is better: too much padding, kernels that are chosen for each shape anew, or torch.compile."""
-        if torch.compiler.is_compiling() or capabilities(first.device).few_shapes:
+        """None where a loop is better: too much padding, or kernels that are chosen for each shape anew."""
+        if capabilities(first.device).few_shapes:
             return None
         pieces = cls(first)
         return pieces if pieces.longest * pieces.number <= MOST_PADDING * first.numel() else None
