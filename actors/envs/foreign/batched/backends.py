@@ -5,7 +5,7 @@ holds these equal to Gymnasium's, in single steps from the same state or in the 
 and in how episodes end.
 
 A call of EnvPool wakes a thread, and both sides wait by spinning: that takes longer than four steps of CartPole. So `auto` is
-EnvPool only for the groups whose steps take so long that an actor gains.
+EnvPool only for groups whose steps take so long that an actor gains. MuJoCo's do, too, but not every body has been compared.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Pool(NamedTuple):
     """A group of environments that EnvPool has, too."""
 
     module: str  # of EnvPool
-    faster: bool  # an actor gains by it (docs/how-to.md has the figures)
+    auto: bool  # every environment of the group has been compared, and an actor gains (docs/how-to.md has the figures)
 
 
 # The package of Gymnasium that an environment's entry point is in -> EnvPool's.
 POOLS = {
-    "gymnasium.envs.classic_control": Pool("envpool.classic_control", faster=False),
-    "gymnasium.envs.box2d": Pool("envpool.box2d", faster=True),
-    "gymnasium.envs.mujoco": Pool("envpool.mujoco.gym", faster=False),
+    "gymnasium.envs.classic_control": Pool("envpool.classic_control", auto=False),
+    "gymnasium.envs.box2d": Pool("envpool.box2d", auto=True),
+    "gymnasium.envs.mujoco": Pool("envpool.mujoco.gym", auto=False),
 }
 
 
@@ -48,7 +48,7 @@ def resolve(backend: str, env_id: str, given: dict[str, Any], make: Callable[[],
     if backend != "auto":
         return backend
     pool = _pool(env_id)
-    if pool is None or not pool.faster or given or find_spec("envpool") is None:
+    if pool is None or not pool.auto or given or find_spec("envpool") is None:
         return "gymnasium"
     from actors.envs.foreign.batched.pool import agrees, has
 
