@@ -21,6 +21,7 @@ from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
 from learner.feed.batches import made_up, to_chunks, to_device
+from learner.updates.base import Batch
 from learner.updates.runtime import LearnerRuntime
 from replay.client.sampler import SampledBatch
 from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, observed
@@ -102,10 +103,11 @@ def record(network: Network, items: int, precision: str, found: dict[Any, Operat
 
 def updating(learned: Any, spec: ExperienceSpec, items: int) -> Callable[[], None]:
     """What does an update."""
+    batch: Batch
     if isinstance(learned, PpoUpdate):
-        rollout = to_chunks(random_arrays(spec, max(items // spec.chunk_length, 1)), spec, CPU)
-        return lambda: learned.update(rollout)
-    batch = to_device(SampledBatch(0, 0, random_arrays(spec, items)), spec, CPU)
+        batch = to_chunks(random_arrays(spec, max(items // spec.chunk_length, 1)), spec, CPU)
+    else:
+        batch = to_device(SampledBatch(0, 0, random_arrays(spec, items)), spec, CPU)
 
     def update() -> None:
         learned.update(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -51,9 +52,10 @@ class LearnerRuntime:
         group: Group = ALONE,
         process: Process | None = None,
         max_policy_lag: int = 1,
-        compiled: Path = Path(),
+        compiled: Path | None = None,
     ) -> None:
-        """`compiled`: the folder of torch.compile's files; each further process of the group has its own beside it."""
+        """`compiled`: the folder of torch.compile's files, a temporary one where none is given; each further process of the group
+        has its own beside it."""
         self.config, self.device, self.group, self.max_policy_lag = config, device, group, max_policy_lag
         self.optimisers: dict[str, AdamOptimiser] = {}
         self.ending = False  # True once any process of the group is asked to stop: all stop after the same step
@@ -62,6 +64,8 @@ class LearnerRuntime:
 
     @property
     def compiled(self) -> Path:
+        if self._compiled is None:
+            self._compiled = Path(tempfile.mkdtemp(prefix="headrace-compiled-"))
         rank = self.group.rank
         return self._compiled.with_name(f"{self._compiled.name}-{rank}") if rank else self._compiled
 
