@@ -151,6 +151,7 @@ def all_alike(env_id: str) -> None:
         pytest.param("LunarLander-v3", marks=needs_box2d),
         pytest.param("LunarLanderContinuous-v3", marks=[needs_box2d, pytest.mark.slow]),
         pytest.param("BipedalWalker-v3", marks=[needs_box2d, pytest.mark.slow]),
+        pytest.param("BipedalWalkerHardcore-v3", marks=[needs_box2d, pytest.mark.slow]),
         pytest.param("Hopper-v5", marks=needs_mujoco),
         pytest.param("Walker2d-v5", marks=[needs_mujoco, pytest.mark.slow]),
         pytest.param("Ant-v5", marks=[needs_mujoco, pytest.mark.slow]),
