@@ -131,7 +131,7 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
 
 def test_an_option_of_another_algorithm_than_the_chosen_one_is_refused(pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: REALS)
-    with pytest.raises(ConfigError, match="only dqn has it; sac does not"):
+    with pytest.raises(ConfigError, match="only dqn and r2d2 have it; sac does not"):
         prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"double": False}}))
     assert len(pids) == 1 and gone(pids[0])
 
