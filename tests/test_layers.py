@@ -37,7 +37,7 @@ OWNERS = {
     "imageio_ffmpeg": ("actors/evaluation/demo.py",),
     "pygame": ("actors/evaluation/window.py",),
     "ray": ("deploy/engines/ray.py",),
-    "optuna": ("deploy/sweep/study.py",),
+    "optuna": ("deploy/studies/sweep/study.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
 LAZY = {

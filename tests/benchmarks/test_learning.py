@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from actors.evaluation.lines import read_lines
-from deploy.suite.base import Tried
-from deploy.suite.file import read
-from deploy.suite.peer import Peer
+from deploy.studies.suite.base import Tried
+from deploy.studies.suite.file import read
+from deploy.studies.suite.peer import Peer
 from tests.harness.waiting import ROOT
 
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from actors.config import ActorsConfig
 from deploy import runs
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
@@ -66,7 +67,7 @@ def main() -> int:
         with runs.locked(run):
             if options.kind == "stubs":
                 deploy = DeployConfig(stop_seconds=options.stop_seconds, restarts=1, bind=options.bind, record_seconds=1.0)
-                config = RunConfig(total_steps=options.total_steps, deploy=deploy)
+                config = RunConfig(total_steps=options.total_steps, actors=ActorsConfig(count=2), deploy=deploy)
                 run.config.write_bytes(write_config(config))
                 plan: Plans = stubs(dict(pair.split("=") for pair in options.how))
             else:

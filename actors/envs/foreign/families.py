@@ -85,10 +85,14 @@ class Registered(EnvironmentFamily):
         if not backend:
             return self.options
         found = one_line_errors(self.env_id, lambda: backends.resolve(backend, self.env_id, more, lambda: self.make(Setup())))
+        if found == backends.ONE_BY_ONE:  # without options no process has to describe them at the next launch
+            return self.options
         own = self.options_type(self.env_id)() if isinstance(self.options, NoOptions) else self.options
         return msgspec.structs.replace(own, backend=found)
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
+        if isinstance(self.options, NoOptions):  # a batched backend is written down where it was chosen
+            return None
         backend, more = self._split()
         if not backend:
             return None

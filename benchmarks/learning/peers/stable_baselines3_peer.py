@@ -1,4 +1,4 @@
-"""Stable-Baselines3 as a contestant of `headrace suite`: deploy/suite/peer.py starts it, by a Python that has it.
+"""Stable-Baselines3 as a contestant of `headrace suite`: deploy/studies/suite/peer.py starts it, by a Python that has it.
 
 Settings are those of rl-zoo's files, by their names: `algorithm`, `n_timesteps`, `n_envs`, `normalize`, `noise_type`,
 `noise_std`, `policy`, and all that the algorithm's class takes, such as `learning_rate = "lin_0.001"` (falls to 0 over
@@ -185,7 +185,7 @@ def build(request: Request, training: bool = True) -> BaseAlgorithm:
 
 
 def train(request: Request) -> None:
-    """Trains to the end, and writes what deploy/suite/peer.py reads."""
+    """Trains to the end, and writes what deploy/studies/suite/peer.py reads."""
     model, snapshots = build(request), Snapshots(request)
     model.learn(int(request["settings"]["n_timesteps"]), callback=snapshots)
     snapshots.write()
@@ -244,7 +244,7 @@ def versions() -> dict[str, str]:
 
 
 def main(word: str, argument: str) -> None:
-    """See deploy/suite/peer.py."""
+    """See deploy/studies/suite/peer.py."""
     if word == "check":
         found = {name: text for name, request in json.loads(argument).items() if (text := complaint(request))}
         print(json.dumps({"complaints": found, "versions": versions()}))

@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
+from deploy.studies.sweep import folder, results
+from deploy.studies.sweep.check import check
+from deploy.studies.sweep.jobs import trials_at_once
+from deploy.studies.sweep.plan import Plan, read_plan
+from deploy.studies.sweep.study import Study, require_optuna
+from deploy.studies.sweep.sweeper import Sweeper
+from deploy.studies.sweep.trial_run import Runs, remove_unfinished
 from deploy.supervision.reports import own_cores
-from deploy.sweep import folder, results
-from deploy.sweep.check import check
-from deploy.sweep.jobs import trials_at_once
-from deploy.sweep.plan import Plan, read_plan
-from deploy.sweep.study import Study, require_optuna
-from deploy.sweep.sweeper import Sweeper
-from deploy.sweep.trial_run import Runs, remove_unfinished
 
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 DESCRIPTION = """\

@@ -37,6 +37,12 @@ def draw_uniform(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndar
     return np.arctanh(random.uniform(-NEAR_ONE, NEAR_ONE, shape)).astype(np.float32)
 
 
+def spread_uniformly(noise: np.ndarray) -> np.ndarray:
+    """Standard normal numbers [K, A] -> unbounded actions [K, A] float32 in the same order, whose tanh is uniform."""
+    share = np.array([math.erf(value / math.sqrt(2)) for value in noise.flat]).reshape(noise.shape)  # of (-1, 1)
+    return np.arctanh(NEAR_ONE * share).astype(np.float32)
+
+
 def uniform_log_density(actions: int) -> float:
     """Log-density of the tanh of an action that draw_uniform() draws."""
     return -math.log(2 * NEAR_ONE) * actions

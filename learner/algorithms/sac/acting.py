@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from learner.algorithms.arithmetic.squashed import draw, halves
+from learner.algorithms.arithmetic.squashed import draw, halves, spread_uniformly
 from learner.algorithms.base import ActionBatch, Mode
 from learner.algorithms.exploration import ColouredNoise
 from learner.inference.base import Inference
@@ -25,9 +25,9 @@ class GaussianActing:
         self._noise = ColouredNoise(self._random, self._exponent)
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
-        if mode == "random":  # the tanh of normal noise is spread almost evenly over the bounds
+        if mode == "random":
             count = len(next(iter(observation.values())))
-            return ActionBatch(self._noise.draw((count, self._actions)).copy(), {}, state)
+            return ActionBatch(spread_uniformly(self._noise.draw((count, self._actions))), {}, state)
         output, state = self._inference(observation, state)
         mean, log_std = halves(output)
         if mode == "greedy":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -264,8 +265,10 @@ def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: E
     [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "headrace[box2d]"), ("Hopper-v5", "headrace[mujoco]")],
 )
 def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [module for module in sys.modules if module.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
+        monkeypatch.delitem(sys.modules, module)  # another test has imported it
     for package in ("ale_py", "Box2D", "mujoco"):
-        monkeypatch.setitem(__import__("sys").modules, package, None)
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(EnvError, match="pip install"):
         make_env(EnvConfig(id=name))
     with pytest.raises(EnvError) as refusal:

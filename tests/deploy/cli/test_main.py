@@ -442,7 +442,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
         "--algorithm.n-step",
         "transitions kept in memory, the newest ones (not used with rollouts) (default:",
         "--algorithm.n-epochs",
-        "(default: dqn 512, ppo 64, pqn 128, sac 256)",
+        "(default: dqn 512, ppo 64, pqn 128, r2d2 128, sac 256)",
         "--env ENV",
     ):
         assert words in " ".join(text.split())

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.main import main
-from deploy.suite import evidence
-from deploy.suite.file import order, read
+from deploy.studies.suite import evidence
+from deploy.studies.suite.file import order, read
 
 GOOD = """
 seeds = 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.config import ActorsConfig
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.places.base import Exit, Usage
 from deploy.supervision.liveness import settled_hang_seconds
@@ -645,13 +646,13 @@ def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
 
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
-    plans = topology(RunConfig(), Path("runs/x"))
+    plans = topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x"))
     assert {plan.role for plan in plans} == {role for roles in STOP_ORDER for role in roles}
     assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1", "evaluator"]
 
 
 def test_the_actors_of_a_run_may_import_what_its_checked_configuration_names() -> None:
-    actors = [plan for plan in topology(RunConfig(), Path("runs/x")) if plan.role == "actor"]
+    actors = [plan for plan in topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x")) if plan.role == "actor"]
     assert actors and all("--trust-config" in plan.arguments for plan in actors)
 
 

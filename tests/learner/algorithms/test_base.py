@@ -86,12 +86,14 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
             name for name, info in kinds.items() if isinstance(info, msgspec.inspect.Metadata) and (info.extra or {}).get("fixed")
         }
 
-    assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden"}
-    assert fixed(Ppo.Config) == {"network", "network_options", "hidden", "layers", "memory", "memory_width"}
+    running = {"normalize_observation", "normalize_reward"}
+    assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | running
+    ppo = {"network", "network_options", "hidden", "layers", "memory", "memory_width", "normalize_reward"}
+    assert fixed(Ppo.Config) == ppo
     remembering = {"memory", "memory_width", "burn_in", "value_rescaling"}
     assert fixed(R2d2.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | remembering
     assert fixed(Pqn.Config) == {"network", "network_options", "hidden", "layers", "layer_norm"}
-    assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers"}
+    assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers"} | running
 
 
 def test_what_each_needs_becomes_part_of_the_spec() -> None:

@@ -20,7 +20,8 @@ from actors.envs.errors import EnvError
 if TYPE_CHECKING:
     import gymnasium
 
-BACKENDS = ("auto", "gymnasium", "vector", "envpool")
+ONE_BY_ONE = "gymnasium"
+BACKENDS = ("auto", ONE_BY_ONE, "vector", "envpool")
 ABOUT = (
     "what steps the environments: gymnasium (one after the other), envpool or vector (Gymnasium's vector API; both all in one "
     "call), or auto, which is envpool where it is installed and faster"
@@ -49,14 +50,14 @@ def resolve(backend: str, env_id: str, given: dict[str, Any], make: Callable[[],
         return backend
     pool = _pool(env_id)
     if pool is None or not pool.auto or given or find_spec("envpool") is None:
-        return "gymnasium"
+        return ONE_BY_ONE
     from actors.envs.foreign.batched.pool import agrees, has
 
     if not has(pool.module, env_id):
-        return "gymnasium"
+        return ONE_BY_ONE
     env = make()
     try:
-        return "envpool" if agrees(env, env_id) else "gymnasium"
+        return "envpool" if agrees(env, env_id) else ONE_BY_ONE
     finally:
         env.close()
 

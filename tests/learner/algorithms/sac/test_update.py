@@ -343,7 +343,7 @@ def test_actors_act_by_the_network_that_is_learned_and_follow_its_weights() -> N
 
 def test_exploring_draws_from_the_policy_and_random_actions_are_uniform_within_the_bounds() -> None:
     torch.manual_seed(0)
-    policy, one = Acting(make_spec(), SacConfig(hidden=8)), make_observations(1)
+    policy, one = Acting(make_spec(), SacConfig(hidden=8, noise_exponent=0.0)), make_observations(1)
     network = policy.network
     many = {name: np.repeat(rows, 20_000, 0) for name, rows in one.items()}
     answer = network({name: torch.from_numpy(rows) for name, rows in one.items()})

@@ -1,0 +1,114 @@
+"""How a kind of contestant trains: the protocol, and the table of kinds.
+
+The policies of a training are saved while it goes on, each with the seconds since its process was started, and are evaluated when
+it is over. So an evaluation takes nothing away from any training, and start-up counts.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from actors.envs.preflight import Facts
+from actors.evaluation.lines import add_line
+from deploy.config.run import ConfigError
+from deploy.studies.suite.file import Contestant, Run, Task
+from transport.names import find, nearest
+
+# Their modules are imported when a file names them.
+KINDS = {
+    "headrace": "deploy.studies.suite.headrace:Headrace",
+    "stable-baselines3": "deploy.studies.suite.peer:Peer",
+}
+PATIENCE_SECONDS = 120.0  # that a training has to end when it is asked to
+
+
+class Folder:
+    """The files of a run that has no result yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.begun = path / "begun.json"  # what was asked, and the process
+        self.trained = path / "trained.json"  # training is over
+        self.snapshots = path / "snapshots.jsonl"
+        self.evaluations = path / "evaluations.jsonl"
+        self.request = path / "evaluate.json"
+        self.log = path / "log"
+
+
+class Trained(NamedTuple):
+    """What is known when a training has ended. `configuration`: all settings, resolved; `versions`: of its libraries."""
+
+    steps: int
+    configuration: dict[str, Any]
+    versions: dict[str, str]
+
+
+class Tried(NamedTuple):
+    """A task whose environment has been tried."""
+
+    task: Task
+    facts: Facts
+
+
+class Training(Protocol):
+    """A training that goes on."""
+
+    process: subprocess.Popen[bytes]
+
+    def turn(self) -> None:
+        """Called several times a second: saves a snapshot if one is due and the process does not do so itself."""
+
+    def finish(self) -> Trained:
+        """Called when the process has ended. Raises OSError, ValueError where it left no policy."""
+
+
+class Kind(Protocol):
+    """A kind of contestant."""
+
+    def __init__(self, contestant: Contestant) -> None: ...
+
+    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+        """Raises ConfigError for settings that cannot be run, before anything runs."""
+
+    def begin(self, run: Run, folder: Folder, trusted: bool) -> Training:
+        """Starts a process. It ends by itself at the limits of the task. Raises ConfigError."""
+
+    def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
+        """Fields of the request to actors.evaluation.snapshots: whose policies they are."""
+
+    def remove(self, run: Run) -> None:
+        """Deletes what a run has left besides its folder."""
+
+
+def find_kind(contestant: Contestant) -> Kind:
+    """Raises ConfigError."""
+    if contestant.kind not in KINDS:
+        raise ConfigError(
+            f"contestants.{contestant.name}.kind: there is no kind {contestant.kind!r}; {nearest(contestant.kind, KINDS)}"
+        )
+    kind: type[Kind] = find(contestant.kind, KINDS, "kind")
+    return kind(contestant)
+
+
+class SnapshotFile:
+    """Adds policies to a run's snapshots.jsonl. Times are seconds since `began`, which is of time.time()."""
+
+    def __init__(self, folder: Folder, began: float) -> None:
+        self._folder, self._began = folder, began
+        self._number, self._last = 0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.time() - self._began
+
+    def add(self, data: bytes, suffix: str, steps: int, seconds: float) -> None:
+        """`seconds`: when the policy was made, not before the one that was added last."""
+        self._number += 1
+        self._last = max(seconds, self._last)
+        name = f"policy-{self._number:05d}{suffix}"
+        (self._folder.path / name).write_bytes(data)
+        add_line(self._folder.snapshots, {"file": name, "seconds": round(self._last, 3), "steps": steps})

@@ -1,0 +1,145 @@
+"""The result of a run as a file: what was run, on what, and every evaluation with its single episodes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from deploy.children import ROOT
+from deploy.config.run import ConfigError
+from deploy.studies.suite.file import Run
+from transport.run_dir import write_atomically
+
+FORMAT = 1
+PACKAGES = ("headrace", "torch", "numpy", "gymnasium")
+
+
+def machine() -> dict[str, Any]:
+    """What runs are measured on, without names of hosts or users."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def commit(folder: Path = ROOT) -> str | None:
+    """The commit of the source tree, "+" where files of it were changed; None for an installed package, or without git."""
+    if not (folder / ".git").exists():
+        return None
+    try:
+        said = [
+            subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said[0] + ("+" if said[1] else "")
+
+
+def versions() -> dict[str, str]:
+    """Of this interpreter."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def point(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """A point of the curve, from a line of evaluations.jsonl."""
+    episodes = evaluation["episodes"]
+    names = {"return": "return_mean", "length": "length_mean", "score": "score_mean", "success": "success_rate"}
+    means = {name: sum(episodes[key]) / len(episodes[key]) for key, name in names.items() if key in episodes}
+    return {"seconds": evaluation["seconds"], "steps": evaluation["steps"], **means, "episodes": episodes}
+
+
+def metric_of(result: Mapping[str, Any], metric: str) -> list[float]:
+    """A task's metric at each point of a result's curve; NaN where the environment does not report it."""
+    name = {"return": "return_mean", "success": "success_rate", "score": "score_mean"}[metric]
+    spare = "return_mean" if metric == "score" else ""  # a score that is the return is not written twice
+    return [math.nan if (found := each.get(name, each.get(spare))) is None else found for each in result["curve"]]
+
+
+def document(run: Run, trained: dict[str, Any], evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result of a run whose evaluations are over. `trained`: what trained.json says."""
+    return {
+        "format": FORMAT,
+        "suite": run.suite,
+        "task": run.task.name,
+        "contestant": run.contestant.name,
+        "seed": run.seed,
+        "asked": run.asked(),
+        **trained,
+        "finished": now(),
+        "evaluation": {"episodes": run.task.episodes, "policy": "greedy", "when": "after training"},
+        "curve": [point(evaluation) for evaluation in evaluations],
+    }
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object in a file. Raises OSError, ValueError."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: not an object")
+    return found
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write(path: Path, result: Any) -> None:
+    """Writes a file whole or not at all: strict JSON."""
+    write_atomically(path, strict_json(result).encode())
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """JSON without NaN and infinities, which become null; folders of this user become ~ and ."""
+    return json.dumps(_strict(value), allow_nan=False, indent=indent) + "\n"
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, str) and value.startswith("/"):
+        for folder, short in ((os.getcwd(), "."), (os.path.expanduser("~"), "~")):
+            if Path(value).is_relative_to(folder):
+                return str(Path(short) / Path(value).relative_to(folder))
+    return value
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result. Raises ConfigError for a file that is none."""
+    try:
+        found = read_object(path)
+        if found["format"] == FORMAT and isinstance(found["curve"], list):
+            return found
+    except (OSError, ValueError, LookupError):
+        pass
+    raise ConfigError(f"{path} is not a result of this version of `headrace suite`: move it away to repeat the run")

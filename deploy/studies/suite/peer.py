@@ -1,0 +1,104 @@
+"""Another library as a contestant: a script of benchmarks/learning/peers/ in a process of its own, by an interpreter that has the
+library. It needs the source tree.
+
+    PYTHON -m benchmarks.learning.peers.SCRIPT check REQUEST.json    prints {"complaints": {TASK: TEXT}, "versions": {…}}
+                                               train REQUEST.json    writes snapshots.jsonl, the files that it names, end.json
+                                               act   REQUEST.json    acts (actors/evaluation/pipe.py)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command
+from deploy.config.run import ConfigError
+from deploy.studies.suite import evidence
+from deploy.studies.suite.base import Folder, Trained, Tried
+from deploy.studies.suite.file import Contestant, Run, Task
+
+SCRIPTS = {"stable-baselines3": "benchmarks.learning.peers.stable_baselines3_peer"}
+CHECK_SECONDS = 120.0
+REQUEST = "peer.json"
+
+
+class Peer:
+    """`settings` are those of the peer's script."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        self._contestant = contestant
+        self._python = os.path.expanduser(contestant.python)
+
+    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+        where = f"contestants.{self._contestant.name}"
+        if not (ROOT / "benchmarks").is_dir():
+            raise ConfigError(f"{where}: peers need the source tree, and this is an installed package: clone the repository")
+        if self._python and not Path(self._python).is_file():
+            raise ConfigError(f"{where}.python: there is no {self._python}")
+        asked = {task.name: self._request(task) for task, _ in tasks}
+        try:
+            done = subprocess.run(
+                self._command("check", json.dumps(asked)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=CHECK_SECONDS,
+                env=self._environment(),
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConfigError(f"{where}.python: {self._python} does not run as a Python interpreter ({error})") from error
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+            how = "benchmarks/README.md says how to install it"
+            raise ConfigError(f"{where}: {self._contestant.kind} does not run ({said}); {how}")
+        for name, complaint in json.loads(done.stdout.splitlines()[-1])["complaints"].items():
+            raise ConfigError(f"{where}, task {name}: {complaint}")
+
+    def begin(self, run: Run, folder: Folder, trusted: bool) -> PeerTraining:
+        began = time.time()
+        request = self._request(run.task) | {"seed": run.seed, "folder": str(folder.path.resolve()), "began": began}
+        (folder.path / REQUEST).write_text(json.dumps(request))
+        with folder.log.open("ab") as log:
+            process = subprocess.Popen(
+                self._command("train", str(folder.path.resolve() / REQUEST)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        return PeerTraining(process, folder)
+
+    def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
+        return {"env": run.task.env, "act": self._command("act", str(folder.path.resolve() / REQUEST))}
+
+    def remove(self, run: Run) -> None: ...
+
+    def _request(self, task: Task) -> dict[str, Any]:
+        limits = {"seconds": task.seconds, "total_steps": task.total_steps, "snapshot_seconds": task.snapshot_seconds}
+        chosen = {"settings": self._contestant.settings_for(task), "threads": self._contestant.threads}
+        return {"env": task.env, **limits, **chosen}
+
+    def _command(self, *words: str) -> list[str]:
+        return python_command(SCRIPTS[self._contestant.kind], *words, python=self._python)
+
+    def _environment(self) -> dict[str, str]:
+        return child_environment(self._python, **dict.fromkeys(THREAD_VARIABLES, str(self._contestant.threads)))
+
+
+class PeerTraining:
+    """The script saves its policies itself."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Folder) -> None:
+        self.process, self._folder = process, folder
+
+    def turn(self) -> None: ...
+
+    def finish(self) -> Trained:
+        end = evidence.read_object(self._folder.path / "end.json")
+        return Trained(end["steps"], end["configuration"], end["versions"])

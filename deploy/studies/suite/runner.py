@@ -1,0 +1,285 @@
+"""Runs a suite, one run after the other, and goes on where an earlier process of it ended.
+
+A run has three stages: it trains; its policies are evaluated; its result is written. What is in the results is skipped. A
+training that did not end starts again, because its time counts from the start of its process; evaluations go on behind the last
+one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from actors.evaluation.lines import read_lines
+from actors.trust import FLAG
+from deploy.children import child_environment, python_command
+from deploy.config import trust
+from deploy.config.files import Tree
+from deploy.config.layers import layers, resolve
+from deploy.config.run import ConfigError
+from deploy.launch.preflight import try_environment
+from deploy.studies.suite import evidence
+from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, Training, Tried, find_kind
+from deploy.studies.suite.file import Run, Suite, order
+from transport.file_lock import try_lock, unlock
+from transport.run_dir import write_atomically
+from transport.text import plain
+
+TURN_SECONDS = 0.1
+CLOCK_SECONDS = 0.1  # that two readings of a process's start may differ
+Say = Callable[[str], None]
+
+
+class RunFailed(Exception):
+    """A run that ended without a result: one line."""
+
+
+class Runner:
+    """The runs of a suite and where their files are: RESULTS/NAME.json, and RESULTS/unfinished/NAME/ until then."""
+
+    def __init__(
+        self, suite: Suite, results: Path, say: Say, trusted: bool = False, kinds: Mapping[str, Kind] | None = None
+    ) -> None:
+        """`say` prints a line. `kinds`, by the contestants' names, are what the file says unless a test gives others. Raises
+        ConfigError."""
+        self._results, self._say, self._trusted = results, say, trusted
+        self._suite, self.runs = suite, list(order(suite))
+        self._kinds = kinds or {contestant.name: find_kind(contestant) for contestant in suite.contestants}
+        self.failed: list[str] = []
+
+    def result(self, run: Run) -> Path:
+        return self._results / f"{run.name}.json"
+
+    def finished(self) -> list[tuple[Run, dict[str, Any]]]:
+        """The runs that have a result, and the results. Raises ConfigError for one made with other settings than the file's."""
+        return [(run, self._read(run)) for run in self.runs if self.result(run).exists()]
+
+    def check(self) -> None:
+        """Tries what is left to run, before any of it runs. Raises ConfigError, EnvError."""
+        self.finished()
+        left = [run for run in self.runs if not self.result(run).exists()]
+        tasks = {run.task.name: run.task for run in left}
+        tried: list[Tried] = []
+        for name, task in tasks.items():
+            if not self._trusted and trust.code_in({"env": task.env}):
+                raise ConfigError(f"tasks.{name}.env names code of your own: add {FLAG} if you trust the file")
+            try:
+                config = resolve(layers({"env": task.env}))
+            except ConfigError as error:
+                raise ConfigError(f"tasks.{name}: {error}") from error
+            tried.append(Tried(task, try_environment(config)))
+        for contestant in self._suite.contestants:
+            if theirs := [one for one in tried if any(run[1:3] == (one.task, contestant) for run in left)]:
+                self._kinds[contestant.name].check(theirs, self._trusted)
+
+    def run(self) -> None:
+        """All runs that are left; the names of those that failed are in `failed`. Raises ConfigError, also where another process
+        runs this suite; KeyboardInterrupt when the run that goes on has ended in order."""
+        with self._locked():
+            done = sum(self.result(run).exists() for run in self.runs)
+            if done:
+                self._say(f"{done} of {len(self.runs)} runs are finished, and are skipped")
+            for number, run in enumerate(self.runs, 1):
+                if self.result(run).exists():
+                    continue
+                title = f"[{number}/{len(self.runs)}] {run.task.name} · {run.contestant.name} · seed {run.seed}"
+                try:
+                    self._one(run, title)
+                except RunFailed as error:
+                    self.failed.append(run.name)
+                    self._say(f"{title}: failed: {error}")
+
+    def _one(self, run: Run, title: str) -> None:
+        """Trains unless that is over, evaluates, writes the result. Raises RunFailed."""
+        folder, kind = Folder(self._results / "unfinished" / run.name), self._kinds[run.contestant.name]
+        if not self._trained(run, folder, title):
+            self._say(f"{title}: begins, {_minutes(run.task.seconds)} at most; {self._left()}")
+            kind.remove(run)
+            shutil.rmtree(folder.path, ignore_errors=True)
+            folder.path.mkdir(parents=True)
+            self._train(run, folder, kind)
+        began = time.monotonic()
+        self._evaluate(run, folder, kind)
+        evaluations = list(read_lines(folder.evaluations))
+        if not evaluations:
+            raise RunFailed(f"it has saved no policy: see {folder.log}")
+        trained = evidence.read_object(folder.trained)
+        evidence.write(self.result(run), evidence.document(run, trained, evaluations))
+        last = evidence.metric_of({"curve": [evidence.point(evaluations[-1])]}, run.task.metric)[0]
+        self._say(
+            f"{title}: ended after {_minutes(trained['training']['seconds'])} and {trained['training']['steps']:,} steps, last "
+            f"{run.task.metric} {last:,.4g}; {len(evaluations)} evaluations took {_minutes(time.monotonic() - began)}; "
+            f"{self._left()}"
+        )
+        kind.remove(run)
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+    def _trained(self, run: Run, folder: Folder, title: str) -> bool:
+        """Whether an earlier process has finished the training of a run; ends what is left of one that it has not."""
+        if not folder.begun.exists():
+            return False
+        begun = evidence.read_object(folder.begun)
+        _end(begun)
+        if difference := _difference(begun["asked"], run.asked()):
+            self._say(f"{title}: was begun with other settings ({difference}), so it starts again")
+            return False
+        if not folder.trained.exists():
+            self._say(f"{title}: its training did not end, so it starts again: time counts from the start of its process")
+            return False
+        self._say(f"{title}: its training is over, its evaluation goes on")
+        return True
+
+    def _train(self, run: Run, folder: Folder, kind: Kind) -> None:
+        """Until the process ends or the time is over. Raises RunFailed."""
+        try:
+            training = kind.begin(run, folder, self._trusted)
+        except ConfigError as error:
+            raise RunFailed(str(error)) from error
+        began, asked = time.monotonic(), time.time()
+        process = training.process
+        try:
+            self._record(folder, run, process)
+            ended = "by itself"
+            while process.poll() is None:
+                training.turn()
+                if time.monotonic() - began >= run.task.seconds:
+                    ended = "at the time limit"
+                    break
+                time.sleep(TURN_SECONDS)
+            seconds = time.monotonic() - began
+        finally:
+            stop(process)
+        if ended == "by itself" and process.returncode:
+            raise RunFailed(f"its process ended with {process.returncode} ({_last_line(folder)}): see {folder.log}")
+        self._write_trained(folder, training, asked, seconds, ended)
+
+    def _write_trained(self, folder: Folder, training: Training, began: float, seconds: float, ended: str) -> None:
+        try:
+            trained = training.finish()
+        except (OSError, ValueError, LookupError) as error:
+            raise RunFailed(f"{error}: see {folder.log}") from error
+        document = {
+            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+            "training": {"seconds": round(seconds, 3), "steps": trained.steps, "ended": ended},
+            "machine": evidence.machine(),
+            "commit": evidence.commit(),
+            "versions": trained.versions,
+            "configuration": trained.configuration,
+        }
+        evidence.write(folder.trained, document)
+
+    def _evaluate(self, run: Run, folder: Folder, kind: Kind) -> None:
+        """Raises RunFailed."""
+        request = {"folder": str(folder.path), "episodes": run.task.episodes, **kind.policies(run, folder)}
+        write_atomically(folder.request, json.dumps(request).encode())
+        with folder.log.open("ab") as log:
+            command = python_command("actors.evaluation.snapshots", str(folder.request))
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment(), start_new_session=True
+            )
+        try:
+            self._record(folder, run, process)
+            status = process.wait()
+        finally:
+            stop(process)
+        if status:
+            raise RunFailed(f"its evaluation ended with {status} ({_last_line(folder)}): see {folder.log}")
+
+    def _record(self, folder: Folder, run: Run, process: subprocess.Popen[bytes]) -> None:
+        """So that another process of the suite can end it, if this one is killed."""
+        created = 0.0
+        with suppress(psutil.Error):
+            created = psutil.Process(process.pid).create_time()
+        write_atomically(folder.begun, json.dumps({"pid": process.pid, "created": created, "asked": run.asked()}).encode())
+
+    def _read(self, run: Run) -> dict[str, Any]:
+        path = self.result(run)
+        found = evidence.read(path)
+        if difference := _difference(found["asked"], run.asked()):
+            raise ConfigError(
+                f"{path} was made with other settings ({difference}): remove it to repeat the run, or give another --results"
+            )
+        return found
+
+    def _left(self) -> str:
+        """How long all that is left trains at most."""
+        left = [other for other in self.runs if not self.result(other).exists()]
+        seconds = sum(other.task.seconds for other in left)
+        return f"at most {_minutes(seconds)} of training left" if left else "nothing is left"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time runs a suite. Raises ConfigError."""
+        self._results.mkdir(parents=True, exist_ok=True)
+        path = self._results / ".lock"
+        with path.open("ab") as file:
+            if not try_lock(file):
+                raise ConfigError(f"another process is running this suite into {self._results}: wait for it, or stop it")
+            try:
+                yield
+            finally:
+                unlock(file)
+
+
+def stop(process: subprocess.Popen[bytes], patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Asks a process to end, and ends it if it does not. A second Ctrl-C ends it at once."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(patience_seconds)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+
+
+def _end(begun: Tree) -> None:
+    """Ends the process of a suite that was killed, if it is still there."""
+    with suppress(psutil.Error):
+        process = psutil.Process(begun["pid"])
+        if abs(process.create_time() - begun["created"]) < CLOCK_SECONDS:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_SECONDS)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _difference(before: Tree, now: Tree, prefix: str = "") -> str:
+    """The first key in which two trees differ; empty if none does."""
+    now = json.loads(evidence.strict_json(now))
+    for key in sorted(before.keys() | now.keys()):
+        was, wanted = before.get(key), now.get(key)
+        if isinstance(was, dict) and isinstance(wanted, dict):
+            if found := _difference(was, wanted, f"{prefix}{key}."):
+                return found
+        elif was != wanted:
+            return f"{prefix}{key} was {was!r}, is {wanted!r}"
+    return ""
+
+
+def _last_line(folder: Folder) -> str:
+    """Of the log."""
+    said = folder.log.read_text(errors="replace").strip().splitlines()
+    return plain(said[-1]) if said else "it said nothing"
+
+
+def _minutes(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,72 @@
+"""The folder of a sweep: one process at a time, and one task for all its trials."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from deploy.config.run import ConfigError
+from deploy.studies.sweep.plan import Plan
+from transport.file_lock import try_lock, unlock
+from transport.run_dir import write_atomically
+
+LOCK, TASK = ".lock", "task.json"
+
+
+class SweepRunning(RuntimeError):
+    """Another process works on the sweep."""
+
+
+@contextmanager
+def locked(plan: Plan) -> Iterator[None]:
+    """Makes the folder and locks it until the end of the block, or of this process. Raises SweepRunning, OSError."""
+    plan.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(plan.folder / LOCK, "a+b") as file:
+        if not try_lock(file):
+            file.seek(0)
+            pid = file.read().decode("ascii", "replace") or "unknown"
+            raise SweepRunning(f"sweep {plan.path.stem} is running already (pid {pid}); `{plan.command} --show` shows its trials")
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        try:
+            yield
+        finally:
+            if not (plan.folder / TASK).is_file():  # a mistake in the sweep's file was found
+                (plan.folder / LOCK).unlink(missing_ok=True)
+                with suppress(OSError):
+                    plan.folder.rmdir()
+                    plan.folder.parent.rmdir()
+            unlock(file)
+
+
+def check_task(plan: Plan) -> None:
+    """Raises ConfigError where the trials in the folder were made for another task. Its trials may become more."""
+    path = plan.folder / TASK
+    try:
+        before: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is damaged ({error}); move {plan.folder} away to start anew") from error
+    now: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan.identity))
+    changed = [key for key in dict.fromkeys((*before, *now)) if before.get(key) != now.get(key)]
+    if changed:
+        key = changed[0]
+        made = f"the trials in {plan.folder} were made with {_short(before.get(key))}"
+        raise ConfigError(
+            f"{plan.path}: {key} is {_short(now.get(key))}, and {made}: give the file another name, or move the folder away"
+        )
+
+
+def write_task(plan: Plan) -> None:
+    """Remembers what the trials in the folder are made for. Raises OSError."""
+    write_atomically(plan.folder / TASK, msgspec.json.encode(plan.identity))
+
+
+def _short(value: object) -> str:
+    return "not given" if value is None else str(msgspec.json.encode(value), "utf-8")

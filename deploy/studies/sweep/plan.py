@@ -1,0 +1,136 @@
+"""A sweep as its file describes it: the task, what is chosen, and how long, how often and by what measure it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from deploy.config.files import Tree, merge, read_file
+from deploy.config.run import ConfigError
+from deploy.config.values import duration_seconds
+from deploy.runs import NAME
+from deploy.studies.sweep.ranges import Range, read_ranges
+
+SWEEPS = Path("sweeps")
+# These say what was tried: with others, new trials could not be compared with old ones.
+FIXED = ("time", "steps", "seeds", "objective", "time_to", "evaluations")
+OWNED = {"seed": "seeds", "total_steps": "steps"}  # keys of a run that the sweep itself sets, and the key of [sweep] that says it
+
+
+class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table [sweep]."""
+
+    trials: Annotated[int, Meta(ge=1)]  # how many are tried in all, failed ones included
+    time: str | int | float = 0  # of one run, after its first step: "5m", or seconds; 0: no limit
+    steps: Annotated[int, Meta(ge=0)] = 0  # environment steps of one run; 0: no limit
+    seeds: Annotated[int, Meta(ge=1, le=100)] = 1  # runs of one trial, which differ in their seed
+    objective: Literal["return_mean", "success_rate", "score_mean"] = "return_mean"  # a figure of the evaluator, maximised
+    time_to: float | None = None  # if given: the time until the figure is as high as this is minimised instead
+    evaluations: Annotated[int, Meta(ge=1)] = 3  # the last ones whose mean counts; for time_to, as many in a row
+    sampler: Literal["tpe", "random"] = "tpe"
+    pruner: Literal["median", "halving", "none"] = "median"
+    jobs: Annotated[int, Meta(ge=1)] | Literal["auto"] = "auto"  # trials at once
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1  # of the sampler
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One sweep. `given`: the settings that all trials share, in the tables of a run's config.toml."""
+
+    path: Path
+    config: SweepConfig
+    seconds: float
+    given: Tree
+    search: dict[str, Range]
+    trusted: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Everything that belongs to the sweep."""
+        return SWEEPS / self.path.stem
+
+    @property
+    def command(self) -> str:
+        """What starts and resumes it."""
+        return f"headrace sweep {self.path}"
+
+    @property
+    def first_seed(self) -> int:
+        """Of the runs of each trial; the others have the seeds after it."""
+        return int(self.given.get("seed", 1))
+
+    def settings(self, chosen: Mapping[str, Any]) -> Tree:
+        """The settings of a trial, as a file for `headrace up --config`."""
+        return merge(self.given, nested(chosen))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must stay when the sweep is resumed, by key."""
+        config = msgspec.to_builtins(self.config) | {"time": self.seconds}
+        described = {f"sweep.{name}": config[name] for name in FIXED}
+        described |= {f"search.{key}": msgspec.to_builtins(found) for key, found in self.search.items()}
+        return described | _leaves(self.given)
+
+
+def nested(values: Mapping[str, Any]) -> Tree:
+    """{"learner.batch_size": 64} -> {"learner": {"batch_size": 64}}."""
+    tree: Tree = {}
+    for path, value in values.items():
+        for name in reversed(path.split(".")):
+            value = {name: value}
+        tree = merge(tree, value)
+    return tree
+
+
+def read_plan(path: Path, trusted: bool = False) -> Plan:
+    """Reads the file of a sweep. check.py checks whether its settings suit a run. Raises ConfigError."""
+    values = read_file(path).values
+    if not NAME.fullmatch(path.stem):
+        raise ConfigError(f"{path}: the sweep is named after its file: use letters, digits, dots, dashes and underscores only")
+    tables = {name: values.pop(name, {}) for name in ("sweep", "search")}
+    for name, table in tables.items():
+        if not isinstance(table, dict) or not table:
+            raise ConfigError(f"{path}: it needs a table [{name}]; see `headrace sweep --help`")
+    try:
+        config = msgspec.convert(tables["sweep"], SweepConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {_in_sweep(str(error))}") from error
+    seconds = _seconds(config, path)
+    if config.time_to is not None and not seconds:
+        raise ConfigError(f"{path}: sweep.time_to needs time in [sweep]: it is what a run counts as that does not get there")
+    search = read_ranges(tables["search"], str(path))
+    for key, name in OWNED.items():
+        if key in search or (key in values and key != "seed"):
+            raise ConfigError(f"{path}: {key} is set by the sweep: write {name} in [sweep]")
+    return Plan(path, config, seconds, values, search, trusted)
+
+
+def _seconds(config: SweepConfig, path: Path) -> float:
+    """The time of one run. Raises ConfigError also where a run would never end."""
+    try:
+        seconds = duration_seconds(str(config.time))
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ConfigError(f"{path}: sweep.time: {config.time!r} is not a duration, such as 90s, 5m or 2h")
+    if not seconds and not config.steps:
+        raise ConfigError(f'{path}: it needs time = "5m" or steps = 100_000 in [sweep]: how long each run is')
+    return seconds
+
+
+def _in_sweep(message: str) -> str:
+    """A message of msgspec, with the key in front: `Object missing required field `trials``, `… - at `$.jobs``."""
+    text, _, key = message.replace("`", "").partition(" - at $.")
+    return f"sweep{f'.{key}' if key else ''}: {text[0].lower()}{text[1:]}"
+
+
+def _leaves(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found

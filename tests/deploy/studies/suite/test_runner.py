@@ -1,0 +1,257 @@
+"""Runs one after the other, what is left of a suite that was killed, and the files of results. Trainings are stubs; evaluations
+are real."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from actors.evaluation.lines import read_lines
+from deploy.config.run import ConfigError
+from deploy.studies.suite import evidence
+from deploy.studies.suite.runner import Runner, stop
+from deploy.studies.suite.summary import summarise
+from tests.deploy.studies.suite.stub import POLICIES, Stub, suite_of
+from tests.harness.waiting import ROOT, wait_until
+
+ONE = """
+seeds = 1
+minutes = 5
+episodes = 3
+[tasks.CartPole-v1]
+random = 5
+reference = 10
+[contestants.stub]
+"""
+TWO = ONE.replace("seeds = 1", "seeds = [4, 7]") + "[contestants.other]\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "mine.toml"
+
+
+def run(file: Path, text: str = "") -> Runner:
+    if text:
+        file.write_text(text)
+    runner = suite_of(file, file.parent / "results")
+    runner.run()
+    return runner
+
+
+def stub(runner: Runner, name: str = "stub") -> Stub:
+    found = runner._kinds[name]
+    assert isinstance(found, Stub)
+    return found
+
+
+def result(file: Path, name: str = "mine-cartpole-v1-stub-1") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((file.parent / "results" / f"{name}.json").read_text())
+    return found
+
+
+def test_a_result_has_everything_that_is_needed_to_believe_it(file: Path) -> None:
+    run(file, ONE)
+    found = result(file)
+    assert [point["seconds"] for point in found["curve"]] == [1, 2, 3]
+    assert [point["steps"] for point in found["curve"]] == [100, 200, 300]
+    returns = found["curve"][0]["episodes"]["return"]
+    assert len(returns) == 3 and found["curve"][0]["return_mean"] == pytest.approx(sum(returns) / 3)
+    assert 8 <= min(returns) <= max(returns) <= 11, "a pole that is always pushed to one side"
+    assert found["configuration"] == {"stub": True} and found["versions"] == {"stub": "1"}
+    assert found["training"]["steps"] == 300 and found["training"]["ended"] == "by itself"
+    assert set(found["machine"]) == {"cpu", "cores", "memory_gb", "system"}
+    assert found["commit"] is None or len(found["commit"].removesuffix("+")) == 40
+    assert not list((file.parent / "results" / "unfinished").iterdir())
+
+
+def test_every_policy_and_every_contestant_plays_the_same_episodes(file: Path) -> None:
+    run(file, ONE + "[contestants.other]\n")
+    ours, theirs = result(file), result(file, "mine-cartpole-v1-other-1")
+    played = [point["episodes"] for found in (ours, theirs) for point in found["curve"]]
+    assert len(played) == 2 * POLICIES and all(episodes == played[0] for episodes in played)
+
+
+def test_finished_runs_are_skipped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(file, TWO)
+    again = run(file)
+    assert stub(again).begun == stub(again, "other").begun == []
+    assert "4 of 4 runs are finished, and are skipped" in capsys.readouterr().err
+
+
+def test_progress_is_a_line_when_a_run_begins_and_one_when_it_ends(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(file, TWO)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 8
+    assert lines[0] == "[1/4] CartPole-v1 · stub · seed 4: begins, 5 min at most; at most 20 min of training left"
+    assert lines[1].startswith("[1/4] CartPole-v1 · stub · seed 4: ended after ") and lines[1].endswith("15 min of training left")
+    assert lines[4].startswith("[3/4] CartPole-v1 · other · seed 7: begins") and lines[7].endswith("nothing is left")
+
+
+def test_a_run_that_fails_is_named_and_repeated_and_does_not_stop_the_others(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = run(file, ONE.replace("[contestants.stub]", "[contestants.stub]\nsettings.exit = 3") + "[contestants.other]\n")
+    assert failing.failed == ["mine-cartpole-v1-stub-1"]
+    assert "failed: its process ended with 3 (it said nothing): see " in capsys.readouterr().err
+    assert result(file, "mine-cartpole-v1-other-1")["curve"]
+    mended = run(file, ONE + "[contestants.other]\n")
+    assert stub(mended).begun == ["mine-cartpole-v1-stub-1"] and not mended.failed
+
+
+def test_a_result_of_other_settings_is_refused_with_the_key(file: Path) -> None:
+    run(file, ONE)
+    file.write_text(ONE.replace("[contestants.stub]", "[contestants.stub]\nsettings.learner.batch_size = 64"))
+    with pytest.raises(ConfigError, match="settings.learner was None, is .*batch_size.*remove it to repeat the run"):
+        suite_of(file, file.parent / "results").finished()
+
+
+def test_another_reference_needs_no_other_runs(file: Path) -> None:
+    run(file, ONE)
+    file.write_text(ONE.replace("reference = 10", "reference = 9"))
+    runner = suite_of(file, file.parent / "results")
+    found = {each.name: one for each, one in runner.finished()}
+    (task,) = summarise(runner._suite, found)["tasks"]
+    assert task["contestants"][0]["seconds_to_score"] == [1.0], "three policies of the same score"
+
+
+def test_a_file_that_is_no_result_is_refused(file: Path) -> None:
+    file.write_text(ONE)
+    (file.parent / "results").mkdir()
+    (file.parent / "results" / "mine-cartpole-v1-stub-1.json").write_text('{"curve": [')
+    with pytest.raises(ConfigError, match="not a result"):
+        suite_of(file, file.parent / "results").finished()
+
+
+def test_two_processes_do_not_run_one_suite(file: Path) -> None:
+    file.write_text(ONE)
+    with suite_of(file, file.parent / "results")._locked(), pytest.raises(ConfigError, match="another process"):
+        suite_of(file, file.parent / "results").run()
+
+
+def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path) -> None:
+    waiting = '[contestants.stub]\nsettings.hold = "never"'
+    file.write_text(ONE.replace("minutes = 5", "minutes = 0.05").replace("[contestants.stub]", waiting))
+    runner = suite_of(file, file.parent / "results")
+    try:
+        runner.run()
+    finally:
+        assert not psutil.Process().children(), "nothing is left"
+    if not runner.failed:  # on a slow machine it has saved no policy by then
+        assert result(file)["training"]["ended"] == "at the time limit"
+        assert result(file)["training"]["seconds"] >= 3
+
+
+@contextmanager
+def suite_process(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The suite in a process; kill -9 ends it, whatever the test does."""
+    command = [sys.executable, "-m", "tests.deploy.studies.suite.stub", "suite", str(file), str(file.parent / "results")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_after_kill_9_the_training_that_is_left_is_ended_and_starts_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    go, folder = file.parent / "go", file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-7"
+    file.write_text(TWO.replace("[contestants.stub]", f"[contestants.stub]\ntasks.CartPole-v1.hold = {str(go)!r}"))
+    go.touch()
+    with suite_process(file):
+        wait_until(lambda: (file.parent / "results" / "mine-cartpole-v1-stub-4.json").exists())
+        go.unlink()  # from here on a stub waits for ever
+        wait_until(lambda: len(list(read_lines(folder / "snapshots.jsonl"))) == POLICIES)
+        wait_until((folder / "begun.json").exists)
+    orphan = psutil.Process(json.loads((folder / "begun.json").read_text())["pid"])
+    assert orphan.is_running()
+    go.touch()
+    again = run(file)
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+    assert stub(again).begun == ["mine-cartpole-v1-stub-7"] and not again.failed
+    said = capsys.readouterr().err
+    assert "3 of 4 runs are finished" in said
+    assert "seed 7: its training did not end, so it starts again: time counts from the start of its process" in said
+    assert len(result(file, "mine-cartpole-v1-stub-7")["curve"]) == POLICIES, "nothing of the first attempt is left"
+
+
+def test_a_training_that_is_over_is_only_evaluated(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(ONE)
+    first = suite_of(file, file.parent / "results")
+    whole = first._evaluate
+
+    def interrupted(*arguments: Any) -> None:
+        whole(*arguments)
+        raise KeyboardInterrupt
+
+    first._evaluate = interrupted  # type: ignore[assignment, method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    evaluations = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1" / "evaluations.jsonl"
+    lines = evaluations.read_text().splitlines(keepends=True)
+    marked = json.loads(lines[0]) | {"steps": 99}
+    evaluations.write_text(json.dumps(marked) + "\n" + lines[1][:20])  # killed in the middle of a line
+    again = run(file)
+    assert stub(again).begun == []
+    assert "its training is over, its evaluation goes on" in capsys.readouterr().err
+    assert [point["steps"] for point in result(file)["curve"]] == [99, 200, 300], "the first was not evaluated again"
+
+
+def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1"
+    folder.mkdir(parents=True)
+    file.write_text(ONE)
+    asked = suite_of(file, file.parent / "results").runs[0].asked() | {"episodes": 7}
+    (folder / "begun.json").write_text(json.dumps({"pid": 2**22 + 1, "created": 0.0, "asked": asked}))
+    (folder / "trained.json").write_text("{}")
+    assert stub(run(file)).begun == ["mine-cartpole-v1-stub-1"]
+    assert "was begun with other settings (episodes was 7, is 3), so it starts again" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_training_in_order(file: Path) -> None:
+    file.write_text(ONE.replace("[contestants.stub]", '[contestants.stub]\nsettings.hold = "never"'))
+    runner = suite_of(file, file.parent / "results")
+    kind, begin = stub(runner), stub(runner).begin
+    trainings = []
+
+    def begin_and_interrupt(*arguments: Any) -> Any:
+        training = begin(*arguments)
+        trainings.append(training.process)
+
+        def turn() -> None:
+            raise KeyboardInterrupt
+
+        training.turn = turn  # type: ignore[method-assign]
+        return training
+
+    kind.begin = begin_and_interrupt  # type: ignore[assignment, method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        runner.run()
+    assert trainings[0].poll() is not None
+
+
+def test_a_process_that_does_not_end_is_killed() -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    stop(process, patience_seconds=0.2)
+    process.stdout.close()
+    assert process.returncode == -9
+
+
+def test_json_is_strict_and_names_no_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    text = evidence.strict_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": str(tmp_path / "x"), "d": "/usr/bin/python"})
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": [None, 1.5], "c": "x", "d": "/usr/bin/python"}
+
+
+def test_a_folder_without_git_has_no_commit(tmp_path: Path) -> None:
+    assert evidence.commit(tmp_path) is None

@@ -1,0 +1,164 @@
+"""The summary of results, as a document, a table and a page."""
+
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.studies.suite.evidence import strict_json
+from deploy.studies.suite.file import Suite, order, read
+from deploy.studies.suite.page import page
+from deploy.studies.suite.summary import lines, summarise
+
+TEXT = """
+about = "A <fast> & fair comparison"
+seeds = 3
+minutes = 1
+final_evaluations = 2
+[tasks.Easy]
+env = "CartPole-v1"
+random = 0
+reference = 100
+source = "a <book>"
+[tasks.Hard]
+env = "Acrobot-v1"
+random = -500
+reference = -100
+[tasks.Open]
+env = "Pendulum-v1"
+[contestants.ours]
+[contestants.theirs]
+"""
+VOID = {"meta"}
+Curves = dict[tuple[str, str], list[list[float]]]  # by task and contestant, of each seed
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    path = tmp_path / "mine.toml"
+    path.write_text(TEXT)
+    return read(path)
+
+
+def result(seed: int, scores: list[float]) -> dict[str, Any]:
+    """Evaluations at 10, 20, … seconds."""
+    curve = [{"seconds": 10 * k, "steps": 1000 * k, "return_mean": score} for k, score in enumerate(scores, 1)]
+    machine = {"cpu": "one", "cores": 2, "memory_gb": 8.0, "system": "Linux"}
+    return {"seed": seed, "curve": curve, "training": {"steps": 5000}, "machine": machine, "commit": "a" * 40}
+
+
+def results(suite: Suite, curves: Curves) -> dict[str, dict[str, Any]]:
+    found = {}
+    for run in order(suite):
+        scores = curves.get((run.task.name, run.contestant.name), [])
+        if run.seed <= len(scores):
+            found[run.name] = result(run.seed, scores[run.seed - 1])
+    return found
+
+
+FULL: Curves = {
+    ("Easy", "ours"): [[0, 95, 95, 95], [95, 95, 95, 95], [0, 0, 95, 99, 97]],
+    ("Easy", "theirs"): [[0, 0, 0, 95, 95, 95]] * 3,
+    ("Hard", "ours"): [[-500, -500, -500, -120, -120, -120]] * 3,
+    ("Hard", "theirs"): [[-500] * 6, [-120] * 6, [-500] * 6],
+    ("Open", "ours"): [[1, 2], [3, 4], [5, 6]],
+}
+
+
+def test_times_are_medians_over_seeds_and_ratios_those_of_the_medians(suite: Suite) -> None:
+    summary = summarise(suite, results(suite, FULL))
+    ours, theirs = summary["tasks"][0]["contestants"]
+    assert ours["seconds_to_score"] == [20, 10, 30] and ours["median_seconds"] == 20
+    assert theirs["median_seconds"] == 40
+    (ratio,) = summary["ratios"]
+    assert ratio["by_task"]["Easy"] == {"ratio": 0.5, "bound": ""}
+
+
+def test_a_time_that_was_not_reached_counts_as_the_limit_and_is_marked(suite: Suite) -> None:
+    summary = summarise(suite, results(suite, FULL))
+    theirs = summary["tasks"][1]["contestants"][1]
+    assert theirs["seconds_to_score"] == [None, 10, None] and theirs["median_seconds"] is None
+    (ratio,) = summary["ratios"]
+    assert ratio["by_task"]["Hard"] == {"ratio": pytest.approx(40 / 60), "bound": "at most"}
+    assert ratio["geometric_mean"] == pytest.approx(math.sqrt(0.5 * 40 / 60))
+
+
+def test_where_neither_reached_it_there_is_no_ratio(suite: Suite) -> None:
+    flat: Curves = {key: [[-500.0] * 6] * 3 for key in (("Hard", "ours"), ("Hard", "theirs"))}
+    (ratio,) = summarise(suite, results(suite, flat))["ratios"]
+    assert ratio["by_task"] == {} and math.isnan(ratio["geometric_mean"])
+
+
+def test_the_final_score_and_its_interval(suite: Suite) -> None:
+    summary = summarise(suite, results(suite, FULL))
+    ours = summary["tasks"][2]["contestants"][0]
+    assert ours["final"] == [1.5, 3.5, 5.5] and ours["iqm"] == 3.5 and ours["seconds_to_score"] == []
+    low, high = ours["ci95"]
+    assert low == 1.5 and high == 5.5
+
+
+def test_scores_of_all_tasks_are_normalised(suite: Suite) -> None:
+    ours, theirs = summarise(suite, results(suite, FULL))["contestants"]
+    assert ours["tasks"] == 2 and ours["normalised_iqm"] == pytest.approx((0.95 * 4) / 4)
+    assert theirs["normalised_iqm"] < ours["normalised_iqm"]
+
+
+def test_without_results_there_is_a_summary(suite: Suite) -> None:
+    summary = summarise(suite, {})
+    assert json.loads(strict_json(summary), parse_constant=pytest.fail)["tasks"][0]["contestants"][0]["iqm"] is None
+    assert lines(summary)[0] == "mine: 0 of 18 runs are finished"
+
+
+def test_scores_that_are_no_numbers_make_strict_json(suite: Suite) -> None:
+    broken = results(suite, {("Easy", "ours"): [[math.nan, math.nan], [95, math.nan], [1, 3]]})
+    summary = summarise(suite, broken)
+    found = json.loads(strict_json(summary), parse_constant=pytest.fail)["tasks"][0]["contestants"][0]
+    assert found["final"] == [None, None, 2] and found["iqm"] == 2 and found["ci95"] is None
+    assert "nan" not in page(suite, broken, summary) and "nan" not in "\n".join(lines(summary))
+
+
+def test_the_table_shows_what_people_ask_for(suite: Suite) -> None:
+    text = "\n".join(lines(summarise(suite, results(suite, FULL))))
+    assert "Easy, 1 min: random 0, reference 100, to reach 90" in text
+    assert "1 of 3" in text and "Hard at most 0.6667" in text and "geometric mean 0.5774" in text
+
+
+class Checked(HTMLParser):
+    """Every element is closed in order, and nothing is loaded from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.count: dict[str, int] = {}
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+        assert tag not in ("script", "link", "img", "iframe")
+        assert not {"src", "href"} & {name for name, _ in attributes}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("curves", [FULL, {}, {("Easy", "ours"): [[5.0]]}])
+def test_the_page_is_whole_html_and_needs_nothing_from_elsewhere(suite: Suite, curves: Curves) -> None:
+    found = results(suite, curves)
+    text = page(suite, found, summarise(suite, found))
+    checked = Checked()
+    checked.feed(text)
+    assert checked.open == [] and "url(" not in text and "http" not in text
+    assert checked.count.get("svg", 0) == 2 * len({task for task, _ in curves}), "by seconds and by steps"
+    assert checked.count.get("polyline", 0) == 2 * (len(found) + len(curves)), "one for each seed, and the means"
+    assert "A <fast> & fair comparison" in checked.text and "a <book>" in checked.text
