@@ -70,7 +70,7 @@ class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
         dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)
     ] = {}  # noqa: RUF012
     hidden: Annotated[
-        int, Meta(ge=1, description="units per hidden layer; mlp has one, and nature one after its convolutions", extra=FIXED)
+        int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)
     ] = 128
     epsilon_base: Annotated[
         float, Meta(ge=0, le=1, description="probability of a random action in the environment that explores most")

@@ -478,12 +478,12 @@ def test_options_of_a_network_are_typed_one_by_one_and_kept(capsys: pytest.Captu
         "--algorithm.network-options.on",
         "true",
     ]
-    assert cli.main(["up", "--env", "toy", "--algorithm.network", "my.nets:Torso", *typed, "--run", "r"]) == 0
+    assert cli.main(["up", "--env", "Acrobot-v1", "--algorithm.network", "my.nets:Torso", *typed, "--run", "r"]) == 0
     run, config, _ = Service.made[0]
     expected = {"width": 64, "act": "tanh", "on": True}
     assert config.algorithm.options.network == "my.nets:Torso" and config.algorithm.options.network_options == expected
     assert load_run_config(run, trusted=True).algorithm.options.network_options == expected
-    status, error = refused(capsys, "up", "--env", "toy", "--algorithm.network-optionz.width", "3")
+    status, error = refused(capsys, "up", "--env", "Acrobot-v1", "--algorithm.network-optionz.width", "3")
     assert status == 2 and "unknown option --algorithm.network-optionz.width" in error
     status, error = refused(capsys, "up", "--run", "r", "--resume", "--algorithm.network-options.width", "65")
     assert status == 2 and "was made with another algorithm.network_options" in error
@@ -492,7 +492,7 @@ def test_options_of_a_network_are_typed_one_by_one_and_kept(capsys: pytest.Captu
 def test_a_stopped_run_whose_network_is_another_now_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli.main(["up", "--env", "toy", "--run", "r"]) == 0
+    assert cli.main(["up", "--env", "Acrobot-v1", "--run", "r"]) == 0
     assert cli.main(["up", "--run", "r"]) == 0
     monkeypatch.setattr(StandInProbe, "policy", lambda self, config, spec: PolicyDescription({"head.0.bias": ((2,), "float32")}))
     status, error = refused(capsys, "up", "--run", "r")

@@ -1,6 +1,6 @@
 """A kind of contestant without learning: a child process "trains" by writing policies, another one acts by pushing to one side.
 
-`python -m tests.deploy.studies.suite.stub train|act FOLDER …` are these processes; with the words `suite FILE RESULTS` it is a suite
+`python -m tests.deploy.studies.suite.stub train|act FOLDER …` are these processes; with `suite FILE RESULTS` it is a suite
 of stubs in a process that a test can kill.
 """
 
