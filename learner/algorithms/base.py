@@ -34,8 +34,8 @@ ActionKind = Literal["categorical", "masked", "continuous"]
 ALGORITHMS = {
     "dqn": "learner.algorithms.dqn.algorithm:Dqn",
     "ppo": "learner.algorithms.ppo.algorithm:Ppo",
-    "r2d2": "learner.algorithms.r2d2.algorithm:R2d2",
     "pqn": "learner.algorithms.pqn.algorithm:Pqn",
+    "r2d2": "learner.algorithms.r2d2.algorithm:R2d2",
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"

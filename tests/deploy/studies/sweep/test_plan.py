@@ -150,7 +150,7 @@ def test_whole_numbers_for_a_setting_that_is_a_float_are_taken_as_floats() -> No
 def test_a_choice_may_be_a_table_of_settings_that_belong_together() -> None:
     line = "'algorithm' = {choices = [{name = 'dqn', n_step = 1}, {name = 'ppo', ent_coef = 0.1}]}"
     check_keys(searching(line))
-    with pytest.raises(ConfigError, match="only dqn, r2d2 and pqn have it"):
+    with pytest.raises(ConfigError, match="only dqn, pqn and r2d2 have it"):
         check_keys(searching(line.replace("ent_coef", "epsilon_base")))
 
 
