@@ -10,7 +10,6 @@ from pathlib import Path
 from deploy import runs
 from deploy.config.layers import load_run_config
 from deploy.supervision.service import Service
-from transport.lifetime import share_heap
 from transport.run_dir import RunDir
 from transport.sockets.keys import KeysError
 
@@ -21,7 +20,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stop-after-seconds", type=float, default=0.0)
     options = parser.parse_args(arguments)
     run = RunDir(options.run_dir)
-    share_heap()  # as in `headrace up`
     try:
         with runs.locked(run):
             return Service(run, load_run_config(run, trusted=True), None, options.stop_after_seconds).run()

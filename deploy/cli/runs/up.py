@@ -23,7 +23,6 @@ from deploy.config.values import DURATION
 from deploy.launch.prepare import Launch, Request, prepare
 from deploy.reporting import logs
 from deploy.supervision import service
-from transport.lifetime import share_heap
 from transport.run_dir import RunDir
 
 READY_SECONDS = 90.0
@@ -98,7 +97,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
-    share_heap()  # threads' heaps fill slowly: they made the supervisor 3 % larger in an hour
     given = command_line.given(parsed)
     request = Request(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
     with prepare(request) as ready:
