@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
-from learner.algorithms.dqn.acting import QActing
+from learner.algorithms.dqn.acting import DqnActing
 from learner.algorithms.dqn.config import DqnConfig
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
@@ -62,8 +62,8 @@ class Dqn:
 
         return q_network(spec, self.config)
 
-    def acting(self, spec: ExperienceSpec, inference: Inference) -> QActing:
-        return QActing(spec, self.config, inference)
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> DqnActing:
+        return DqnActing(spec, self.config, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> DqnUpdate:
         from learner.algorithms.dqn.update import DqnUpdate

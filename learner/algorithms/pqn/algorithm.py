@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
-from learner.algorithms.pqn.acting import EpsilonGreedyActing
+from learner.algorithms.exploration import EpsilonGreedyActing
 from learner.algorithms.pqn.config import PqnConfig
 from learner.inference.base import Inference
 from transport.experience import ExperienceSpec

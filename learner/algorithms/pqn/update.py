@@ -15,6 +15,7 @@ from learner.algorithms.arithmetic.minibatches import Mean, shuffled, take
 from learner.algorithms.arithmetic.returns import lambda_return, td_error
 from learner.algorithms.arithmetic.sequences import stack_index
 from learner.algorithms.base import Algorithm
+from learner.algorithms.exploration import ladder_ends
 from learner.algorithms.pqn.config import PqnConfig
 from learner.devices.capabilities import capabilities
 from learner.networks.base import PolicyModule
@@ -48,8 +49,7 @@ class PqnUpdate:
         stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of an item in float32
         self.few_shapes = capabilities(runtime.device).few_shapes
         self.portion = max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
-        config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
-        self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
+        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
 
     def update(self, batch: Chunks) -> Outcome:
         """Several epochs over one rollout batch; then its observations update the running statistics."""

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.dqn.config import DqnConfig
 from transport.names import CODE, FIXED
 
 
@@ -83,8 +82,3 @@ class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
             "epsilon_power); the others lie between",
         ),
     ] = 7.0
-
-    @property
-    def exploration(self) -> DqnConfig:
-        """The options that epsilon-greedy acting takes from DQN."""
-        return DqnConfig(epsilon_base=self.epsilon_base, epsilon_power=self.epsilon_power)

@@ -14,6 +14,7 @@ from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.returns import importance_weights, td_error
 from learner.algorithms.arithmetic.sequences import Rows, ending_at, n_step_returns, stack_index
 from learner.algorithms.base import Algorithm
+from learner.algorithms.exploration import ladder_ends
 from learner.algorithms.r2d2.config import R2d2Config
 from learner.algorithms.r2d2.priorities import EPSILON, GREATEST_SHARE
 from learner.networks.base import PolicyModule
@@ -40,8 +41,7 @@ class R2d2Update:
         self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
         self.counters: dict[str, float] = {"updates": 0}
-        config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
-        self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
+        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
 
     def update(self, batch: Chunks) -> Outcome:
         weight = importance_weights(batch.probability, self.config.importance_exponent)
