@@ -12,13 +12,12 @@ from torch.nn.functional import huber_loss
 from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.returns import importance_weights, td_error
-from learner.algorithms.arithmetic.sequences import Rows, ending_at, n_step_returns, stack_index
+from learner.algorithms.arithmetic.sequences import Rows, item_rows, n_step_returns, unrolled_rows
 from learner.algorithms.base import Algorithm
 from learner.algorithms.exploration import ladder_ends
 from learner.algorithms.r2d2.config import R2d2Config
 from learner.algorithms.r2d2.priorities import EPSILON, GREATEST_SHARE
 from learner.networks.base import PolicyModule
-from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from transport.experience import ExperienceSpec
 
@@ -62,8 +61,7 @@ class R2d2Update:
         rows = self.rows(batch)
         q = self.values(self.policy, rows, batch.extras)  # [L + n, B, actions]; with gradients, so before those without
         action = batch.action[:, self.spec.history :][:, :length].T  # [L, B]
-        place = torch.arange(length, device=action.device)[:, None]
-        item = batch.valid[:, self.spec.history :][:, :length].T & (place < batch.length)
+        item = item_rows(batch, self.spec).T
         taken = q[:length].gather(2, torch.where(item, action, 0)[..., None]).squeeze(2)
         with torch.no_grad():
             target = self.targets(batch, rows, q)
@@ -80,13 +78,7 @@ class R2d2Update:
         return Loss(loss, metrics, GREATEST_SHARE * greatest + (1 - GREATEST_SHARE) * mean)
 
     def rows(self, batch: Chunks) -> Rows:
-        """All rows of B chunks with their frame stacks, T = burn_in + L + n_step; rows past a short chunk's last repeat it."""
-        spec = self.spec
-        index = ending_at(stack_index(batch.episode_step, spec.stack), spec.burn_in + batch.length + spec.n_step - 1)
-        flat = {name: column.flatten(0, 1) for name, column in batch.observation.items()}
-        stacked = self.policy.body.stacked(flat, index.transpose(0, 1).flatten(0, 1), stack_rows)
-        first = batch.episode_step[:, spec.stack - 1 :].T == 0
-        return Rows({name: column.unflatten(0, first.shape) for name, column in stacked.items()}, first)
+        return unrolled_rows(batch, self.spec, self.policy.body.stacked)
 
     def values(self, module: PolicyModule, rows: Rows, state: Tensors) -> Tensor:
         """Q-values [L + n, B, actions] from the first item on; `state` is the recorded one, before the burn-in."""
