@@ -10,6 +10,7 @@ from msgspec import Struct
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
 from learner.algorithms.dqn.acting import DqnActing
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.priorities import UNKNOWN
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
@@ -54,7 +55,7 @@ class Dqn:
         }
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=-1.0)
+        priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=UNKNOWN)
         return Needs("transitions", n_step=self.config.n_step, columns=(priority,))
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
