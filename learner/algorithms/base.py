@@ -39,7 +39,7 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# For environments for which the user names none. Of continuous actions from images sac's critics would learn too slowly.
+# The algorithm where the user names none. From images, sac's critics would learn the values of continuous actions too slowly.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "sac"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"continuous": "ppo"}
 RELATED = dict.fromkeys(

@@ -95,8 +95,8 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     memory: Annotated[
         Literal["", "lstm", "gru"],
         Meta(
-            description="what the policy remembers by, between network and output layer, for environments that hide something: "
-            "lstm, gru, or empty for nothing. Minibatches are then whole chunks",
+            description="recurrent layer between network and output layer, for partially observable environments: lstm, gru, or "
+            "empty for none. With one, minibatches are whole chunks",
             extra=FIXED,
         ),
     ] = ""

@@ -11,10 +11,10 @@ from transport.names import CODE, FIXED
 
 
 class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
-    """Recurrent deep Q-learning (R2D2): Q-learning with a memory, for environments that hide something, from whole sequences."""
+    """Recurrent deep Q-learning (R2D2): Q-learning with a memory, from whole sequences, for partially observable environments."""
 
     memory: Annotated[
-        Literal["lstm", "gru"], Meta(description="what remembers, between network and output layer", extra=FIXED)
+        Literal["lstm", "gru"], Meta(description="recurrent layer between network and output layer", extra=FIXED)
     ] = "lstm"
     memory_width: options.MemoryWidth = 64
     burn_in: Annotated[
