@@ -138,8 +138,7 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
 
 def suited(env: ExperienceSpec) -> str:
     """The built-in algorithm for an environment of this spec, where the user names none."""
-    images = any(field.is_image for field in env.visible)
-    return (SUITED_IMAGES if images else SUITED)[action_kind(env)]
+    return (SUITED_IMAGES if env.has_images else SUITED)[action_kind(env)]
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

@@ -39,7 +39,7 @@ class Dqn:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The Config's own options are for images. Small networks of vectors learn faster from newer and larger batches."""
-        if env is None or any(field.is_image for field in env.visible):
+        if env is None or env.has_images:
             return {}
         return {
             "algorithm": {"hidden": 128, "target_update_interval": 200, "normalize_observation": True},
