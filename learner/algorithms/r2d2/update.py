@@ -94,16 +94,16 @@ class R2d2Update:
         )  # [L + n, B]
         if config.clip_rewards:
             reward = reward.clamp(-1.0, 1.0)
-        found = n_step_returns(config.reward_scale * reward, terminated, valid, spec.n_step, config.gamma)
+        returns = n_step_returns(config.reward_scale * reward, terminated, valid, spec.n_step, config.gamma)
         valuing = self.values(self.target, rows, batch.extras)
-        seen = {name: column[spec.burn_in :].flatten(0, 1) for name, column in rows.observation.items()}
-        selecting = masked(spec, (q if config.double else valuing).flatten(0, 1), seen).unflatten(0, q.shape[:2])
+        observation = {name: column[spec.burn_in :].flatten(0, 1) for name, column in rows.observation.items()}
+        selecting = masked(spec, (q if config.double else valuing).flatten(0, 1), observation).unflatten(0, q.shape[:2])
         following = valuing.gather(2, selecting.argmax(2, keepdim=True)).squeeze(2)  # [L + n, B]
         place = torch.arange(spec.chunk_length, device=q.device)[:, None]
-        following = following.gather(0, place + found.steps)  # [L, B]
+        following = following.gather(0, place + returns.steps)  # [L, B]
         if config.value_rescaling:
             following = restore(following)
-        target = found.return_ + torch.where(found.discount == 0, 0.0, found.discount * following)
+        target = returns.return_ + torch.where(returns.discount == 0, 0.0, returns.discount * following)
         return rescale(target) if config.value_rescaling else target
 
 
