@@ -229,6 +229,10 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         masked = isinstance(self.action, Categorical) and self.action.masked
         return tuple(field for field in self.fields if not (masked and field.name == ACTION_MASK))
 
+    @property
+    def has_images(self) -> bool:
+        return any(field.is_image for field in self.fields)
+
     @cached_property
     def resting(self) -> tuple[Column, ...]:
         """The columns that replay stores, in wire order."""

@@ -73,12 +73,8 @@ def settle_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
 
 def settle_environments(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     """actors.envs_per_actor."""
-    number = config.actors.envs_per_actor or (ENVIRONMENTS_OF_IMAGES if has_images(spec) else ENVIRONMENTS)
+    number = config.actors.envs_per_actor or (ENVIRONMENTS_OF_IMAGES if spec.has_images else ENVIRONMENTS)
     return structs.replace(config, actors=structs.replace(config.actors, envs_per_actor=number))
-
-
-def has_images(spec: ExperienceSpec) -> bool:
-    return any(field.is_image for field in spec.fields)
 
 
 def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
@@ -118,7 +114,7 @@ def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Run
     if config.learner.threads:
         return config
     left = len(own_cores()) - config.actors.count * config.actors.threads - 1
-    threads = min(max(left, 1), MOST_THREADS) if has_images(spec) and not on_gpu else 1
+    threads = min(max(left, 1), MOST_THREADS) if spec.has_images and not on_gpu else 1
     return structs.replace(config, learner=structs.replace(config.learner, threads=threads))
 
 

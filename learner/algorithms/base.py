@@ -39,7 +39,7 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# For environments for which the user names none. Of continuous actions from images sac's critics would learn too slowly.
+# The algorithm where the user names none. From images, sac's critics would learn the values of continuous actions too slowly.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "sac"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"continuous": "ppo"}
 RELATED = dict.fromkeys(
@@ -138,8 +138,7 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
 
 def suited(env: ExperienceSpec) -> str:
     """The built-in algorithm for an environment of this spec, where the user names none."""
-    images = any(field.is_image for field in env.visible)
-    return (SUITED_IMAGES if images else SUITED)[action_kind(env)]
+    return (SUITED_IMAGES if env.has_images else SUITED)[action_kind(env)]
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

@@ -1,10 +1,15 @@
-"""Exploration: an epsilon for each environment, the actions that it gives, and noise that is correlated in time."""
+"""Exploration: epsilon-greedy acting, with an epsilon for each environment, and noise that is correlated in time."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from learner.algorithms.masks import draw_allowed, masked
+from learner.algorithms.base import ActionBatch, Mode
+from learner.algorithms.masks import allowed_actions, draw_allowed, masked
+from learner.inference.base import Inference
+from transport.experience import Columns, ExperienceSpec
 
 STOCHASTIC_EPSILON = 0.05  # of the mode "stochastic"
 
@@ -16,6 +21,59 @@ def epsilon_ladder(offset: int, count: int, total: int, base: float, power: floa
     """
     place = (offset + np.arange(count)) / (total - 1) if total > 1 else np.full(count, 0.5)
     return (base ** (1.0 + power * place)).astype(np.float32)
+
+
+class EpsilonOptions(Protocol):
+    """The options of an algorithm that explores by a ladder of epsilons."""
+
+    @property
+    def epsilon_base(self) -> float: ...
+
+    @property
+    def epsilon_power(self) -> float: ...
+
+
+def ladder_ends(options: EpsilonOptions) -> dict[str, float]:
+    """The greatest and the least epsilon of several environments, as metrics."""
+    base, power = options.epsilon_base, options.epsilon_power
+    return {"epsilon_highest": base, "epsilon_lowest": base ** (1.0 + power)}
+
+
+class EpsilonGreedyActing:
+    """Acts by the greatest Q-value, or at random with the environment's epsilon. The inference returns Q-values [K, n]."""
+
+    def __init__(self, spec: ExperienceSpec, options: EpsilonOptions, inference: Inference) -> None:
+        self._spec, self._options, self._inference = spec, options, inference
+        self.state = inference.state
+        self._epsilon: np.ndarray | float = 0.0  # until assign()
+        self._random = np.random.default_rng()
+
+    def assign(self, seed: int, offset: int, count: int, total: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._epsilon = epsilon_ladder(offset, count, total, self._options.epsilon_base, self._options.epsilon_power)
+
+    def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
+        q, state = self._inference(observation, state)
+        action, _ = self._choose(q, observation, mode)
+        return ActionBatch(action, {}, state)
+
+    def annotate(self, columns: Columns) -> Columns:
+        return columns
+
+    def _choose(self, q: np.ndarray, observation: Columns, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
+        """Actions [K], and the Q-values [K, n] with -inf for forbidden actions."""
+        allowed = allowed_actions(self._spec, observation)
+        if allowed is not None:
+            q = masked(q, allowed)
+        action = q.argmax(1)
+        epsilon = {"explore": self._epsilon, "stochastic": STOCHASTIC_EPSILON, "greedy": 0.0, "random": 1.0}[mode]
+        explore = np.flatnonzero(self._random.random(len(q), np.float32) < epsilon)
+        if len(explore):
+            if allowed is None:
+                action[explore] = self._random.integers(q.shape[1], size=len(explore))
+            else:
+                action[explore] = draw_allowed(self._random, allowed[explore])
+        return action, q
 
 
 class ColouredNoise:
@@ -52,18 +110,3 @@ class ColouredNoise:
         power = 2 * amplitude**2
         noise = np.fft.irfft(spectrum, self.BLOCK, axis=0) * (self.BLOCK / np.sqrt(2 * power[1:-1].sum() + power[[0, -1]].sum()))
         return noise.astype(np.float32)
-
-
-def epsilon_greedy(
-    random: np.random.Generator, q: np.ndarray, epsilon: np.ndarray | float, allowed: np.ndarray | None
-) -> np.ndarray:
-    """Actions [K]: by probability epsilon, a number or [K], uniformly random, else of the greatest Q-value of q [K, n]; among
-    `allowed` [K, n] where not all actions are."""
-    action: np.ndarray = (q if allowed is None else masked(q, allowed)).argmax(1)
-    explore = np.flatnonzero(random.random(len(q), np.float32) < epsilon)
-    if len(explore):
-        if allowed is None:
-            action[explore] = random.integers(q.shape[1], size=len(explore))
-        else:
-            action[explore] = draw_allowed(random, allowed[explore])
-    return action

@@ -2,7 +2,7 @@
 
 The process prints a line of JSON about the device. Then it reads a question, a line of JSON with an algorithm and an experience
 spec, and prints the description of the policy, or an error. Then it reads the folder of a run: it is the learner of that run.
-`python -m learner.devices.probe NAME PRECISION PROCESSES` only answers, as many questions as there are.
+`python -m learner.devices.probe NAME PRECISION PROCESSES` only answers questions, until its input ends.
 """
 
 from __future__ import annotations

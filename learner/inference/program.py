@@ -254,13 +254,13 @@ OPS: dict[str, Callable[..., Change]] = {
 IN_PLACE = ("relu", "tanh")
 
 
-def _open(gates: np.ndarray) -> None:
-    """The first half of the sigmoid, in place: sigmoid(x) = (1 + tanh(x / 2)) / 2. One tanh then serves all gates."""
+def _before_tanh(gates: np.ndarray) -> None:
+    """In place: sigmoid(x) = (1 + tanh(x / 2)) / 2. This is what precedes the tanh, so that one tanh serves all gates."""
     gates *= HALF
 
 
-def _opened(gates: np.ndarray) -> None:
-    """The second half."""
+def _after_tanh(gates: np.ndarray) -> None:
+    """In place: the rest of the sigmoid."""
     gates += 1
     gates *= HALF
 
@@ -272,17 +272,17 @@ def _lstm(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> 
     gates += recurrent @ state["memory/h"].T
     gates += (bias + other)[:, None]
     size = len(gates) // 4
-    entered, kept, new, shown = (gates[start : start + size] for start in range(0, 4 * size, size))
-    sigmoids = gates[: 2 * size], shown
+    input_, forget, new, output = (gates[start : start + size] for start in range(0, 4 * size, size))
+    sigmoids = gates[: 2 * size], output
     for part in sigmoids:
-        _open(part)
+        _before_tanh(part)
     np.tanh(gates, out=gates)
     for part in sigmoids:
-        _opened(part)
-    cell = kept * state["memory/c"].T
-    cell += np.multiply(entered, new, out=entered)
+        _after_tanh(part)
+    cell = forget * state["memory/c"].T
+    cell += np.multiply(input_, new, out=input_)
     hidden = np.tanh(cell)
-    hidden *= shown
+    hidden *= output
     return hidden, {"memory/h": hidden.T, "memory/c": cell.T}
 
 
@@ -296,9 +296,9 @@ def _gru(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> t
     size = len(given) // 3
     gates = given[: 2 * size]
     gates += kept[: 2 * size]
-    _open(gates)
+    _before_tanh(gates)
     np.tanh(gates, out=gates)
-    _opened(gates)
+    _after_tanh(gates)
     reset, update, new = gates[:size], gates[size:], kept[2 * size :]
     new *= reset
     new += given[2 * size :]

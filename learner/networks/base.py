@@ -170,7 +170,7 @@ def resolve(spec: ExperienceSpec, network: str) -> str:
     """The network that auto means for this spec; other names are returned unchanged."""
     if network != AUTO:
         return network
-    return "nature" if any(field.is_image for field in spec.fields) else "mlp"
+    return "nature" if spec.has_images else "mlp"
 
 
 def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping[str, Options]) -> nn.Module:

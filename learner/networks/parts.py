@@ -44,7 +44,7 @@ class Dueling(nn.Module):
 
 
 class Rescale(nn.Module):
-    """[N, …] -> the same times a running scale, by which learning brings outputs of any magnitude into one range."""
+    """[N, …] -> the same times a running scale, so that the layers before it compute numbers of one magnitude."""
 
     scale: Tensor
 

@@ -1,7 +1,7 @@
 """Recurrent memories. Their state is carried from step to step: tensors [N, size] float32, zero at the start of an episode.
 
 A custom memory is a module made with (features, width) that has `features`, `state` and a forward() like the ones here. It may
-also have an unroll(), where many steps at once are faster than one after the other.
+also have an unroll() like theirs, which computes many steps faster than one after the other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from learner.devices.capabilities import capabilities
 
 MEMORIES = {"lstm": "learner.networks.recurrent:Lstm", "gru": "learner.networks.recurrent:Gru"}
-LONGEST = 100  # steps that units remember at first; without this, a cue 30 steps back has next to no gradient
-MOST_PADDING = 4  # times the rows themselves
+LONGEST = 100  # steps that units remember at first; with other biases, a cue 30 steps back has almost no gradient
+MOST_PADDING = 4  # greatest number of rows with padding, as a multiple of those without
 Tensors = Mapping[str, Tensor]
 
 
@@ -47,7 +47,7 @@ class Lstm(nn.Module):
         self.rnn = nn.LSTM(features, width)
         self.features, self.state = width, {"memory/h": (width,), "memory/c": (width,)}
         remembered = _log_steps(width)
-        _begin_biases(self.rnn, slice(0, 2 * width), torch.cat([-remembered, remembered]))
+        _set_biases(self.rnn, slice(0, 2 * width), torch.cat([-remembered, remembered]))
 
     def forward(self, features: Tensor, state: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         _, (hidden, cell) = self.rnn(features[None], (state["memory/h"][None], state["memory/c"][None]))
@@ -59,8 +59,8 @@ class Lstm(nn.Module):
         pieces = Pieces.of(first)
         if pieces is None:
             return stepwise(self, features, first, state)[0]
-        before = [pieces.before(first, state[name]) for name in self.state]
-        return pieces.back(self.rnn(pieces.apart(features), (before[0], before[1]))[0])
+        states = [pieces.initial_state(first, state[name]) for name in self.state]
+        return pieces.join(self.rnn(pieces.split(features), (states[0], states[1]))[0])
 
 
 class Gru(nn.Module):
@@ -70,7 +70,7 @@ class Gru(nn.Module):
         super().__init__()
         self.rnn = nn.GRU(features, width)
         self.features, self.state = width, {"memory/h": (width,)}
-        _begin_biases(self.rnn, slice(width, 2 * width), _log_steps(width))
+        _set_biases(self.rnn, slice(width, 2 * width), _log_steps(width))
 
     def forward(self, features: Tensor, state: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         _, hidden = self.rnn(features[None], state["memory/h"][None])
@@ -82,31 +82,32 @@ class Gru(nn.Module):
         pieces = Pieces.of(first)
         if pieces is None:
             return stepwise(self, features, first, state)[0]
-        return pieces.back(self.rnn(pieces.apart(features), pieces.before(first, state["memory/h"]))[0])
+        return pieces.join(self.rnn(pieces.split(features), pieces.initial_state(first, state["memory/h"]))[0])
 
 
 @torch.compiler.disable  # torch.compile would unroll the loop, for many minutes, and does not know torch's kernels for sequences
 def stepwise(memory: Memory, features: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
     """Features [T, B, …], `first` bool [T, B], where an episode begins, and the state before -> outputs [T, B, width], and the
     state after."""
-    seen = []
+    outputs = []
     for row, begins in zip(features, first[..., None], strict=True):
         state = {name: torch.where(begins, 0.0, value) for name, value in state.items()}
-        answer, state = memory(row, state)
-        seen.append(answer)
-    return torch.stack(seen), state
+        output, state = memory(row, state)
+        outputs.append(output)
+    return torch.stack(outputs), state
 
 
 class Pieces:
     """T rows of B streams, cut where episodes begin: S pieces side by side, padded to the length of the longest, P.
 
-    torch's kernels for sequences know no reset, but take whole batches: on a CPU they learn from 8 streams of 64 rows 10 to 20
-    times as fast as a loop over the rows. Where the pieces lie depends on the data, so the device is read.
+    torch's kernels for sequences cannot reset the state within a sequence, so each piece is a sequence of its own. On a CPU they
+    learn from 8 streams of 64 rows 10 to 20 times as fast as a loop over the rows. Where the cuts are depends on the data, so
+    the host waits for the device.
     """
 
     @classmethod
     def of(cls, first: Tensor) -> Pieces | None:
-        """None where a loop is better: too much padding, or kernels that are chosen for each shape anew."""
+        """None where a loop over the rows is better: with much padding, or where each new shape needs other kernels."""
         if capabilities(first.device).few_shapes:
             return None
         pieces = cls(first)
@@ -123,20 +124,20 @@ class Pieces:
         self._place = step * self.number + piece  # [B * T] of each row among the P * S
         self._heads = piece[:: self._length]  # [B] the pieces that continue a stream
 
-    def apart(self, rows: Tensor) -> Tensor:
+    def split(self, rows: Tensor) -> Tensor:
         """[T, B, F] -> [P, S, F]."""
         rows = rows.transpose(0, 1).flatten(0, 1)
         padded = rows.new_zeros(self.longest * self.number, rows.shape[1])
         return padded.index_copy(0, self._place, rows).unflatten(0, (self.longest, self.number))
 
-    def before(self, first: Tensor, state: Tensor) -> Tensor:
+    def initial_state(self, first: Tensor, state: Tensor) -> Tensor:
         """The state [B, width] before the first row -> [1, S, width]: zero where an episode begins."""
         continued = torch.where(first[0, :, None], 0.0, state)
         return state.new_zeros(self.number, state.shape[1]).index_copy(0, self._heads, continued)[None]
 
-    def back(self, seen: Tensor) -> Tensor:
+    def join(self, outputs: Tensor) -> Tensor:
         """[P, S, width] -> [T, B, width]."""
-        rows = seen.flatten(0, 1).index_select(0, self._place)
+        rows = outputs.flatten(0, 1).index_select(0, self._place)
         return rows.unflatten(0, (self._streams, self._length)).transpose(0, 1)
 
 
@@ -145,7 +146,7 @@ def _log_steps(width: int) -> Tensor:
 
 
 @torch.no_grad()
-def _begin_biases(rnn: nn.RNNBase, gates: slice, values: Tensor) -> None:
-    """torch has two biases for each gate, which add up."""
+def _set_biases(rnn: nn.RNNBase, gates: slice, values: Tensor) -> None:
+    """Sets the biases of some gates. torch adds two for each gate; the second becomes 0."""
     rnn.get_parameter("bias_ih_l0")[gates] = values
     rnn.get_parameter("bias_hh_l0")[gates] = 0

@@ -1,7 +1,8 @@
-"""Shuffled minibatches, and the mean of the metrics of several steps."""
+"""Portions of a rollout for evaluation, shuffled minibatches for learning, and the mean of the metrics of several steps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -11,9 +12,18 @@ from torch import Tensor
 from learner.parallel.group import Group
 from learner.updates.base import Tensors
 from learner.updates.trees import mapped
+from transport.experience import ExperienceSpec
 
 TreeT = TypeVar("TreeT")
 GRAINS = 32
+PORTION_BYTES = 64 << 20  # of observations in float32 that are evaluated at a time
+PORTION_ROWS = 8_192
+
+
+def portion(spec: ExperienceSpec) -> int:
+    """How many rows are evaluated at a time without gradients."""
+    stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of a row's stack in float32
+    return max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
 
 
 def shuffled(items: int, minibatches: int, group: Group, device: torch.device, few_shapes: bool = False) -> Iterator[Tensor]:

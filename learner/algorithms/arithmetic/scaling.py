@@ -1,8 +1,8 @@
-"""A running scale of regression targets, so that networks regress on numbers of one magnitude whatever an environment pays.
+"""A running scale of regression targets, so that networks regress on numbers of one magnitude whatever the size of the rewards.
 
-After Pop-Art, van Hasselt et al. 2016 (arXiv:1602.07714, proposition 1), without its shift: outputs are divided by a scale that
-follows their targets, and the last layer is multiplied by what the scale is divided by, so that a change of the scale changes no
-value.
+After Pop-Art, van Hasselt et al. 2016 (arXiv:1602.07714, proposition 1), without its shift. A network's outputs are multiplied by
+a scale that follows their targets. Whenever the scale changes by a factor, the last layer is divided by that factor, so that no
+value changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-MAGNITUDE = 10.0  # root mean square of the targets, divided by the scale
+MAGNITUDE = 10.0  # root mean square of the targets after division by the scale
 LEAST_SHARE = 0.01  # of a new batch in the running mean of the targets' squares
 SQUARES = ("target_square", "return_square")  # metrics: the arguments of TargetScale.observe
 
@@ -39,7 +39,7 @@ class TargetScale(nn.Module):
         self._layers, self._least_share = [tensor.detach() for tensor in layers], least_share  # views, whose memory never moves
 
     def begin(self, return_square: Tensor) -> None:
-        """Sets the first scale, if there is none: for targets that are computed before they are observed."""
+        """Sets the first scale if there is none yet, for an algorithm whose targets depend on it."""
         if not self.count:  # waits for the device
             self.observe(return_square, return_square)
 
@@ -47,9 +47,10 @@ class TargetScale(nn.Module):
     def observe(self, target_square: Tensor, return_square: Tensor) -> None:
         """Updates the scale by squares() of a batch, unless it would become infinite, NaN or 0.
 
-        The running mean of the targets' squares is exponential. That of the rewards' is over all batches, and bounds the scale
-        from below: where rewards are no longer found values fall towards 0, but what is known of rewards stays. The first scale
-        comes from rewards alone, and outputs get it as it is: until then they are noise, which may be much larger than rewards.
+        The scale comes from the greater of two running means. That of the targets' squares is exponential. That of the rewards'
+        squares is over all batches: it keeps the scale from falling to 0 when no more rewards are found and values fall. The
+        first scale comes from rewards alone, because the targets before it contain the noise of an untrained network, which may
+        be much larger than the rewards. For the same reason it leaves the last layer unchanged.
         """
         count = self.count + ((self.return_square > 0) | (return_square > 0))
         first, share = self.count == 0, 1 / count.clamp(min=1)

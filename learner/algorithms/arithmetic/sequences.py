@@ -1,4 +1,4 @@
-"""Whole chunks for networks with memory: rows in time-major order with their frame stacks, and n-step returns along them."""
+"""Whole chunks: which rows hold items, where returns end, rows with their frame stacks in time-major order, n-step returns."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from learner.algorithms.arithmetic.transitions import Stacked
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Tensors
+from transport.experience import ExperienceSpec
 
 
 class Rows(NamedTuple):
@@ -26,14 +28,32 @@ class Returns(NamedTuple):
     steps: Tensor  # int64 m: the value to bootstrap from is that of row t + m
 
 
-def unrolled_rows(batch: Chunks, stack: int) -> Rows:
-    """The rows of B chunks from row stack-1 on: T = burn_in + L + n_step; row burn_in + i holds item i.
+def item_rows(batch: Chunks, spec: ExperienceSpec) -> Tensor:
+    """[B, L] bool: whether row history + i holds item i. Short chunks have fewer than L, and a row without action holds none."""
+    valid = batch.valid[:, spec.history : -spec.n_step]
+    return valid & (torch.arange(valid.shape[1], device=valid.device) < batch.length[:, None])
 
-    A chunk's recurrent state (`Column.once`) is the one before the first of these rows.
+
+def discounts_and_cuts(rollout: Chunks, item: Tensor, spec: ExperienceSpec, gamma: float) -> tuple[Tensor, Tensor]:
+    """The arguments `discount` and `cut` of gae(), vtrace() and lambda_return(), here [B, L]; `item`: item_rows()."""
+    here = slice(spec.history, -1)
+    terminated = rollout.terminated[:, here]
+    following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)  # whether the next row is an item
+    return torch.where(terminated, 0.0, gamma), terminated | rollout.truncated[:, here] | ~following
+
+
+def unrolled_rows(batch: Chunks, spec: ExperienceSpec, stacked: Stacked | None = None) -> Rows:
+    """The rows of B chunks from row stack-1 on: T = burn_in + L + n_step; row burn_in + i holds item i. Rows past a short chunk's
+    last repeat it.
+
+    A chunk's recurrent state (`Column.once`) is the one before the first of these rows. `stacked`: as for transition().
     """
-    index = stack_index(batch.episode_step, stack).transpose(0, 1)  # [T, B, stack]
-    observation = stack_rows({name: column.flatten(0, 1) for name, column in batch.observation.items()}, index)
-    return Rows(observation, batch.episode_step[:, stack - 1 :].T == 0)
+    index = ending_at(stack_index(batch.episode_step, spec.stack), spec.burn_in + batch.length + spec.n_step - 1)
+    index = index.transpose(0, 1).flatten(0, 1)  # [T * B, stack]
+    rows = {name: column.flatten(0, 1) for name, column in batch.observation.items()}
+    observation = stacked(rows, index, stack_rows) if stacked else stack_rows(rows, index)
+    first = batch.episode_step[:, spec.stack - 1 :].T == 0
+    return Rows({name: column.unflatten(0, first.shape) for name, column in observation.items()}, first)
 
 
 def ending_at(index: Tensor, last: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
-from learner.algorithms.dqn.acting import QActing
+from learner.algorithms.dqn.acting import DqnActing
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.priorities import UNKNOWN
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
@@ -38,7 +39,7 @@ class Dqn:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The Config's own options are for images. Small networks of vectors learn faster from newer and larger batches."""
-        if env is None or any(field.is_image for field in env.visible):
+        if env is None or env.has_images:
             return {}
         return {
             "algorithm": {"hidden": 128, "target_update_interval": 200, "normalize_observation": True},
@@ -54,7 +55,7 @@ class Dqn:
         }
 
     def needs(self, env: ExperienceSpec) -> Needs:
-        priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=-1.0)
+        priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=UNKNOWN)
         return Needs("transitions", n_step=self.config.n_step, columns=(priority,))
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
@@ -62,8 +63,8 @@ class Dqn:
 
         return q_network(spec, self.config)
 
-    def acting(self, spec: ExperienceSpec, inference: Inference) -> QActing:
-        return QActing(spec, self.config, inference)
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> DqnActing:
+        return DqnActing(spec, self.config, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> DqnUpdate:
         from learner.algorithms.dqn.update import DqnUpdate

@@ -1,4 +1,4 @@
-"""The Q-network: a body, and a dueling or plain head.
+"""The Q-network: a body, and a dueling or plain head. Its head and initial weights are also those of pqn and r2d2.
 
 Vectors may be normalised by running statistics that are published with the weights: see learner/networks/inputs.py. Layers of
 the built-in torsos are initialised after He et al. 2015 (arXiv:1502.01852, eq. 10: variance 2 / fan-in), the head with variance
@@ -18,11 +18,7 @@ from transport.experience import Categorical, ExperienceSpec
 
 def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
     """The body of a Q-network, or of a distributional one. Raises ValueError, in one line."""
-    if not isinstance(spec.action, Categorical):
-        raise ValueError(
-            f"dqn chooses one of n actions, but this environment's action is a vector of {len(spec.action.low)} reals: "
-            "choose an algorithm for continuous actions"
-        )
+    require_categorical(spec, "dqn", "choose an algorithm for continuous actions")
     layered = {"width": config.hidden, "apart": True}
     built_in = {"mlp": layered, "linear": {}, "nature": layered, "nature_batchnorm": layered}
     return make_body(spec, config.network, config.network_options, built_in, normalise=config.normalize_observation)
@@ -30,13 +26,26 @@ def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
 
 def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
     """A module that computes Q-values [N, n]; in float32 on the CPU, in training mode. Raises ValueError, in one line."""
-    body = q_body(spec, config)
+    return with_q_head(spec, config.network, q_body(spec, config), config.dueling, config.normalize_reward)
+
+
+def require_categorical(spec: ExperienceSpec, algorithm: str, advice: str) -> None:
+    """Raises ValueError, in one line, unless an action is one of n."""
+    if not isinstance(spec.action, Categorical):
+        raise ValueError(
+            f"{algorithm} chooses one of n actions, but this environment's action is a vector of {len(spec.action.low)} reals: "
+            f"{advice}"
+        )
+
+
+def with_q_head(spec: ExperienceSpec, network: str, body: Body, dueling: bool = False, rescales: bool = False) -> PolicyModule:
+    """The body and a head for Q-values [N, n], initialised. `network`: the torso's name; `rescales`: there is a running scale."""
     assert isinstance(spec.action, Categorical)
     n = spec.action.n
-    parts: list[nn.Module] = [nn.Linear(body.features, n + 1), Dueling()] if config.dueling else [nn.Linear(body.features, n)]
-    head = nn.Sequential(*parts, *([Rescale()] if config.normalize_reward else []))
+    parts: list[nn.Module] = [nn.Linear(body.features, n + 1), Dueling()] if dueling else [nn.Linear(body.features, n)]
+    head = nn.Sequential(*parts, *([Rescale()] if rescales else []))
     policy = PolicyModule(body, head)
-    for module in policy.modules() if resolve(spec, config.network) in TORSOS else head:
+    for module in policy.modules() if resolve(spec, network) in TORSOS else head:
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(module.weight, nonlinearity="linear" if module is head[0] else "relu")
             if module.bias is not None:

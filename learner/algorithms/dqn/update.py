@@ -16,6 +16,7 @@ from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, Trans
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.exploration import ladder_ends
 from learner.networks.base import PolicyModule
 from learner.networks.modes import autocasts, evaluating
 from learner.updates.base import Loss, Outcome, Runtime, Transitions
@@ -52,8 +53,7 @@ class DqnUpdate:
         self._scale = None if self.scaling is None else self.scaling.scale
         self.counters: dict[str, float] = {"updates": 0}
         self._normalises = any(isinstance(module, nn.BatchNorm2d) for module in self.policy.modules())
-        config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
-        self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
+        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
         self.by_hand = LossByHand.of(self.policy, self.target, spec, self.config)  # a fast path; None: `plain` computes the loss
 
     def _scaling(self) -> TargetScale | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from learner.algorithms import options
 from transport.names import CODE, FIXED
 
 LOG_PROB = "log_prob"  # a column: log-probability of the action under the policy that acted
@@ -14,7 +15,7 @@ LOG_PROB = "log_prob"  # a column: log-probability of the action under the polic
 class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Proximal policy optimisation (PPO): trains on each rollout batch in a few passes, then drops it."""
 
-    gamma: Annotated[float, Meta(ge=0, le=1, description="discount factor per step")] = 0.99
+    gamma: options.Gamma = 0.99
     gae_lambda: Annotated[
         float,
         Meta(
@@ -29,10 +30,8 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     clip_range_vf: Annotated[
         float, Meta(ge=0, description="a predicted value may change by at most this much per rollout batch; 0 means no limit")
     ] = 0.0
-    n_epochs: Annotated[int, Meta(ge=1, description="passes over each rollout batch")] = 10
-    minibatches: Annotated[
-        int, Meta(ge=1, description="minibatches that each pass splits the rollout batch into; one update each")
-    ] = 4
+    n_epochs: options.NEpochs = 10
+    minibatches: options.Minibatches = 4
     ent_coef: Annotated[
         float, Meta(ge=0, description="weight of the entropy in the loss; raise it when the policy stops exploring too early")
     ] = 0.0
@@ -40,9 +39,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     normalize_advantage: Annotated[bool, Meta(description="normalise advantages to mean 0 and deviation 1 in each minibatch")] = (
         True
     )
-    normalize_observation: Annotated[
-        bool, Meta(description="normalise vectors by their running mean and deviation, which are part of the weights")
-    ] = True
+    normalize_observation: options.NormalizeObservation = True
     target_kl: Annotated[
         float,
         Meta(
@@ -73,10 +70,8 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ent_coef_end: Annotated[
         float, Meta(ge=0, le=1, description="share of the entropy weight that is left after anneal_steps")
     ] = 0.0
-    clip_rewards: Annotated[bool, Meta(description="train on rewards clipped to [-1, 1]; reported returns are not clipped")] = (
-        False
-    )
-    reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this in training")] = 1.0
+    clip_rewards: options.ClipRewards = False
+    reward_scale: options.RewardScale = 1.0
     normalize_reward: Annotated[
         bool,
         Meta(
@@ -92,22 +87,18 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED | CODE,
         ),
     ] = "auto"
-    network_options: Annotated[
-        dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)
-    ] = {}  # noqa: RUF012
-    hidden: Annotated[
-        int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)
-    ] = 64
+    network_options: options.NetworkOptions = {}  # noqa: RUF012
+    hidden: options.Hidden = 64
     layers: Annotated[
         int, Meta(ge=1, le=8, description="hidden layers of an mlp; policy and value function each have their own", extra=FIXED)
     ] = 2
     memory: Annotated[
         Literal["", "lstm", "gru"],
         Meta(
-            description="what the policy remembers by, between network and output layer, for environments that hide something: "
-            "lstm, gru, or empty for nothing. Minibatches are then whole chunks",
+            description="recurrent layer between network and output layer, for partially observable environments: lstm, gru, or "
+            "empty for none. With one, minibatches are whole chunks",
             extra=FIXED,
         ),
     ] = ""
-    memory_width: Annotated[int, Meta(ge=1, description="units of the memory", extra=FIXED)] = 64
+    memory_width: options.MemoryWidth = 64
     log_std_init: Annotated[float, Meta(ge=-5, le=2, description="initial log standard deviation of continuous actions")] = -0.5

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.minibatches import Mean, shuffled, take
+from learner.algorithms.arithmetic.minibatches import Mean, portion, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
 from learner.algorithms.arithmetic.scaling import TargetScale
-from learner.algorithms.arithmetic.sequences import stack_index
+from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy, policy_and_value
@@ -23,8 +22,6 @@ from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from learner.updates.trees import count
 from transport.experience import ExperienceSpec
 
-PORTION_BYTES = 64 << 20  # of observations in float32 that are evaluated at a time
-PORTION_ROWS = 8_192
 ADAPTATION, SMALLEST_RATE, GREATEST_RATE = 1.3, 0.01, 10.0
 LEAST_SHARE = 0.1  # of a rollout in the running scale of values: there are few rollouts
 GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
@@ -46,9 +43,7 @@ class PpoUpdate:
             self.modules["scaling"] = self.scaling
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
         self.counters: dict[str, float] = {"steps": 0, "rate": 1.0}
-        stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of an item in float32
-        self.few_shapes = capabilities(runtime.device).few_shapes
-        self.portion = max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
+        self.few_shapes, self.portion = capabilities(runtime.device).few_shapes, portion(spec)
 
     def update(self, batch: Chunks) -> Outcome:
         """Several epochs over one rollout batch; then its observations update the running statistics."""
@@ -88,19 +83,14 @@ class PpoUpdate:
         history, config = self.spec.history, self.config
         rows = {name: column.flatten(0, 1) for name, column in rollout.observation.items()}  # [B * rows, *shape]
         index = stack_index(rollout.episode_step, self.spec.stack)  # [B, L + 1, stack]
-        here = slice(history, -1)  # rows that may be items
-        place = torch.arange(index.shape[1] - 1, device=index.device)  # [L]
-        item = rollout.valid[:, here] & (place < rollout.length[:, None])  # [B, L]
+        here, item = slice(history, -1), item_rows(rollout, self.spec)  # rows that may be items; [B, L] whether they are
         action = rollout.action[:, history:].clone()
         action[:, :-1][~item] = 0  # rows without action may hold an invalid one
         action[:, -1] = 0
         value, log_prob = self.evaluate(rollout, rows, index, action)  # [B, L + 1] each
         log_prob = log_prob[:, :-1]
 
-        terminated = rollout.terminated[:, here]
-        discount = torch.where(terminated, 0.0, config.gamma)
-        following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)  # whether the next row is an item
-        cut = terminated | rollout.truncated[:, here] | ~following
+        discount, cut = discounts_and_cuts(rollout, item, self.spec, config.gamma)
         acting_log_prob = rollout.extras[LOG_PROB][:, here]
         log_ratio = (log_prob - acting_log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio = log_ratio.exp()
@@ -142,10 +132,7 @@ class PpoUpdate:
 
     def reward_square(self, rollout: Chunks) -> Tensor:
         """The mean square of the rewards of a rollout's items in all processes, 0-d."""
-        here = slice(self.spec.history, -1)
-        place = torch.arange(self.spec.chunk_length, device=rollout.reward.device)
-        item = rollout.valid[:, here] & (place < rollout.length[:, None])
-        reward = self.rewards(rollout)[:, here]
+        item, reward = item_rows(rollout, self.spec), self.rewards(rollout)[:, self.spec.history : -1]
         return self.runtime.group.mean(torch.where(item, reward, 0.0).square().sum() / item.sum())
 
     def rewards(self, rollout: Chunks) -> Tensor:

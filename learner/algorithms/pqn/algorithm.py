@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
-from learner.algorithms.pqn.acting import EpsilonGreedyActing
+from learner.algorithms.exploration import EpsilonGreedyActing
 from learner.algorithms.pqn.config import PqnConfig
 from learner.inference.base import Inference
 from transport.experience import ExperienceSpec
@@ -41,7 +41,7 @@ class Pqn:
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The options for vectors are the Config's own. For images they are the paper's for Atari, whose return is estimated from
         fewer steps, in fewer passes."""
-        images = env is not None and any(field.is_image for field in env.visible)
+        images = env is not None and env.has_images
         return {
             "algorithm": {"q_lambda": 0.65, "n_epochs": 2, "hidden": 512} if images else {},
             "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full

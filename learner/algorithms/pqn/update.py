@@ -3,7 +3,6 @@ versions: Q-learning bootstraps from the best action, so that none of them has t
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -11,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.minibatches import Mean, shuffled, take
+from learner.algorithms.arithmetic.minibatches import Mean, portion, shuffled, take
 from learner.algorithms.arithmetic.returns import lambda_return, td_error
-from learner.algorithms.arithmetic.sequences import stack_index
+from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index
 from learner.algorithms.base import Algorithm
+from learner.algorithms.exploration import ladder_ends
 from learner.algorithms.pqn.config import PqnConfig
 from learner.devices.capabilities import capabilities
 from learner.networks.base import PolicyModule
@@ -22,9 +22,6 @@ from learner.networks.modes import evaluating, exact
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from transport.experience import ExperienceSpec
-
-PORTION_BYTES = 64 << 20  # of observations in float32 that are evaluated at a time
-PORTION_ROWS = 8_192
 
 
 class Items(NamedTuple):
@@ -45,11 +42,8 @@ class PqnUpdate:
         self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy}
         self.counters: dict[str, float] = {}
-        stacked = 4 * spec.stack * sum(math.prod(field.shape) for field in spec.fields)  # bytes of an item in float32
-        self.few_shapes = capabilities(runtime.device).few_shapes
-        self.portion = max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
-        config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
-        self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
+        self.few_shapes, self.portion = capabilities(runtime.device).few_shapes, portion(spec)
+        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
 
     def update(self, batch: Chunks) -> Outcome:
         """Several epochs over one rollout batch; then its observations update the running statistics."""
@@ -72,16 +66,11 @@ class PqnUpdate:
         history, config = self.spec.history, self.config
         rows = {name: column.flatten(0, 1) for name, column in rollout.observation.items()}  # [B * rows, *shape]
         index = stack_index(rollout.episode_step, self.spec.stack)  # [B, L + 1, stack]
-        here = slice(history, -1)  # rows that may be items
-        place = torch.arange(index.shape[1] - 1, device=index.device)  # [L]
-        item = rollout.valid[:, here] & (place < rollout.length[:, None])  # [B, L]
+        here, item = slice(history, -1), item_rows(rollout, self.spec)  # rows that may be items; [B, L] whether they are
         best = self._best_values(rows, index.flatten(0, 1)).reshape(index.shape[:2])  # [B, L + 1]
 
         reward = rollout.reward[:, here].clamp(-1.0, 1.0) if config.clip_rewards else rollout.reward[:, here]
-        terminated = rollout.terminated[:, here]
-        discount = torch.where(terminated, 0.0, config.gamma)
-        following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)  # whether the next row is an item
-        cut = terminated | rollout.truncated[:, here] | ~following
+        discount, cut = discounts_and_cuts(rollout, item, self.spec, config.gamma)
         reward, discount, following_best, cut = (
             column.T for column in (config.reward_scale * reward, discount, best[:, 1:], cut)
         )

@@ -1,4 +1,4 @@
-"""Epsilon-greedy acting with a memory."""
+"""Epsilon-greedy acting that keeps Q-values for the initial priorities of whole chunks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from transport.experience import Columns, ExperienceSpec
 
 
 class SequenceActing(QActing):
-    """Acts as DQN does; the initial priorities are those of whole chunks."""
+    """Each chunk has one initial priority."""
 
     def __init__(self, spec: ExperienceSpec, config: R2d2Config, inference: Inference) -> None:
-        super().__init__(spec, config.exploration, inference)
-        self._options = config
+        super().__init__(spec, config, inference)
+        self._config = config
 
     def annotate(self, columns: Columns) -> Columns:
-        return columns | {PRIORITY: sequence_priority(self._spec, columns, self._options)}
+        return columns | {PRIORITY: sequence_priority(self._spec, columns, self._config)}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.dqn.priorities import UNKNOWN
 from learner.algorithms.memory import memory_columns
 from learner.algorithms.r2d2.acting import SequenceActing
 from learner.algorithms.r2d2.config import R2d2Config
-from learner.algorithms.r2d2.priorities import UNKNOWN
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms import options
 from transport.names import CODE, FIXED
 
 
 class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
-    """Recurrent deep Q-learning (R2D2): Q-learning with a memory, for environments that hide something, from whole sequences."""
+    """Recurrent deep Q-learning (R2D2): Q-learning with a memory, from whole sequences, for partially observable environments."""
 
     memory: Annotated[
-        Literal["lstm", "gru"], Meta(description="what remembers, between network and output layer", extra=FIXED)
+        Literal["lstm", "gru"], Meta(description="recurrent layer between network and output layer", extra=FIXED)
     ] = "lstm"
-    memory_width: Annotated[int, Meta(ge=1, description="units of the memory", extra=FIXED)] = 64
+    memory_width: options.MemoryWidth = 64
     burn_in: Annotated[
         int,
         Meta(
@@ -34,30 +34,14 @@ class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED,
         ),
     ] = True
-    double: Annotated[
-        bool, Meta(description="double Q-learning: the online network chooses the next action, the target network evaluates it")
-    ] = True
-    dueling: Annotated[
-        bool,
-        Meta(
-            description="dueling network: separate outputs for the value of a state and the advantages of its actions",
-            extra=FIXED,
-        ),
-    ] = True
-    n_step: Annotated[
-        int, Meta(ge=1, le=64, description="n of n-step returns: rewards summed before bootstrapping", extra=FIXED)
-    ] = 5
-    gamma: Annotated[float, Meta(ge=0, le=1, description="discount factor per step")] = 0.997
-    clip_rewards: Annotated[bool, Meta(description="train on rewards clipped to [-1, 1]; reported returns are not clipped")] = (
-        False
-    )
-    reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this in training")] = 1.0
-    importance_exponent: Annotated[
-        float, Meta(ge=0, le=1, description="beta of prioritised replay: 0 does not correct for the sampling, 1 corrects fully")
-    ] = 0.6
-    target_update_interval: Annotated[
-        int, Meta(ge=1, description="updates between two copies of the weights to the target network")
-    ] = 200
+    double: options.Double = True
+    dueling: options.Dueling = True
+    n_step: options.NStep = 5
+    gamma: options.Gamma = 0.997
+    clip_rewards: options.ClipRewards = False
+    reward_scale: options.RewardScale = 1.0
+    importance_exponent: options.ImportanceExponent = 0.6
+    target_update_interval: options.TargetUpdateInterval = 200
     network: Annotated[
         str,
         Meta(
@@ -66,25 +50,7 @@ class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED | CODE,
         ),
     ] = "auto"
-    network_options: Annotated[
-        dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)
-    ] = {}  # noqa: RUF012
-    hidden: Annotated[
-        int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)
-    ] = 128
-    epsilon_base: Annotated[
-        float, Meta(ge=0, le=1, description="probability of a random action in the environment that explores most")
-    ] = 0.4
-    epsilon_power: Annotated[
-        float,
-        Meta(
-            ge=0,
-            description="the environment that explores least acts randomly with probability epsilon_base ** (1 + "
-            "epsilon_power); the others lie between",
-        ),
-    ] = 7.0
-
-    @property
-    def exploration(self) -> DqnConfig:
-        """The options that epsilon-greedy acting takes from DQN."""
-        return DqnConfig(epsilon_base=self.epsilon_base, epsilon_power=self.epsilon_power)
+    network_options: options.NetworkOptions = {}  # noqa: RUF012
+    hidden: options.Hidden = 128
+    epsilon_base: options.EpsilonBase = 0.4
+    epsilon_power: options.EpsilonPower = 7.0

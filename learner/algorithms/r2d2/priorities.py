@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
+from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, UNKNOWN
 from learner.algorithms.r2d2.config import R2d2Config
 from transport.experience import Columns, ExperienceSpec
 
 EPSILON = 1e-3  # of the rescaling, which without it would be too flat to invert
 GREATEST_SHARE = 0.9  # eta: of the greatest error in a sequence's priority; the rest is of the mean
-UNKNOWN = -1.0
 
 
 def rescale(values: np.ndarray) -> np.ndarray:

@@ -12,12 +12,12 @@ from torch.nn.functional import huber_loss
 from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.returns import importance_weights, td_error
-from learner.algorithms.arithmetic.sequences import Rows, ending_at, n_step_returns, stack_index
+from learner.algorithms.arithmetic.sequences import Rows, item_rows, n_step_returns, unrolled_rows
 from learner.algorithms.base import Algorithm
+from learner.algorithms.exploration import ladder_ends
 from learner.algorithms.r2d2.config import R2d2Config
 from learner.algorithms.r2d2.priorities import EPSILON, GREATEST_SHARE
 from learner.networks.base import PolicyModule
-from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from transport.experience import ExperienceSpec
 
@@ -40,8 +40,7 @@ class R2d2Update:
         self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
         self.counters: dict[str, float] = {"updates": 0}
-        config, ladder = self.config, {"epsilon_highest": 1.0, "epsilon_lowest": 1.0 + self.config.epsilon_power}
-        self._ladder = {name: torch.tensor(config.epsilon_base**power, device=runtime.device) for name, power in ladder.items()}
+        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
 
     def update(self, batch: Chunks) -> Outcome:
         weight = importance_weights(batch.probability, self.config.importance_exponent)
@@ -62,8 +61,7 @@ class R2d2Update:
         rows = self.rows(batch)
         q = self.values(self.policy, rows, batch.extras)  # [L + n, B, actions]; with gradients, so before those without
         action = batch.action[:, self.spec.history :][:, :length].T  # [L, B]
-        place = torch.arange(length, device=action.device)[:, None]
-        item = batch.valid[:, self.spec.history :][:, :length].T & (place < batch.length)
+        item = item_rows(batch, self.spec).T
         taken = q[:length].gather(2, torch.where(item, action, 0)[..., None]).squeeze(2)
         with torch.no_grad():
             target = self.targets(batch, rows, q)
@@ -80,13 +78,7 @@ class R2d2Update:
         return Loss(loss, metrics, GREATEST_SHARE * greatest + (1 - GREATEST_SHARE) * mean)
 
     def rows(self, batch: Chunks) -> Rows:
-        """All rows of B chunks with their frame stacks, T = burn_in + L + n_step; rows past a short chunk's last repeat it."""
-        spec = self.spec
-        index = ending_at(stack_index(batch.episode_step, spec.stack), spec.burn_in + batch.length + spec.n_step - 1)
-        flat = {name: column.flatten(0, 1) for name, column in batch.observation.items()}
-        stacked = self.policy.body.stacked(flat, index.transpose(0, 1).flatten(0, 1), stack_rows)
-        first = batch.episode_step[:, spec.stack - 1 :].T == 0
-        return Rows({name: column.unflatten(0, first.shape) for name, column in stacked.items()}, first)
+        return unrolled_rows(batch, self.spec, self.policy.body.stacked)
 
     def values(self, module: PolicyModule, rows: Rows, state: Tensors) -> Tensor:
         """Q-values [L + n, B, actions] from the first item on; `state` is the recorded one, before the burn-in."""
@@ -102,16 +94,16 @@ class R2d2Update:
         )  # [L + n, B]
         if config.clip_rewards:
             reward = reward.clamp(-1.0, 1.0)
-        found = n_step_returns(config.reward_scale * reward, terminated, valid, spec.n_step, config.gamma)
+        returns = n_step_returns(config.reward_scale * reward, terminated, valid, spec.n_step, config.gamma)
         valuing = self.values(self.target, rows, batch.extras)
-        seen = {name: column[spec.burn_in :].flatten(0, 1) for name, column in rows.observation.items()}
-        selecting = masked(spec, (q if config.double else valuing).flatten(0, 1), seen).unflatten(0, q.shape[:2])
+        observation = {name: column[spec.burn_in :].flatten(0, 1) for name, column in rows.observation.items()}
+        selecting = masked(spec, (q if config.double else valuing).flatten(0, 1), observation).unflatten(0, q.shape[:2])
         following = valuing.gather(2, selecting.argmax(2, keepdim=True)).squeeze(2)  # [L + n, B]
         place = torch.arange(spec.chunk_length, device=q.device)[:, None]
-        following = following.gather(0, place + found.steps)  # [L, B]
+        following = following.gather(0, place + returns.steps)  # [L, B]
         if config.value_rescaling:
             following = restore(following)
-        target = found.return_ + torch.where(found.discount == 0, 0.0, found.discount * following)
+        target = returns.return_ + torch.where(returns.discount == 0, 0.0, returns.discount * following)
         return rescale(target) if config.value_rescaling else target
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from learner.algorithms import options
 from transport.names import CODE, FIXED
 
 
@@ -43,19 +44,9 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     clip_targets: Annotated[
         bool, Meta(description="clip Q-targets to [-1/(1-gamma), 0]; only for rewards that are -1 until success and 0 then")
     ] = False
-    reward_scale: Annotated[float, Meta(gt=0, description="rewards are multiplied by this in training")] = 1.0
-    normalize_reward: Annotated[
-        bool,
-        Meta(
-            description="divide the targets of Q-values by their running magnitude, which is part of the weights, so that "
-            "rewards may be of any size; Q-values are shown in units of the reward",
-            extra=FIXED,
-        ),
-    ] = False
-    normalize_observation: Annotated[
-        bool,
-        Meta(description="normalise vectors by their running mean and deviation, which are part of the weights", extra=FIXED),
-    ] = False
+    reward_scale: options.RewardScale = 1.0
+    normalize_reward: options.NormalizeReward = False
+    normalize_observation: options.NormalizeObservationFixed = False
     network: Annotated[
         str,
         Meta(
@@ -64,10 +55,6 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED | CODE,
         ),
     ] = "auto"
-    network_options: Annotated[
-        dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)
-    ] = {}  # noqa: RUF012
-    hidden: Annotated[
-        int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)
-    ] = 256
+    network_options: options.NetworkOptions = {}  # noqa: RUF012
+    hidden: options.Hidden = 256
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of the policy and of each critic", extra=FIXED)] = 2

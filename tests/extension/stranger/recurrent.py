@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Meta
 
 from learner.algorithms.base import FIXED, Needs, Tree
-from learner.algorithms.dqn.acting import QActing
+from learner.algorithms.dqn.acting import DqnActing
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import initial_priority
@@ -51,7 +51,7 @@ class R2d2(Dqn):
 
         return policy(spec, self.config)
 
-    def acting(self, spec: ExperienceSpec, inference: Inference) -> QActing:
+    def acting(self, spec: ExperienceSpec, inference: Inference) -> DqnActing:
         return SequenceActing(spec, self.config, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> Any:
@@ -60,7 +60,7 @@ class R2d2(Dqn):
         return R2d2Update(self, spec, runtime)
 
 
-class SequenceActing(QActing):
+class SequenceActing(DqnActing):
     def annotate(self, columns: Columns) -> Columns:
         """The errors of a chunk's items become one priority of the chunk, -1 where none is known."""
         error = initial_priority(self._spec, columns, self._config)  # [M, rows], -1 unknown

@@ -49,7 +49,7 @@ class R2d2Update:
     def values(self, module: Any, batch: Chunks) -> Tensor:
         """Q-values [L + n, B, actions] from the first item on."""
         state = {name: batch.extras[name] for name in module.body.state}
-        rows = unrolled_rows(batch, self.spec.stack)
+        rows = unrolled_rows(batch, self.spec)
         features = module.body.unroll(rows.observation, rows.first, state, self.spec.burn_in)
         answer: Tensor = module.answer(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         return answer

@@ -32,36 +32,36 @@ MASK = observed(ACTION_MASK, (3,), "|u1")
 def spec_of(
     config: Any, *fields: Column, action: Categorical | Continuous | None = None, stack: int = 1, length: int = LENGTH
 ) -> ExperienceSpec:
-    """A run's spec, of a vector and three actions if nothing else is said."""
+    """A run's spec; by default of a vector and three actions."""
     env = ExperienceSpec(fields or (vector(size=3),), action or Categorical(3), length, stack)
     return join(env, algorithm_of(config).needs(env))
 
 
-class Telling:
-    """Acts as the policy does; each row keeps what the network answered, until the chunk leaves."""
+class RecordingActing:
+    """Acts as the policy does, and records the network's outputs for each row of a chunk until the chunk is sent."""
 
     def __init__(self, policy: Any, inference: Any) -> None:
         self._policy, self._inference, self.state = policy, inference, policy.state
-        self.told: list[np.ndarray] = []  # [rows, outputs] of each chunk
+        self.outputs: list[np.ndarray] = []  # [rows, outputs] of each chunk
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         chosen: ActionBatch = self._policy.act(observation, state, mode)
-        return chosen._replace(columns=chosen.columns | {"told": self._inference(observation, state)[0]})
+        return chosen._replace(columns=chosen.columns | {"outputs": self._inference(observation, state)[0]})
 
     def annotate(self, columns: Columns) -> Columns:
-        self.told.extend(columns["told"])
+        self.outputs.extend(columns["outputs"])
         annotated: Columns = self._policy.annotate(columns)
         return annotated
 
 
-def lived(
+def collect(
     update: Any, streams: int = STREAMS, steps: int = STEPS, ends: float = 0.15, truncates: float = 0.5, version: int = 1
 ) -> tuple[list[Chunk], list[np.ndarray]]:
-    """The chunks of streams of random observations, whose episodes end by chance, and what the network answered in their rows."""
+    """The chunks of streams of random observations, whose episodes end by chance, and the network's outputs for their rows."""
     spec, inference = update.spec, infer_by(update.policy)
     policy = algorithm_of(update.config).acting(spec, inference)
     policy.assign(5, 0, streams, streams)
-    acting, random = Telling(policy, inference), np.random.default_rng(4)
+    acting, random = RecordingActing(policy, inference), np.random.default_rng(4)
 
     def see() -> Columns:
         seen = observe(spec, streams, random)
@@ -82,8 +82,8 @@ def lived(
         observation = {name: np.where(where[name], following[name], last[name]) for name in last}
         agent.push(observation, ended)
     chunks += chunker.drain(observation, version)
-    assert len(chunks) == len(acting.told)
-    return chunks, acting.told
+    assert len(chunks) == len(acting.outputs)
+    return chunks, acting.outputs
 
 
 def batch_of(spec: ExperienceSpec, chunks: list[Chunk], harsh: bool = True) -> Chunks:

@@ -17,7 +17,7 @@ from learner.inference.module import Module, infer_by
 from learner.inference.program import Program
 from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints
-from tests.learner.algorithms.sequences import MASK, batch_of, lived, spec_of
+from tests.learner.algorithms.sequences import MASK, batch_of, collect, spec_of
 from tests.learner.examples import algorithm_of, make_update, vector
 from transport.experience import ACTION_MASK, Categorical, Columns
 
@@ -76,7 +76,7 @@ def test_a_learner_that_was_stopped_goes_on_bit_for_bit(config: Any, tmp_path: P
 
     torch.manual_seed(3)
     straight = begin()
-    batch = batch_of(spec, lived(straight)[0], harsh=False)
+    batch = batch_of(spec, collect(straight)[0], harsh=False)
     straight.update(batch)
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.write(1, *resume.gather(straight, straight.optimiser.host, {}, {"epoch": "1"}))

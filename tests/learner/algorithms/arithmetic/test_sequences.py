@@ -48,7 +48,7 @@ def test_rows_are_stacked_as_the_actor_saw_them_and_say_where_episodes_begin(sta
 
     chunks, _ = play(spec, act, streams, steps=50, seed=1)
     batch = to_chunks(to_arrays(spec, chunks, harsh=False), spec, CPU)
-    rows = unrolled_rows(batch, stack)
+    rows = unrolled_rows(batch, spec)
     assert rows.first.shape == (3 + 8 + 2, len(chunks))
     acted = batch.valid[:, stack - 1 :].T
     found = rows.observation["vector"][acted].numpy()  # [rows acted on, stack, 2]; some are in two chunks

@@ -14,7 +14,7 @@ from learner.algorithms.ppo.networks import unrolled_policy_and_value
 from learner.config import LearnerConfig
 from learner.updates.base import Chunks
 from learner.updates.trees import part
-from tests.learner.algorithms.sequences import MASK, batch_of, lived, spec_of
+from tests.learner.algorithms.sequences import MASK, batch_of, collect, spec_of
 from tests.learner.examples import image, make_update, vector
 from transport.experience import Categorical, Chunk, Continuous
 
@@ -47,8 +47,8 @@ def made(kind: str = "categorical", learner: LearnerConfig | None = None, lag: i
 
 
 def rolled(update: Any, **details: Any) -> tuple[Chunks, list[Chunk], list[np.ndarray]]:
-    chunks, told = lived(update, **details)
-    return batch_of(update.spec, chunks), chunks, told
+    chunks, outputs = collect(update, **details)
+    return batch_of(update.spec, chunks), chunks, outputs
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
@@ -70,7 +70,7 @@ def test_the_first_ratios_are_one(kind: str, memory: str) -> None:
 @pytest.mark.parametrize("kind", ["categorical", "stacked"])
 def test_what_the_update_unrolls_is_what_the_actor_computed(kind: str) -> None:
     update = made(kind)
-    rollout, chunks, told = rolled(update)
+    rollout, chunks, outputs = rolled(update)
     items, rows, _ = update.prepare(rollout, False)
     with torch.no_grad():
         index = items.items.observation_index
@@ -78,7 +78,7 @@ def test_what_the_update_unrolls_is_what_the_actor_computed(kind: str) -> None:
     history, compared, begun = update.spec.history, 0, 0
     for b, chunk in enumerate(chunks):
         for i in np.flatnonzero(chunk.columns["valid"][history : history + chunk.length]):
-            np.testing.assert_allclose(output[b, i], told[b][history + i], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(output[b, i], outputs[b][history + i], rtol=1e-4, atol=1e-5)
             compared += 1
             begun += int(chunk.columns["episode_step"][history + i] == 0)
         for name in update.policy.body.state:

@@ -18,7 +18,7 @@ from learner.config import LearnerConfig
 from learner.networks.parts import Dueling
 from learner.updates.base import Chunks
 from replay.table.layout import PRIORITY
-from tests.learner.algorithms.sequences import MASK, batch_of, lived, spec_of
+from tests.learner.algorithms.sequences import MASK, batch_of, collect, spec_of
 from tests.learner.examples import image, make_update, vector
 from transport.experience import ACTION_MASK, Categorical, Continuous
 
@@ -55,13 +55,13 @@ def q_values(update: Any, module: Any, batch: Chunks) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_update_unrolls_is_what_the_actor_computed(kind: str, memory: str, burn_in: int) -> None:
     update = made(kind, memory=memory, burn_in=burn_in)
-    chunks, told = lived(update)
+    chunks, outputs = collect(update)
     batch, history = batch_of(update.spec, chunks), update.spec.history
     found, compared, begun = q_values(update, update.policy, batch), 0, 0  # [L + n, B, actions]
     for b, chunk in enumerate(chunks):
         for row in range(history, history + chunk.length):
             if chunk.columns["valid"][row]:
-                np.testing.assert_allclose(found[row - history, b], told[b][row], rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(found[row - history, b], outputs[b][row], rtol=1e-3, atol=1e-4)
                 compared, begun = compared + 1, begun + int(chunk.columns["episode_step"][row] == 0)
         for name in update.policy.body.state:
             assert np.array_equal(batch.extras[name][b], chunk.columns[name])
@@ -105,7 +105,7 @@ def naive_errors(update: Any, batch: Chunks, b: int) -> list[float]:
 )
 def test_errors_loss_and_priorities_equal_a_loop_over_the_items(kind: str, options: dict[str, Any]) -> None:
     update = made(kind, **options)
-    batch = batch_of(update.spec, lived(update)[0])
+    batch = batch_of(update.spec, collect(update)[0])
     errors = [np.array(naive_errors(update, batch, b)) for b in range(len(batch.length))]
     weight = torch.linspace(0.2, 1.0, len(errors))
     loss = update.loss(Weighted(batch, weight))
@@ -122,7 +122,7 @@ def test_a_new_sequences_priority_is_that_of_an_update_by_the_same_weights(optio
     """Where no item bootstraps from a truncated episode's last observation, which the actor never values."""
     update = made(double=False, **options)
     update.target.load_state_dict(update.policy.state_dict())
-    chunks, _ = lived(update, streams=1, steps=90, truncates=0.0)
+    chunks, _ = collect(update, streams=1, steps=90, truncates=0.0)
     whole = [chunk for chunk in chunks if chunk.length == update.spec.chunk_length and chunk.columns["valid"].all()]
     sent = np.array([chunk.columns[PRIORITY] for chunk in whole])
     assert len(whole) > 7 and (sent > 0).all()
@@ -131,13 +131,13 @@ def test_a_new_sequences_priority_is_that_of_an_update_by_the_same_weights(optio
 
 def test_an_item_that_bootstraps_from_what_was_not_acted_on_has_no_part_in_the_priority() -> None:
     update = made(burn_in=0, n_step=1)
-    chunks, _ = lived(update, streams=1, steps=2, ends=1.0, truncates=1.0)  # every step is truncated
+    chunks, _ = collect(update, streams=1, steps=2, ends=1.0, truncates=1.0)  # every step is truncated
     assert [float(chunk.columns[PRIORITY]) for chunk in chunks] == [-1.0] * len(chunks)
 
 
 def test_the_burn_in_teaches_nothing() -> None:
     update = made("stacked")
-    batch = batch_of(update.spec, lived(update)[0], harsh=False)
+    batch = batch_of(update.spec, collect(update)[0], harsh=False)
     seen = {name: rows.clone().requires_grad_() for name, rows in batch.observation.items()}
     again = batch._replace(observation=seen)
     update.values(update.policy, update.rows(again), again.extras)[0].square().sum().backward()  # of the first item alone
@@ -155,7 +155,7 @@ def test_micro_batches_change_nothing() -> None:
     outcomes = []
     for parts in (1, 4):
         update = made(learner=LearnerConfig(batch_size=64, learning_rate=3e-3, accumulation=parts))
-        batch = batch_of(update.spec, lived(update)[0])
+        batch = batch_of(update.spec, collect(update)[0])
         batch = batch._replace(probability=torch.linspace(0.1, 1, len(batch.length)))
         outcomes.append((update.update(batch), [parameter.detach() for parameter in update.policy.parameters()]))
     (one, weights), (several, others) = outcomes
@@ -169,7 +169,7 @@ def test_micro_batches_change_nothing() -> None:
 
 def test_sequences_are_weighed_and_the_target_network_follows() -> None:
     update = made(target_update_interval=2, importance_exponent=0.6)
-    batch = batch_of(update.spec, lived(update)[0])
+    batch = batch_of(update.spec, collect(update)[0])
     batch = batch._replace(probability=torch.linspace(0.1, 1, len(batch.length)))
     weight = importance_weights(batch.probability, 0.6)
     expected = float(update.loss(Weighted(batch, weight / weight.max())).value.detach())
@@ -182,7 +182,7 @@ def test_sequences_are_weighed_and_the_target_network_follows() -> None:
 
 def test_a_reward_that_is_not_finite_is_ignored_and_counted() -> None:
     update = made(n_step=1)
-    batch = batch_of(update.spec, lived(update)[0], harsh=False)
+    batch = batch_of(update.spec, collect(update)[0], harsh=False)
     reward = batch.reward.clone()
     reward[0, update.spec.history + 2] = torch.inf
     assert batch.valid[0, update.spec.history + 2]
@@ -204,15 +204,15 @@ def test_values_are_rescaled_and_restored() -> None:
 
 def test_acting_chooses_allowed_actions_and_explores_by_the_ladder() -> None:
     update = made("masked", epsilon_base=1.0)
-    chunks, _ = lived(update)
+    chunks, _ = collect(update)
     for chunk in chunks:
         acted = chunk.columns["valid"] != 0
         allowed = chunk.columns[ACTION_MASK][acted]
         taken = allowed[np.arange(len(allowed)), chunk.columns["action"][acted]]
         assert (taken | ~allowed.any(1).astype(bool)).all()
     update = made(epsilon_base=0.0)
-    chunks, told = lived(update)
-    for chunk, answers in zip(chunks, told, strict=True):
+    chunks, outputs = collect(update)
+    for chunk, answers in zip(chunks, outputs, strict=True):
         acted = chunk.columns["valid"] != 0
         acted[: update.spec.history] &= chunk.columns["policy_version"][: update.spec.history] == 1
         assert np.array_equal(answers[acted].argmax(1), chunk.columns["action"][acted])

@@ -185,7 +185,7 @@ def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> 
     assert torch.allclose(soft_target(batch, next_value, free, torch.ones(())), torch.tensor([-92.0, 43.0, -3.8, -2.0]))
 
 
-def test_with_normalised_rewards_the_critics_regress_on_scaled_targets_and_errors_are_told_unscaled() -> None:
+def test_with_normalised_rewards_the_critics_regress_on_scaled_targets_and_errors_are_reported_unscaled() -> None:
     torch.manual_seed(2)
     spec = make_spec()
     algorithm = make_update(spec, SacConfig(gamma=0.6, hidden=16, reward_scale=2.0, normalize_reward=True), LEARNER)
