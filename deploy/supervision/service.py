@@ -23,6 +23,7 @@ from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status import duration
+from deploy.signals import stop_signals
 from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
@@ -38,7 +39,6 @@ from transport.sockets.limits import ResourceLimits
 
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at the run's folder
-STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
 class Service:
@@ -88,9 +88,10 @@ class Service:
 
     def run(self) -> int:
         """Runs until the end and returns the exit status. Leaves no process, socket or endpoint."""
-        numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
-        numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
-        before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
+        with stop_signals(lambda number, frame: self._signals.append(number)):
+            return self._run_to_the_end()
+
+    def _run_to_the_end(self) -> int:
         AUTHENTICATOR.say, print_line = self.say, AUTHENTICATOR.say
         limits = ResourceLimits([self._control.address], resident_bytes([os.getpid()]), self.say)
         try:
@@ -108,8 +109,6 @@ class Service:
             self._reports.close()
             self._run.remove_sockets()
             self.log.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
         return self.supervisor.exit_status
 
     def _turn(self) -> None:

@@ -6,11 +6,12 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.cli.common import DONE, FAILED, add_trust, complain
 from deploy.config.run import ConfigError
+from deploy.signals import stop_signals
 from deploy.studies.suite.evidence import strict_json
 from deploy.studies.suite.file import read
 from deploy.studies.suite.page import page
@@ -50,7 +51,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--out: there is no folder {parsed.out.parent}")
     runner = Runner(suite, results, to_stderr, parsed.trusted)
     if not parsed.report:
-        with contextlib.redirect_stdout(sys.stderr), _interruptible():
+        with contextlib.redirect_stdout(sys.stderr), stop_signals(signal.default_int_handler):
             runner.check()
             try:
                 runner.run()
@@ -67,15 +68,3 @@ def run(parsed: argparse.Namespace) -> int:
     if runner.failed:
         return complain(f"{len(runner.failed)} runs failed: {', '.join(runner.failed)}; the same command repeats them", FAILED)
     return DONE
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and a closed terminal stop a suite as Ctrl-C does."""
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = [(number, signal.signal(number, signal.default_int_handler)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
