@@ -239,4 +239,4 @@ def actor_index(name: str) -> int | None:
 def start_detached(run: RunDir, stop_after_seconds: float) -> Callable[[], int | None]:
     """Starts a supervisor in a session of its own, with its output in logs/supervisor.log. Returns its `poll`."""
     command = python_command("deploy.supervision", str(run.path), "--stop-after-seconds", str(stop_after_seconds))
-    return start_in_background(command, run.log("supervisor"))
+    return start_in_background(command, run.log("supervisor")).poll

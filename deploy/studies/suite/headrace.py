@@ -17,7 +17,7 @@ import tomli_w
 
 from actors.trust import FLAG
 from deploy import runs
-from deploy.children import child_environment, python_command
+from deploy.children import python_command, start_in_background
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, merge, read_toml
 from deploy.config.layers import layers, resolve
@@ -61,15 +61,7 @@ class Headrace:
         # The suite stops the run; the run's own limit is for a suite that has been killed.
         words = ["--run", run.name, "--config", str(file), "--stop-after", f"{run.task.seconds:g}s", *([FLAG] if trusted else [])]
         began = time.time()
-        with folder.log.open("ab") as log:
-            process = subprocess.Popen(
-                python_command("deploy.cli.main", "up", *words),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=child_environment(),
-                start_new_session=True,
-            )
+        process = start_in_background(python_command("deploy.cli.main", "up", *words), folder.log)
         return HeadraceTraining(process, run, SnapshotFile(folder, began))
 
     def policies(self, run: Run, folder: Folder) -> dict[str, Any]:

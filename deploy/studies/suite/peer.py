@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command
+from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command, start_in_background
 from deploy.config.run import ConfigError
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, Trained, Tried
@@ -63,15 +63,9 @@ class Peer:
         began = time.time()
         request = self._request(run.task) | {"seed": run.seed, "folder": str(folder.path.resolve()), "began": began}
         (folder.path / REQUEST).write_text(json.dumps(request))
-        with folder.log.open("ab") as log:
-            process = subprocess.Popen(
-                self._command("train", str(folder.path.resolve() / REQUEST)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment(),
-                start_new_session=True,
-            )
+        process = start_in_background(
+            self._command("train", str(folder.path.resolve() / REQUEST)), folder.log, self._environment()
+        )
         return PeerTraining(process, folder)
 
     def policies(self, run: Run, folder: Folder) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import psutil
 
 from actors.evaluation.lines import read_lines
 from actors.trust import FLAG
-from deploy.children import child_environment, python_command
+from deploy.children import python_command, start_in_background
 from deploy.config import trust
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
@@ -128,7 +128,7 @@ class Runner:
         if not folder.begun.exists():
             return False
         begun = evidence.read_object(folder.begun)
-        _end(begun)
+        _stop_orphan(begun)
         if difference := _difference(begun["asked"], run.asked()):
             self._say(f"{title}: was begun with other settings ({difference}), so it starts again")
             return False
@@ -181,11 +181,7 @@ class Runner:
         """Raises RunFailed."""
         request = {"folder": str(folder.path), "episodes": run.task.episodes, **kind.policies(run, folder)}
         write_atomically(folder.request, json.dumps(request).encode())
-        with folder.log.open("ab") as log:
-            command = python_command("actors.evaluation.snapshots", str(folder.request))
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment(), start_new_session=True
-            )
+        process = start_in_background(python_command("actors.evaluation.snapshots", str(folder.request)), folder.log)
         try:
             self._record(folder, run, process)
             status = process.wait()
@@ -230,29 +226,22 @@ class Runner:
                 unlock(file)
 
 
-def stop(process: subprocess.Popen[bytes], patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Asks a process to end, and ends it if it does not. A second Ctrl-C ends it at once."""
-    if process.poll() is not None:
-        return
+def stop(process: subprocess.Popen[bytes] | psutil.Process, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Asks a process to end, and kills it if it does not, or at once on a second Ctrl-C."""
     process.terminate()
     try:
         process.wait(patience_seconds)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except (subprocess.TimeoutExpired, psutil.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait()
 
 
-def _end(begun: Tree) -> None:
-    """Ends the process of a suite that was killed, if it is still there."""
+def _stop_orphan(begun: Tree) -> None:
+    """Stops the process that a killed suite has left, if it still runs."""
     with suppress(psutil.Error):
         process = psutil.Process(begun["pid"])
         if abs(process.create_time() - begun["created"]) < CLOCK_SECONDS:
-            process.terminate()
-            try:
-                process.wait(PATIENCE_SECONDS)
-            except psutil.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process)
 
 
 def _difference(before: Tree, now: Tree, prefix: str = "") -> str:
