@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from deploy.studies.score import time_to_score
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import POINTS, State, Study, Suggestion, Trial
 
@@ -243,16 +244,12 @@ class Sweeper:
         return sum(each.value for each in last) / len(last)
 
     def _reached(self, evaluations: list[Evaluation]) -> float | None:
-        """When the figure was reached: the time of the first of several evaluations in a row that are high enough."""
-        wanted, number = self._plan.config.time_to, self._plan.config.evaluations
+        """The time to the wanted figure; None where it was not reached, or none is wanted."""
+        wanted = self._plan.config.time_to
         if wanted is None:
             return None
-        row: list[Evaluation] = []
-        for each in evaluations:
-            row = [*row, each] if each.value >= wanted else []
-            if len(row) == number:
-                return row[0].seconds
-        return None
+        seconds, values = [each.seconds for each in evaluations], [each.value for each in evaluations]
+        return time_to_score(seconds, values, wanted, self._plan.config.evaluations)
 
 
 def shown(plan: Plan, trial: Trial) -> str:
