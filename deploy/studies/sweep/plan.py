@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from deploy.config.files import Tree, merge, read_file
 from deploy.config.run import ConfigError
-from deploy.config.values import duration_seconds
+from deploy.config.values import duration_seconds, split_message
 from deploy.runs import NAME
 from deploy.studies.sweep.ranges import Range, read_ranges
 
@@ -99,7 +99,8 @@ def read_plan(path: Path, trusted: bool = False) -> Plan:
     try:
         config = msgspec.convert(tables["sweep"], SweepConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_in_sweep(str(error))}") from error
+        text, key = split_message(error)
+        raise ConfigError(f"{path}: sweep{f'.{key}' if key else ''}: {text}") from error
     seconds = _seconds(config, path)
     if config.time_to is not None and not seconds:
         raise ConfigError(f"{path}: sweep.time_to needs time in [sweep]: it is what a run counts as that does not get there")
@@ -121,12 +122,6 @@ def _seconds(config: SweepConfig, path: Path) -> float:
     if not seconds and not config.steps:
         raise ConfigError(f'{path}: it needs time = "5m" or steps = 100_000 in [sweep]: how long each run is')
     return seconds
-
-
-def _in_sweep(message: str) -> str:
-    """A message of msgspec, with the key in front: `Object missing required field `trials``, `… - at `$.jobs``."""
-    text, _, key = message.replace("`", "").partition(" - at $.")
-    return f"sweep{f'.{key}' if key else ''}: {text[0].lower()}{text[1:]}"
 
 
 def _leaves(tree: Tree, prefix: str = "") -> dict[str, Any]:

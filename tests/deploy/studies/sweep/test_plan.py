@@ -91,6 +91,7 @@ GAMMA = '[search]\n"algorithm.gamma" = {low = 0.9, high = 1.0}\n'
         (f"{ENV}{SWEEP}[search]\n'a.b' = {{choices = [1, 1]}}", "choices must be different"),
         (f"{ENV}{SWEEP}[search]\n'a.b' = {{choices = []}}", "choices must be different, and at least one"),
         (f"{ENV}{SWEEP}[search]\n'a.b' = {{lwo = 3}}", "search.a.b: object contains unknown field lwo"),
+        (f"{ENV}{SWEEP}[search]\n'a.b' = {{low = '3', high = 4}}", "search.a.b.low: expected "),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_that_names_the_key(text: str, words: str) -> None:
