@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.launch.preflight import try_environment
+from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, Training, Tried, find_kind
 from deploy.studies.suite.file import Run, Suite, order
-from transport.file_lock import try_lock, unlock
 from transport.run_dir import write_atomically
 from transport.text import plain
 
@@ -84,7 +84,8 @@ class Runner:
     def run(self) -> None:
         """All runs that are left; the names of those that failed are in `failed`. Raises ConfigError, also where another process
         runs this suite; KeyboardInterrupt when the run that goes on has ended in order."""
-        with self._locked():
+        self._results.mkdir(parents=True, exist_ok=True)
+        with locked(self._results, self._is_locked):
             done = sum(self.result(run).exists() for run in self.runs)
             if done:
                 self._say(f"{done} of {len(self.runs)} runs are finished, and are skipped")
@@ -212,18 +213,8 @@ class Runner:
         seconds = sum(other.task.seconds for other in left)
         return f"at most {_minutes(seconds)} of training left" if left else "nothing is left"
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time runs a suite. Raises ConfigError."""
-        self._results.mkdir(parents=True, exist_ok=True)
-        path = self._results / ".lock"
-        with path.open("ab") as file:
-            if not try_lock(file):
-                raise ConfigError(f"another process is running this suite into {self._results}: wait for it, or stop it")
-            try:
-                yield
-            finally:
-                unlock(file)
+    def _is_locked(self, pid: str) -> ConfigError:
+        return ConfigError(f"another process (pid {pid}) is running this suite into {self._results}: wait for it, or stop it")
 
 
 def stop(process: subprocess.Popen[bytes] | psutil.Process, patience_seconds: float = PATIENCE_SECONDS) -> None:

@@ -4,6 +4,7 @@ Trainings are stubs. Evaluations are stubs, too, except where a test says Runner
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -137,8 +138,18 @@ def test_a_file_that_is_no_result_is_refused(file: Path) -> None:
 
 def test_two_processes_do_not_run_one_suite(file: Path) -> None:
     file.write_text(ONE)
-    with suite_of(file, file.parent / "results")._locked(), pytest.raises(ConfigError, match="another process"):
-        suite_of(file, file.parent / "results").run()
+    first, refused = suite_of(file, file.parent / "results"), []
+    begin = stub(first).begin
+
+    def begin_beside_another(*arguments: Any) -> Any:
+        with pytest.raises(ConfigError, match=rf"another process \(pid {os.getpid()}\) is running this suite"):
+            suite_of(file, file.parent / "results").run()
+        refused.append(True)
+        return begin(*arguments)
+
+    stub(first).begin = begin_beside_another  # type: ignore[method-assign]
+    first.run()
+    assert refused and result(file)
 
 
 def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
