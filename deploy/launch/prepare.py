@@ -111,6 +111,7 @@ def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Tri
     """The request with the algorithm that suits its environment, which is tried for that."""
     # Its options are read when it is known whose they are.
     stack = [replace(layer, values={**layer.values, "algorithm": {}}) for layer in _layers(request, None)]
+    _note_hidden_module(stack)
     config = _pinned(stack)
     _check_processes(config)
     tried = _try(config, cleanup)
@@ -141,6 +142,8 @@ def _check(request: Request, run: RunDir, tried: _Tried | None, cleanup: ExitSta
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
     stack = _layers(request, run)
+    if tried is None:
+        _note_hidden_module(stack)
     config = _pinned(stack)
     if stopped:
         resume.check_config(run, config)
@@ -188,10 +191,16 @@ def _check_weights(name: str) -> None:
         raise ConfigError(f"--learner.weights {error}") from error
 
 
-def _pinned(stack: list[Layer]) -> RunConfig:
-    """The configuration of these layers, with those options of its environment that can be known without making it."""
+def _note_hidden_module(stack: list[Layer]) -> None:
+    """Prints a note about a module that Headrace hides, where the layers name code of the user's own. The note explains why an
+    import fails, so it has to come before the import."""
     if any(trust.code_in(layer.values) for layer in stack) and (hidden := hidden_module()):
         print(f"note: {hidden}", flush=True)
+
+
+def _pinned(stack: list[Layer]) -> RunConfig:
+    """The configuration of these layers, with those options of its environment that can be known without making it; adds these
+    options to the layers."""
     config = resolve(stack)
     if not builtin_name(config.env.id):
         return config
