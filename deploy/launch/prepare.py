@@ -107,9 +107,9 @@ def _layers(request: Request, run: RunDir | None) -> list[Layer]:
     return layers(request.flags, request.file, stopped, request.preset, request.trusted)
 
 
-def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Tried]:
+def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Preflight]:
     """The request with the algorithm that suits its environment, which is tried for that."""
-    # Its options are read when it is known whose they are.
+    # Without the options of the algorithm: which there are depends on its name.
     stack = [replace(layer, values={**layer.values, "algorithm": {}}) for layer in _layers(request, None)]
     _note_hidden_module(stack)
     config = _pinned(stack)
@@ -120,22 +120,22 @@ def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Tri
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
 
 
-class _Tried(NamedTuple):
+class _Preflight(NamedTuple):
     """The environment, and the learner that was started meanwhile."""
 
     facts: Facts
     learner: WaitingLearner
 
 
-def _try(config: RunConfig, cleanup: ExitStack) -> _Tried:
+def _try(config: RunConfig, cleanup: ExitStack) -> _Preflight:
     """Starts the learner and tries the environment. `cleanup` ends the learner."""
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
     cleanup.callback(learner.close)
-    return _Tried(preflight.try_environment(config), learner)
+    return _Preflight(preflight.try_environment(config), learner)
 
 
-def _check(request: Request, run: RunDir, tried: _Tried | None, cleanup: ExitStack) -> Launch:
+def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: ExitStack) -> Launch:
     """Resolves and checks a run whose name is locked. `tried`: where its environment was tried already. `cleanup` closes what the
     launch needs; it moves into the Launch."""
     stopped = run.config.exists() and not request.fresh

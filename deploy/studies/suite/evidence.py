@@ -1,4 +1,4 @@
-"""The result of a run as a file: what was run, on what, and every evaluation with its single episodes."""
+"""The result of a run as a file: its settings, the machine and the software, and every evaluation with its single episodes."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Run(NamedTuple):
         return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.suite}-{self.task.name}-{self.contestant.name}-{self.seed}").lower()
 
     def asked(self) -> Tree:
-        """What its result depends on: a result of anything else is another's."""
+        """Everything that its result depends on. A result that was made with other values is not used."""
         task, contestant = self.task, self.contestant
         limits = {"seconds": task.seconds, "total_steps": task.total_steps, "snapshot_seconds": task.snapshot_seconds}
         chosen = {"kind": contestant.kind, "settings": contestant.settings_for(task), "threads": contestant.threads}

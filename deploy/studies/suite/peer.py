@@ -19,7 +19,7 @@ from typing import Any
 from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command, start_in_background
 from deploy.config.run import ConfigError
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, Trained, Tried
+from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task
 
 SCRIPTS = {"stable-baselines3": "benchmarks.learning.peers.stable_baselines3_peer"}
@@ -34,7 +34,7 @@ class Peer:
         self._contestant = contestant
         self._python = os.path.expanduser(contestant.python)
 
-    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
         where = f"contestants.{self._contestant.name}"
         if not (ROOT / "benchmarks").is_dir():
             raise ConfigError(f"{where}: peers need the source tree, and this is an installed package: clone the repository")
@@ -93,6 +93,6 @@ class PeerTraining:
 
     def turn(self) -> None: ...
 
-    def finish(self) -> Trained:
+    def finish(self) -> TrainingResult:
         end = evidence.read_object(self._folder.path / "end.json")
-        return Trained(end["steps"], end["configuration"], end["versions"])
+        return TrainingResult(end["steps"], end["configuration"], end["versions"])

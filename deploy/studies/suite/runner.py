@@ -1,8 +1,8 @@
 """Runs a suite, one run after the other, and goes on where an earlier process of it ended.
 
-A run has three stages: it trains; its policies are evaluated; its result is written. What is in the results is skipped. A
-training that did not end starts again, because its time counts from the start of its process; evaluations go on behind the last
-one.
+A run has three stages: it trains; its policies are evaluated; its result is written. A run that has a result is skipped. A
+training that did not end starts again, because its time counts from the start of its process. Evaluations go on after the last
+one that was written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from deploy.config.run import ConfigError
 from deploy.launch.preflight import try_environment
 from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, Training, Tried, find_kind
+from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, TaskFacts, Training, find_kind
 from deploy.studies.suite.file import Run, Suite, order
 from transport.run_dir import write_atomically
 from transport.text import plain
@@ -68,7 +68,7 @@ class Runner:
         self.finished()
         left = [run for run in self.runs if not self.result(run).exists()]
         tasks = {run.task.name: run.task for run in left}
-        tried: list[Tried] = []
+        tried: list[TaskFacts] = []
         for name, task in tasks.items():
             if not self._trusted and trust.code_in({"env": task.env}):
                 raise ConfigError(f"tasks.{name}.env names code of your own: add {FLAG} if you trust the file")
@@ -76,7 +76,7 @@ class Runner:
                 config = resolve(layers({"env": task.env}))
             except ConfigError as error:
                 raise ConfigError(f"tasks.{name}: {error}") from error
-            tried.append(Tried(task, try_environment(config)))
+            tried.append(TaskFacts(task, try_environment(config)))
         for contestant in self._suite.contestants:
             if theirs := [one for one in tried if any(run[1:3] == (one.task, contestant) for run in left)]:
                 self._kinds[contestant.name].check(theirs, self._trusted)
@@ -192,7 +192,7 @@ class Runner:
             raise RunFailed(f"its evaluation ended with {status} ({_last_line(folder)}): see {folder.log}")
 
     def _record(self, folder: Folder, run: Run, process: subprocess.Popen[bytes]) -> None:
-        """So that another process of the suite can end it, if this one is killed."""
+        """Records the process, so that the next process of the suite can stop it if this one is killed."""
         created = 0.0
         with suppress(psutil.Error):
             created = psutil.Process(process.pid).create_time()

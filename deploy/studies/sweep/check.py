@@ -38,7 +38,7 @@ class Variation(NamedTuple):
     stack: list[Layer]
 
 
-class Checked(NamedTuple):
+class CheckedPlan(NamedTuple):
     """The plan with the ranges as Optuna needs them, and what its largest trial takes."""
 
     plan: Plan
@@ -46,7 +46,7 @@ class Checked(NamedTuple):
     busy_processes: int  # those that keep a core busy
 
 
-def check(plan: Plan) -> Checked:
+def check(plan: Plan) -> CheckedPlan:
     """Tries every choice and both ends of every range, with the lowest (or first) values of all other keys. Prints what `headrace
     up` prints about the environment. Raises ConfigError, EnvError, NoSpace: one line about the first mistake."""
     plan = check_keys(plan)
@@ -63,7 +63,7 @@ def check(plan: Plan) -> Checked:
         tried.append((config, spec))
     check_networks(plan, tried)
     busy = max(config.actors.count + config.learner.processes for config, _ in tried)
-    return Checked(plan, max(trial_bytes(config, spec) for config, spec in tried), busy)
+    return CheckedPlan(plan, max(trial_bytes(config, spec) for config, spec in tried), busy)
 
 
 def check_keys(plan: Plan) -> Plan:

@@ -1,4 +1,4 @@
-"""The loop of a sweep: begins trials, has bad ones ended early, records how each ended. How a run is made is injected."""
+"""The loop of a sweep: it begins trials, ends bad ones early and records how each ended. How a run is made is injected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploy.studies.score import time_to_score
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import POINTS, State, Study, Suggestion, Trial
 
-FAILURES_IN_A_ROW = 5  # after which the sweep ends: the cause is hardly in what was chosen
+FAILURES_IN_A_ROW = 5  # after which the sweep ends: the settings that it chose are hardly the cause
 OVERTIME_SECONDS = 600.0  # beyond its time, for start and end: a run that takes longer is stopped
 STOP_SECONDS = 120.0  # after which a run that was asked to stop is killed
 TURN_SECONDS = 0.2
@@ -28,7 +28,7 @@ class Evaluation(NamedTuple):
 
 
 class View(NamedTuple):
-    """A run, seen now. `progress`: the share of its time or steps, 0 to 1. `fault`: why it failed, once it has ended."""
+    """The state of a run. `progress`: the share of its time or steps, 0 to 1. `fault`: why it failed, once it has ended."""
 
     evaluations: list[Evaluation]
     progress: float = 0.0
@@ -89,7 +89,7 @@ class Sweeper:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Has the trials of an earlier process tried again. `say` gets one line for each event."""
+        """Queues the trials that an earlier process did not end. `say` gets one line for each event."""
         self._plan, self._study, self._jobs, self._start = plan, study, jobs, start
         self._say, self._clock, self._pause = say, clock, pause
         self._active: list[Active] = []
@@ -124,7 +124,7 @@ class Sweeper:
         if self._failures >= FAILURES_IN_A_ROW and not self.reason:
             failed = f"{self._failures} trials in a row have failed, the last one: {self._last_fault}"
             self.reason = f"{failed}; `{self._plan.command}` goes on with it"
-            self._give_up()
+            self._stop_all()
         while not self.reason and len(self._active) < self._jobs and self.done + len(self._active) < self._plan.config.trials:
             self._begin()
 
@@ -134,9 +134,9 @@ class Sweeper:
         self.interrupted, self.reason = True, "interrupted"
         if self._active:
             self._say("stopping: the trials under way are tried again when the sweep goes on (Ctrl-C again kills at once)")
-        self._give_up(signals)
+        self._stop_all(signals)
 
-    def _give_up(self, signals: list[int] | None = None) -> None:
+    def _stop_all(self, signals: list[int] | None = None) -> None:
         """Stops all runs and waits for them; kills them after a while, or when `signals` has something."""
         for active in self._active:
             active.run.stop()

@@ -13,7 +13,7 @@ from typing import Any
 
 from actors.evaluation.lines import add_line, read_lines
 from deploy.config.run import ConfigError
-from deploy.studies.suite.base import Folder, Kind, Trained, Tried
+from deploy.studies.suite.base import Folder, Kind, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, read
 from deploy.studies.suite.runner import Runner
 from tests.harness.waiting import ROOT
@@ -29,7 +29,7 @@ class Stub:
         self.begun: list[str] = []  # names of runs
         self.removed: list[str] = []
 
-    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
         if "bad" in self.contestant.settings:
             raise ConfigError("contestants: bad is no setting")
 
@@ -54,8 +54,8 @@ class StubTraining:
 
     def turn(self) -> None: ...
 
-    def finish(self) -> Trained:
-        return Trained(steps=300, configuration={"stub": True}, versions={"stub": "1"})
+    def finish(self) -> TrainingResult:
+        return TrainingResult(steps=300, configuration={"stub": True}, versions={"stub": "1"})
 
 
 def command() -> list[str]:

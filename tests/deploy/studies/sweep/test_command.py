@@ -13,7 +13,7 @@ import pytest
 from deploy.cli import main as cli
 from deploy.cli.runs import sweep
 from deploy.studies.sweep import folder as sweep_folder
-from deploy.studies.sweep.check import Checked
+from deploy.studies.sweep.check import CheckedPlan
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Study
 from deploy.studies.sweep.sweeper import StartRun, Sweeper
@@ -36,7 +36,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> StubRuns:
 
     monkeypatch.setattr(sweep, "Sweeper", sweeper)
     monkeypatch.setattr(sweep, "Runs", lambda plan, jobs: made)
-    monkeypatch.setattr(sweep, "check", lambda plan: Checked(plan, 1e6, 3))
+    monkeypatch.setattr(sweep, "check", lambda plan: CheckedPlan(plan, 1e6, 3))
     return made
 
 
