@@ -27,6 +27,7 @@ from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.launch.preflight import try_environment
+from deploy.reporting.status import duration
 from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, TaskFacts, Training, find_kind
@@ -103,7 +104,7 @@ class Runner:
         """Trains unless that is over, evaluates, writes the result. Raises RunFailed."""
         folder, kind = Folder(self._results / "unfinished" / run.name), self._kinds[run.contestant.name]
         if not self._trained(run, folder, title):
-            self._say(f"{title}: begins, {_minutes(run.task.seconds)} at most; {self._left()}")
+            self._say(f"{title}: begins, {duration(run.task.seconds)} at most; {self._left()}")
             kind.remove(run)
             shutil.rmtree(folder.path, ignore_errors=True)
             folder.path.mkdir(parents=True)
@@ -117,8 +118,8 @@ class Runner:
         evidence.write(self.result(run), evidence.document(run, trained, evaluations))
         last = evidence.metric_of({"curve": [evidence.point(evaluations[-1])]}, run.task.metric)[0]
         self._say(
-            f"{title}: ended after {_minutes(trained['training']['seconds'])} and {trained['training']['steps']:,} steps, last "
-            f"{run.task.metric} {last:,.4g}; {len(evaluations)} evaluations took {_minutes(time.monotonic() - began)}; "
+            f"{title}: ended after {duration(trained['training']['seconds'])} and {trained['training']['steps']:,} steps, last "
+            f"{run.task.metric} {last:,.4g}; {len(evaluations)} evaluations took {duration(time.monotonic() - began)}; "
             f"{self._left()}"
         )
         kind.remove(run)
@@ -211,7 +212,7 @@ class Runner:
         """How long all that is left trains at most."""
         left = [other for other in self.runs if not self.result(other).exists()]
         seconds = sum(other.task.seconds for other in left)
-        return f"at most {_minutes(seconds)} of training left" if left else "nothing is left"
+        return f"at most {duration(seconds)} of training left" if left else "nothing is left"
 
     def _is_locked(self, pid: str) -> ConfigError:
         return ConfigError(f"another process (pid {pid}) is running this suite into {self._results}: wait for it, or stop it")
@@ -252,13 +253,6 @@ def _last_line(folder: Folder) -> str:
     """Of the log."""
     said = folder.log.read_text(errors="replace").strip().splitlines()
     return plain(said[-1]) if said else "it said nothing"
-
-
-def _minutes(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def to_stderr(line: str) -> None:
