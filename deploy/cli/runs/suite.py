@@ -22,10 +22,11 @@ USAGE_LINE = "headrace suite FILE.toml [--results DIR] [--report] [--json] [--ou
 DESCRIPTION = """\
 Run tasks x contestants x seeds one after the other, and print scores and times to a score with 95 % intervals.
 
-  headrace suite compare.toml                     run what has no result yet, then print the table
-  headrace suite compare.toml --report --out p.html   run nothing; write a page of what is finished
+  headrace suite compare.toml                          run what has no result yet, then print the table
+  headrace suite compare.toml --report --out p.html    run nothing; write a page of what is finished
 
-It may be stopped or killed at any time; the same command goes on. The file's form: `How to … compare algorithms or settings`.
+A suite may be stopped or killed at any time; the same command resumes it.
+The file's form: `How to … compare algorithms or settings`.
 """
 
 
@@ -57,7 +58,7 @@ def run(parsed: argparse.Namespace) -> int:
                 runner.run()
             except KeyboardInterrupt:
                 to_stderr(
-                    "stopped; the same command goes on: finished runs are skipped, the training that was stopped starts again"
+                    "stopped; the same command resumes: finished runs are skipped, the training that was stopped starts again"
                 )
                 return DONE
     found = {run.name: result for run, result in runner.finished()}

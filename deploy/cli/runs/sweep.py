@@ -25,7 +25,7 @@ from deploy.supervision.reports import own_cores
 DESCRIPTION = """\
 Search for good settings: runs of equal length, each with other settings, that Optuna chooses by the results so far.
 
-  headrace sweep lander.toml             start the sweep of this file, or go on with it; Ctrl-C stops it
+  headrace sweep lander.toml             start the sweep of this file, or resume it; Ctrl-C stops it
   headrace sweep lander.toml --show      show its trials and the best settings
   headrace up --config sweeps/lander/best.toml
 
@@ -100,7 +100,7 @@ def _search(plan: Plan) -> tuple[Study, str]:
     results.write_best(plan, study)
     if sweeper.interrupted:
         done = f"{sweeper.done} of {plan.config.trials} trials are over"
-        _say(f"sweep {plan.path.stem} stopped: {done}; `{plan.command}` goes on with it")
+        _say(f"sweep {plan.path.stem} stopped: {done}; `{plan.command}` resumes it")
         return study, ""
     return study, sweeper.reason or ("" if study.best() else "no trial is complete")
 

@@ -123,7 +123,7 @@ class Sweeper:
             self._attend(active)
         if self._failures >= FAILURES_IN_A_ROW and not self.reason:
             failed = f"{self._failures} trials in a row have failed, the last one: {self._last_fault}"
-            self.reason = f"{failed}; `{self._plan.command}` goes on with it"
+            self.reason = f"{failed}; `{self._plan.command}` resumes it"
             self._stop_all()
         while not self.reason and len(self._active) < self._jobs and self.done + len(self._active) < self._plan.config.trials:
             self._begin()
@@ -133,7 +133,7 @@ class Sweeper:
         signals.clear()
         self.interrupted, self.reason = True, "interrupted"
         if self._active:
-            self._say("stopping: the trials under way are tried again when the sweep goes on (Ctrl-C again kills at once)")
+            self._say("stopping: the trials under way are tried again when the sweep is resumed (Ctrl-C again kills at once)")
         self._stop_all(signals)
 
     def _stop_all(self, signals: list[int] | None = None) -> None:

@@ -88,7 +88,7 @@ def test_many_failures_end_it_with_status_1_and_say_how_to_go_on(
     runs.faults = dict.fromkeys(range(9), "the disk is full")
     assert cli.main(["sweep", "mine.toml"]) == 1
     error = capsys.readouterr().err
-    assert "5 trials in a row have failed, the last one: the disk is full; `headrace sweep mine.toml` goes on" in error
+    assert "5 trials in a row have failed, the last one: the disk is full; `headrace sweep mine.toml` resumes it" in error
     assert error.count("\n") == 1
 
 
