@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deploy.config.run import ConfigError
+from deploy.launch import preflight
 from deploy.studies.sweep.check import check, check_keys
 from deploy.studies.sweep.jobs import MEMORY_SHARE, trials_at_once
 from deploy.studies.sweep.plan import Plan, read_plan
@@ -156,7 +157,17 @@ def test_a_choice_may_be_a_table_of_settings_that_belong_together() -> None:
 
 
 @pytest.mark.flow
-def test_the_environment_and_every_network_are_tried_before_the_first_trial(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_environment_and_every_network_are_tried_before_the_first_trial(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, try_it = [], preflight.preflight
+
+    def only_once(*arguments: Any) -> preflight.Facts:
+        """All checks are of one environment."""
+        tried.extend([] if tried else [try_it(*arguments)])
+        return tried[0]
+
+    monkeypatch.setattr(preflight, "preflight", only_once)
     depth = "'algorithm.network_options.{}' = {{low = 1, high = 4}}"
     checked = check(searching(depth.format("layers"), "'learner.device' = {choices = ['cpu']}"))
     assert checked.busy_processes == 3 and 5e8 < checked.trial_bytes < 5e9
