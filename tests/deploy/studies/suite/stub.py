@@ -77,4 +77,5 @@ def suite_of(file: Path, results: Path, runner: type[Runner] = StubRunner) -> Ru
 
 
 if __name__ == "__main__":
-    suite_of(*map(Path, sys.argv[1:3])).run()
+    file, results = map(Path, sys.argv[1:])
+    suite_of(file, results).run()

@@ -147,7 +147,7 @@ def test_two_processes_do_not_run_one_suite(file: Path) -> None:
         refused.append(True)
         return begin(*arguments)
 
-    stub(first).begin = begin_beside_another  # type: ignore[method-assign]
+    stub(first).begin = begin_beside_another  # type: ignore[assignment, method-assign]
     first.run()
     assert refused and result(file)
 

@@ -160,7 +160,8 @@ def test_a_choice_may_be_a_table_of_settings_that_belong_together() -> None:
 def test_the_environment_and_every_network_are_tried_before_the_first_trial(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried, try_it = [], preflight.preflight
+    try_it = preflight.preflight
+    tried: list[preflight.Facts] = []
 
     def only_once(*arguments: Any) -> preflight.Facts:
         """All checks are of one environment."""
