@@ -23,11 +23,11 @@ from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status import duration
-from deploy.signals import stop_signals
 from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.reports import Reports
+from deploy.supervision.signals import stop_signals
 from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor

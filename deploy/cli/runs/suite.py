@@ -11,12 +11,12 @@ from pathlib import Path
 
 from deploy.cli.common import DONE, FAILED, add_trust, complain
 from deploy.config.run import ConfigError
-from deploy.signals import stop_signals
 from deploy.studies.suite.evidence import strict_json
 from deploy.studies.suite.file import read
 from deploy.studies.suite.page import page
 from deploy.studies.suite.runner import Runner, to_stderr
 from deploy.studies.suite.summary import lines, summarise
+from deploy.supervision.signals import stop_signals
 
 USAGE_LINE = "headrace suite FILE.toml [--results DIR] [--report] [--json] [--out PAGE.html]"
 DESCRIPTION = """\

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
-from deploy.signals import stop_signals
 from deploy.studies.sweep import folder, results
 from deploy.studies.sweep.check import check
 from deploy.studies.sweep.jobs import trials_at_once
@@ -21,6 +20,7 @@ from deploy.studies.sweep.study import Study, require_optuna
 from deploy.studies.sweep.sweeper import Sweeper
 from deploy.studies.sweep.trial_run import Runs, remove_unfinished
 from deploy.supervision.reports import own_cores
+from deploy.supervision.signals import stop_signals
 
 DESCRIPTION = """\
 Search for good settings: runs of equal length, each with other settings, that Optuna chooses by the results so far.

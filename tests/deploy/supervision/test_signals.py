@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.signals import stop_signals
+from deploy.supervision.signals import stop_signals
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
