@@ -76,8 +76,8 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=1024,
-            description="actor processes; more collect faster as long as CPU cores are free. 0 means one for every two cores, "
-            "2 to 16, or fewer where memory is short",
+            description="actor processes; more collect faster as long as CPU cores are free. Left out: one for every two "
+            "cores, 2 to 16, or fewer where memory is short",
         ),
     ] = 0
     envs_per_actor: Annotated[

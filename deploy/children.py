@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.config.run import ConfigError
@@ -80,8 +80,11 @@ def check_actor_python(python: str, modules: Sequence[str] = ACTOR_IMPORTS, reas
         )
 
 
-def start_in_background(command: list[str], log: Path) -> Callable[[], int | None]:
-    """Starts a process that outlives this one and appends its output to `log`. Returns its `poll`."""
+def start_in_background(command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Starts a process that Ctrl-C does not reach and that outlives this one, and appends its output to `log`.
+
+    `environment` is `child_environment()` unless it is given. Raises OSError.
+    """
     detached = 0 if POSIX else subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -89,7 +92,7 @@ def start_in_background(command: list[str], log: Path) -> Callable[[], int | Non
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=child_environment(),
+            env=child_environment() if environment is None else environment,
             start_new_session=POSIX,
             creationflags=detached,
-        ).poll
+        )

@@ -15,7 +15,7 @@ from deploy.config import renamed, trust
 from deploy.config.algorithm import having
 from deploy.config.files import Tree, lookup
 from deploy.config.run import ConfigError, RunConfig
-from deploy.config.values import Text, any_value
+from deploy.config.values import Text, any_value, split_message
 from transport.names import nearest
 from transport.run_dir import RunDir
 
@@ -127,9 +127,9 @@ def read_fields(options: argparse.Namespace, kind: type[S], **more: Any) -> S:
     try:
         return msgspec.convert(typed | more, kind)
     except msgspec.ValidationError as error:
-        text, _, name = str(error).replace("`", "").partition(" - at $.")
-        flag = f"--{name.partition('[')[0].replace('_', '-')}"
-        raise ConfigError(f"{flag}: {text[0].lower()}{text[1:]}, got {typed.get(name.partition('[')[0])!r}") from error
+        text, key = split_message(error)
+        name = key.partition("[")[0]
+        raise ConfigError(f"--{name.replace('_', '-')}: {text}, got {typed.get(name)!r}") from error
 
 
 def typed_algorithm(arguments: Sequence[str], find_run: Callable[[str], RunDir]) -> str:

@@ -17,7 +17,8 @@ from transport.experience import ExperienceSpec
 from transport.names import nearest
 from transport.run_dir import RunDir
 
-LEFT_OUT = ("actors.count", "actors.envs_per_actor")  # 0 until the launch finds them out: nobody types 0
+# The launch replaces 0, the default of these. As a flag 0 is refused: `--actors 0` reads as if there were to be no actors.
+CHOSEN_AT_LAUNCH = ("actors.count", "actors.envs_per_actor")
 
 
 def layers(
@@ -91,7 +92,7 @@ def resolve(
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tree, stack)) from error
     typed = next((layer.values for layer in stack if layer.origin == FLAGS), {})
-    zeros = [f"{path}: expected int >= 1, got 0" for path in LEFT_OUT if lookup(typed, path) == 0]
+    zeros = [f"{path}: expected int >= 1, got 0" for path in CHOSEN_AT_LAUNCH if lookup(typed, path) == 0]
     complaints = [_with_origin(complaint, stack) for complaint in (*zeros, *validate(config, spec))]
     if complaints:
         raise ConfigError("; ".join(complaints))

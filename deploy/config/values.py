@@ -9,12 +9,20 @@ from collections.abc import Callable, Sequence
 from types import UnionType
 from typing import Any
 
+import msgspec
+
 from deploy.config.run import ConfigError
 from transport.names import nearest
 
 UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 UNITS_BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def split_message(error: msgspec.ValidationError) -> tuple[str, str]:
+    """What is wrong and with which key, which is empty where it is the table. msgspec says: Expected `int` >= 1 - at `$.jobs`."""
+    text, _, key = str(error).replace("`", "").partition(" - at $.")
+    return f"{text[0].lower()}{text[1:]}", key
 
 
 class Text(str):

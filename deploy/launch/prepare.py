@@ -107,10 +107,11 @@ def _layers(request: Request, run: RunDir | None) -> list[Layer]:
     return layers(request.flags, request.file, stopped, request.preset, request.trusted)
 
 
-def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Tried]:
+def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Preflight]:
     """The request with the algorithm that suits its environment, which is tried for that."""
-    # Its options are read when it is known whose they are.
+    # Without the options of the algorithm: which there are depends on its name.
     stack = [replace(layer, values={**layer.values, "algorithm": {}}) for layer in _layers(request, None)]
+    _note_hidden_module(stack)
     config = _pinned(stack)
     _check_processes(config)
     tried = _try(config, cleanup)
@@ -119,28 +120,30 @@ def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Tri
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
 
 
-class _Tried(NamedTuple):
+class _Preflight(NamedTuple):
     """The environment, and the learner that was started meanwhile."""
 
     facts: Facts
     learner: WaitingLearner
 
 
-def _try(config: RunConfig, cleanup: ExitStack) -> _Tried:
+def _try(config: RunConfig, cleanup: ExitStack) -> _Preflight:
     """Starts the learner and tries the environment. `cleanup` ends the learner."""
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
     cleanup.callback(learner.close)
-    return _Tried(preflight.try_environment(config), learner)
+    return _Preflight(preflight.try_environment(config), learner)
 
 
-def _check(request: Request, run: RunDir, tried: _Tried | None, cleanup: ExitStack) -> Launch:
+def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: ExitStack) -> Launch:
     """Resolves and checks a run whose name is locked. `tried`: where its environment was tried already. `cleanup` closes what the
     launch needs; it moves into the Launch."""
     stopped = run.config.exists() and not request.fresh
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
     stack = _layers(request, run)
+    if tried is None:
+        _note_hidden_module(stack)
     config = _pinned(stack)
     if stopped:
         resume.check_config(run, config)
@@ -188,10 +191,16 @@ def _check_weights(name: str) -> None:
         raise ConfigError(f"--learner.weights {error}") from error
 
 
-def _pinned(stack: list[Layer]) -> RunConfig:
-    """The configuration of these layers, with those options of its environment that can be known without making it."""
+def _note_hidden_module(stack: list[Layer]) -> None:
+    """Prints a note about a module that Headrace hides, where the layers name code of the user's own. The note explains why an
+    import fails, so it has to come before the import."""
     if any(trust.code_in(layer.values) for layer in stack) and (hidden := hidden_module()):
         print(f"note: {hidden}", flush=True)
+
+
+def _pinned(stack: list[Layer]) -> RunConfig:
+    """The configuration of these layers, with those options of its environment that can be known without making it; adds these
+    options to the layers."""
     config = resolve(stack)
     if not builtin_name(config.env.id):
         return config

@@ -33,24 +33,34 @@ class Probe:
 
     def policy(self, config: RunConfig, spec: ExperienceSpec) -> PolicyDescription:
         """What the policy's network is made of. Raises ConfigError where it cannot be built."""
-        self._learner.ask(json.dumps({"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()}))
+        self._learner.ask(question(config, spec))
         found = self._answer("building the network", "try another with --algorithm.network")
         if found["error"]:
             raise ConfigError(found["error"])
         return msgspec.convert(found["policy"], PolicyDescription)
 
     def _answer(self, task: str, remedy: str) -> dict[str, Any]:
-        """The next line that is a JSON object: others are what torch or a user's module prints. Raises ConfigError."""
+        """The next answer. Raises ConfigError."""
         last = ""
         try:
             for line in self._learner.lines(SECONDS):
-                try:
-                    found = json.loads(line)
-                except ValueError:
-                    found = None
-                if isinstance(found, dict):
+                if found := read_answer(line):
                     return found
                 last = line.strip() or last
         except TimeoutError:
             raise ConfigError(f"{task} took more than {SECONDS:.0f} s; {remedy}") from None
         raise ConfigError(f"{task} failed: {last or f'exit {self._learner.exit_code}'}")
+
+
+def question(config: RunConfig, spec: ExperienceSpec) -> str:
+    """What learner/devices/probe.py is asked about a policy: one line."""
+    return json.dumps({"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()})
+
+
+def read_answer(line: str) -> dict[str, Any]:
+    """The JSON object of a line; empty for another line, which torch or a user's module prints."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

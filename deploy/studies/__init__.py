@@ -1,1 +1,1 @@
-"""Many runs one after the other or at once: compared (suite) or searched (sweep)."""
+"""Studies of many runs: a suite compares contestants, a sweep searches for good settings."""

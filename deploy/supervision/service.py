@@ -27,6 +27,7 @@ from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.reports import Reports
+from deploy.supervision.signals import stop_signals
 from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
@@ -38,7 +39,6 @@ from transport.sockets.limits import ResourceLimits
 
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at the run's folder
-STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
 class Service:
@@ -88,9 +88,10 @@ class Service:
 
     def run(self) -> int:
         """Runs until the end and returns the exit status. Leaves no process, socket or endpoint."""
-        numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
-        numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
-        before = {number: signal.signal(number, lambda number, frame: self._signals.append(number)) for number in numbers}
+        with stop_signals(lambda number, frame: self._signals.append(number)):
+            return self._run_to_the_end()
+
+    def _run_to_the_end(self) -> int:
         AUTHENTICATOR.say, print_line = self.say, AUTHENTICATOR.say
         limits = ResourceLimits([self._control.address], resident_bytes([os.getpid()]), self.say)
         try:
@@ -108,8 +109,6 @@ class Service:
             self._reports.close()
             self._run.remove_sockets()
             self.log.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
         return self.supervisor.exit_status
 
     def _turn(self) -> None:
@@ -240,4 +239,4 @@ def actor_index(name: str) -> int | None:
 def start_detached(run: RunDir, stop_after_seconds: float) -> Callable[[], int | None]:
     """Starts a supervisor in a session of its own, with its output in logs/supervisor.log. Returns its `poll`."""
     command = python_command("deploy.supervision", str(run.path), "--stop-after-seconds", str(stop_after_seconds))
-    return start_in_background(command, run.log("supervisor"))
+    return start_in_background(command, run.log("supervisor")).poll

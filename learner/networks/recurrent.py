@@ -6,8 +6,9 @@ also have an unroll() like theirs, which computes many steps faster than one aft
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ MEMORIES = {"lstm": "learner.networks.recurrent:Lstm", "gru": "learner.networks.
 LONGEST = 100  # steps that units remember at first; with other biases, a cue 30 steps back has almost no gradient
 MOST_PADDING = 4  # greatest number of rows with padding, as a multiple of those without
 Tensors = Mapping[str, Tensor]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Memory(Protocol):
@@ -33,6 +35,23 @@ class Memory(Protocol):
 
     def __call__(self, features: Tensor, state: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         """One step: the torso's features [N, …] and the state before -> [N, features], and the state after."""
+
+
+def _uncompiled(function: F) -> F:
+    """Is not compiled: torch.compile would unroll a loop, for many minutes, and does not know torch's kernels for sequences.
+
+    torch.compiler.disable imports torch's compiler, which takes as long as the rest of torch, and every process that builds a
+    network imports this module. So it is called with the function's first call.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*arguments)
+
+    disabled: list[Any] = []
+    return call  # type: ignore[return-value]
 
 
 class Lstm(nn.Module):
@@ -53,7 +72,7 @@ class Lstm(nn.Module):
         _, (hidden, cell) = self.rnn(features[None], (state["memory/h"][None], state["memory/c"][None]))
         return hidden[0], {"memory/h": hidden[0], "memory/c": cell[0]}
 
-    @torch.compiler.disable
+    @_uncompiled
     def unroll(self, features: Tensor, first: Tensor, state: Tensors) -> Tensor:
         """The outputs [T, B, width] of stepwise(), by torch's kernels for whole sequences."""
         pieces = Pieces.of(first)
@@ -76,7 +95,7 @@ class Gru(nn.Module):
         _, hidden = self.rnn(features[None], state["memory/h"][None])
         return hidden[0], {"memory/h": hidden[0]}
 
-    @torch.compiler.disable
+    @_uncompiled
     def unroll(self, features: Tensor, first: Tensor, state: Tensors) -> Tensor:
         """The outputs [T, B, width] of stepwise(), by torch's kernels for whole sequences."""
         pieces = Pieces.of(first)
@@ -85,7 +104,7 @@ class Gru(nn.Module):
         return pieces.join(self.rnn(pieces.split(features), pieces.initial_state(first, state["memory/h"]))[0])
 
 
-@torch.compiler.disable  # torch.compile would unroll the loop, for many minutes, and does not know torch's kernels for sequences
+@_uncompiled
 def stepwise(memory: Memory, features: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
     """Features [T, B, …], `first` bool [T, B], where an episode begins, and the state before -> outputs [T, B, width], and the
     state after."""

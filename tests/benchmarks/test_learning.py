@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actors.evaluation.lines import read_lines
-from deploy.studies.suite.base import Tried
+from deploy.studies.suite.base import TaskFacts
 from deploy.studies.suite.file import read
 from deploy.studies.suite.peer import Peer
 from tests.harness.waiting import ROOT
@@ -96,4 +96,4 @@ def test_the_settings_of_the_suites_can_be_run(path: Path) -> None:
     suite = read(path)
     for contestant in suite.contestants:
         if contestant.kind == "stable-baselines3":
-            Peer(contestant).check([Tried(task, FACTS) for task in suite.tasks], trusted=False)
+            Peer(contestant).check([TaskFacts(task, FACTS) for task in suite.tasks], trusted=False)

@@ -18,6 +18,7 @@ from deploy.config.layers import layers, resolve
 from learner.algorithms.base import join, make_algorithm
 from learner.algorithms.ppo.config import PpoConfig
 from learner.feed.batches import to_chunks
+from learner.networks.describe import describe
 from learner.weights.publish import WeightPublisher
 from replay.client.sampler import SampledBatch, Sampler
 from tests.harness.fleet import Fleet
@@ -53,6 +54,7 @@ class PpoFleet(Fleet):
         self.run_dir.spec.write_bytes(write_spec(self.spec))
         torch.manual_seed(0)
         self.ppo = make_update(self.spec, algorithm, self.config.learner)
+        self.run_dir.policy.write_bytes(msgspec.json.encode(describe(self.ppo.policy)))
         self.processes, self.samplers = {}, []
         bind = self.run_dir.bind_address
         self.publisher = WeightPublisher(bind("weights"), bind("payload"), new_incarnation())

@@ -128,7 +128,7 @@ def test_a_sweep_that_is_killed_and_interrupted_ends_with_every_trial_once(sweep
     pids = sweep.processes()
     sweep.process.send_signal(signal.SIGINT)
     assert sweep.process.wait(PATIENCE_SECONDS) == 0 and all(map(gone, pids))
-    assert "of 4 trials are over; `headrace sweep lander.toml` goes on with it" in sweep.output.read_text()
+    assert "of 4 trials are over; `headrace sweep lander.toml` resumes it" in sweep.output.read_text()
 
     sweep.start()
     assert sweep.process.wait(PATIENCE_SECONDS) == 0, sweep.output.read_text()

@@ -24,6 +24,7 @@ from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerConfig
+from learner.networks.describe import describe
 from learner.weights.publish import WeightPublisher
 from replay.client.sampler import Sampler
 from replay.config import ReplayConfig
@@ -66,6 +67,7 @@ class Fleet:
         self.run_dir.spec.write_bytes(write_spec(self.spec))
         write_settings(self.run_dir, document)
         self.network = q_network(self.spec, self.algorithm)
+        self.run_dir.policy.write_bytes(msgspec.json.encode(describe(self.network)))  # so actors act without torch, as in a run
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.version = -1
         self.publisher: WeightPublisher | None = None

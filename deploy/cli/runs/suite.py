@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.cli.common import DONE, FAILED, add_trust, complain
@@ -16,15 +16,17 @@ from deploy.studies.suite.file import read
 from deploy.studies.suite.page import page
 from deploy.studies.suite.runner import Runner, to_stderr
 from deploy.studies.suite.summary import lines, summarise
+from deploy.supervision.signals import stop_signals
 
 USAGE_LINE = "headrace suite FILE.toml [--results DIR] [--report] [--json] [--out PAGE.html]"
 DESCRIPTION = """\
 Run tasks x contestants x seeds one after the other, and print scores and times to a score with 95 % intervals.
 
-  headrace suite compare.toml                     run what has no result yet, then print the table
-  headrace suite compare.toml --report --out p.html   run nothing; write a page of what is finished
+  headrace suite compare.toml                          run what has no result yet, then print the table
+  headrace suite compare.toml --report --out p.html    run nothing; write a page of what is finished
 
-It may be stopped or killed at any time; the same command goes on. The file's form: `How to … compare algorithms or settings`.
+A suite may be stopped or killed at any time; the same command resumes it.
+The file's form: `How to … compare algorithms or settings`.
 """
 
 
@@ -50,13 +52,13 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--out: there is no folder {parsed.out.parent}")
     runner = Runner(suite, results, to_stderr, parsed.trusted)
     if not parsed.report:
-        with contextlib.redirect_stdout(sys.stderr), _interruptible():
+        with contextlib.redirect_stdout(sys.stderr), stop_signals(signal.default_int_handler):
             runner.check()
             try:
                 runner.run()
             except KeyboardInterrupt:
                 to_stderr(
-                    "stopped; the same command goes on: finished runs are skipped, the training that was stopped starts again"
+                    "stopped; the same command resumes: finished runs are skipped, the training that was stopped starts again"
                 )
                 return DONE
     found = {run.name: result for run, result in runner.finished()}
@@ -67,15 +69,3 @@ def run(parsed: argparse.Namespace) -> int:
     if runner.failed:
         return complain(f"{len(runner.failed)} runs failed: {', '.join(runner.failed)}; the same command repeats them", FAILED)
     return DONE
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and a closed terminal stop a suite as Ctrl-C does."""
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = [(number, signal.signal(number, signal.default_int_handler)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -21,12 +20,12 @@ from deploy.studies.sweep.study import Study, require_optuna
 from deploy.studies.sweep.sweeper import Sweeper
 from deploy.studies.sweep.trial_run import Runs, remove_unfinished
 from deploy.supervision.reports import own_cores
+from deploy.supervision.signals import stop_signals
 
-STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 DESCRIPTION = """\
 Search for good settings: runs of equal length, each with other settings, that Optuna chooses by the results so far.
 
-  headrace sweep lander.toml             start the sweep of this file, or go on with it; Ctrl-C stops it
+  headrace sweep lander.toml             start the sweep of this file, or resume it; Ctrl-C stops it
   headrace sweep lander.toml --show      show its trials and the best settings
   headrace up --config sweeps/lander/best.toml
 
@@ -95,29 +94,16 @@ def _search(plan: Plan) -> tuple[Study, str]:
     remove_unfinished(plan, {run["run"] for trial in study.trials() for run in trial.result.get("runs", [])})
     left = plan.config.trials - sweeper.done
     _say(f"sweep {plan.path.stem} in {plan.folder}: {max(left, 0)} trials to do, {jobs} at once · Ctrl-C stops them")
-    with _signals() as arrived:
+    arrived: list[int] = []
+    with stop_signals(lambda number, frame: arrived.append(number)):
         sweeper.run(arrived)
     results.write_best(plan, study)
     if sweeper.interrupted:
         done = f"{sweeper.done} of {plan.config.trials} trials are over"
-        _say(f"sweep {plan.path.stem} stopped: {done}; `{plan.command}` goes on with it")
+        _say(f"sweep {plan.path.stem} stopped: {done}; `{plan.command}` resumes it")
         return study, ""
     return study, sweeper.reason or ("" if study.best() else "no trial is complete")
 
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The signals that ask this process to stop, as they arrive."""
-    arrived: list[int] = []
-    numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
-    numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]  # nohup
-    before = {number: signal.signal(number, lambda number, frame: arrived.append(number)) for number in numbers}
-    try:
-        yield arrived
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,1 +1,1 @@
-"""`headrace suite`: tasks, contestants and seeds, one run after the other, and what they show."""
+"""`headrace suite`: trains every contestant on every task with every seed, one run after the other, and compares the results."""

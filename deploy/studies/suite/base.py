@@ -1,7 +1,7 @@
 """How a kind of contestant trains: the protocol, and the table of kinds.
 
-The policies of a training are saved while it goes on, each with the seconds since its process was started, and are evaluated when
-it is over. So an evaluation takes nothing away from any training, and start-up counts.
+A training saves its policies as it goes on, each with the seconds since its process was started: the time includes start-up. The
+policies are evaluated when the training is over, so that evaluations do not slow it down.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KINDS = {
     "headrace": "deploy.studies.suite.headrace:Headrace",
     "stable-baselines3": "deploy.studies.suite.peer:Peer",
 }
-PATIENCE_SECONDS = 120.0  # that a training has to end when it is asked to
+PATIENCE_SECONDS = 120.0  # for a training that is asked to end; then it is killed
 
 
 class Folder:
@@ -31,7 +31,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.begun = path / "begun.json"  # what was asked, and the process
+        self.begun = path / "begun.json"  # the settings that were asked for, and the process
         self.trained = path / "trained.json"  # training is over
         self.snapshots = path / "snapshots.jsonl"
         self.evaluations = path / "evaluations.jsonl"
@@ -39,30 +39,30 @@ class Folder:
         self.log = path / "log"
 
 
-class Trained(NamedTuple):
-    """What is known when a training has ended. `configuration`: all settings, resolved; `versions`: of its libraries."""
+class TrainingResult(NamedTuple):
+    """The outcome of a training that has ended. `configuration`: all settings, resolved; `versions`: of its libraries."""
 
     steps: int
     configuration: dict[str, Any]
     versions: dict[str, str]
 
 
-class Tried(NamedTuple):
-    """A task whose environment has been tried."""
+class TaskFacts(NamedTuple):
+    """A task, and what the pre-flight found out about its environment."""
 
     task: Task
     facts: Facts
 
 
 class Training(Protocol):
-    """A training that goes on."""
+    """A training, from the start of its process."""
 
     process: subprocess.Popen[bytes]
 
     def turn(self) -> None:
         """Called several times a second: saves a snapshot if one is due and the process does not do so itself."""
 
-    def finish(self) -> Trained:
+    def finish(self) -> TrainingResult:
         """Called when the process has ended. Raises OSError, ValueError where it left no policy."""
 
 
@@ -71,7 +71,7 @@ class Kind(Protocol):
 
     def __init__(self, contestant: Contestant) -> None: ...
 
-    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
         """Raises ConfigError for settings that cannot be run, before anything runs."""
 
     def begin(self, run: Run, folder: Folder, trusted: bool) -> Training:
@@ -95,7 +95,7 @@ def find_kind(contestant: Contestant) -> Kind:
 
 
 class SnapshotFile:
-    """Adds policies to a run's snapshots.jsonl. Times are seconds since `began`, which is of time.time()."""
+    """Adds policies to a run's snapshots.jsonl. Times are seconds since `began`, a value of time.time()."""
 
     def __init__(self, folder: Folder, began: float) -> None:
         self._folder, self._began = folder, began

@@ -1,4 +1,4 @@
-"""The result of a run as a file: what was run, on what, and every evaluation with its single episodes."""
+"""The result of a run as a file: its settings, the machine and the software, and every evaluation with its single episodes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import psutil
 from deploy.children import ROOT
 from deploy.config.run import ConfigError
 from deploy.studies.suite.file import Run
+from deploy.supervision.reports import own_cores
 from transport.run_dir import write_atomically
 
 FORMAT = 1
@@ -28,7 +29,7 @@ def machine() -> dict[str, Any]:
     """What runs are measured on, without names of hosts or users."""
     return {
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(own_cores()),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }

@@ -1,4 +1,4 @@
-"""The arithmetic of a comparison: interquartile mean, bootstrap, time to a score."""
+"""The arithmetic of a comparison: score to reach, interquartile mean, bootstrap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 SHARE = 0.9  # of the way from random to the reference
-CONSECUTIVE = 3  # evaluations above it
 RESAMPLES = 10_000
 LEVEL = 0.95
 CUT = 0.25  # of the sorted values, at each end
@@ -23,16 +22,6 @@ class Interval(NamedTuple):
 def target(random: float, reference: float) -> float:
     """The score that counts as reached."""
     return random + SHARE * (reference - random)
-
-
-def time_to_score(seconds: Sequence[float], scores: Sequence[float], threshold: float) -> float | None:
-    """The time of the first of three consecutive evaluations at `threshold` or above; None if there is none."""
-    above = 0
-    for number, score in enumerate(scores):
-        above = above + 1 if score >= threshold else 0  # a NaN is not above
-        if above == CONSECUTIVE:
-            return float(seconds[number - CONSECUTIVE + 1])
-    return None
 
 
 def final_score(scores: Sequence[float], count: int) -> float:

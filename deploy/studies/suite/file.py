@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 
 from deploy.config.files import Tree, merge, read_toml
 from deploy.config.run import ConfigError
+from deploy.config.values import split_message
 from transport.names import nearest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -121,7 +122,7 @@ class Run(NamedTuple):
         return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.suite}-{self.task.name}-{self.contestant.name}-{self.seed}").lower()
 
     def asked(self) -> Tree:
-        """What its result depends on: a result of anything else is another's."""
+        """Everything that its result depends on. A result that was made with other values is not used."""
         task, contestant = self.task, self.contestant
         limits = {"seconds": task.seconds, "total_steps": task.total_steps, "snapshot_seconds": task.snapshot_seconds}
         chosen = {"kind": contestant.kind, "settings": contestant.settings_for(task), "threads": contestant.threads}
@@ -208,6 +209,6 @@ def _convert(path: Path, table: Any, kind: type[S], where: str) -> S:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        text, _, key = str(error).replace("`", "").partition(" - at $.")
+        text, key = split_message(error)
         got = "" if ", got" in text else f", got {table.get(key.partition('[')[0])!r}"
-        raise ConfigError(f"{path}: {where}{key}: {text[0].lower()}{text[1:]}{got}") from error
+        raise ConfigError(f"{path}: {where}{key}: {text}{got}") from error

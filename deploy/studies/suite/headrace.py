@@ -1,8 +1,8 @@
 """Headrace as a contestant: `headrace up`, an ordinary run in runs/.
 
 While the run goes on, its published weights are fetched as an actor fetches them, at the interval that the task asks for. So a
-snapshot is what actors act with at that moment, and the run saves no more checkpoints than it would. Its own evaluator is off
-unless the settings turn it on: policies are evaluated when training is over.
+snapshot holds what actors act with at that moment, and the run saves no additional checkpoints. Its own evaluator is off unless
+the settings turn it on: policies are evaluated when training is over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import tomli_w
 
 from actors.trust import FLAG
 from deploy import runs
-from deploy.children import child_environment, python_command
+from deploy.children import python_command, start_in_background
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, merge, read_toml
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.launch import settle
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, SnapshotFile, Trained, Tried
+from deploy.studies.suite.base import Folder, SnapshotFile, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task
 from learner.weights.checkpoint import pack, policy_weights, read
 from transport.messages import FetchWeights, Weights
@@ -39,7 +39,7 @@ class Headrace:
     def __init__(self, contestant: Contestant) -> None:
         self._contestant = contestant
 
-    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
         for task, facts in tasks:
             where = f"contestants.{self._contestant.name}, task {task.name}"
             given = self._given(task)
@@ -61,15 +61,7 @@ class Headrace:
         # The suite stops the run; the run's own limit is for a suite that has been killed.
         words = ["--run", run.name, "--config", str(file), "--stop-after", f"{run.task.seconds:g}s", *([FLAG] if trusted else [])]
         began = time.time()
-        with folder.log.open("ab") as log:
-            process = subprocess.Popen(
-                python_command("deploy.cli.main", "up", *words),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=child_environment(),
-                start_new_session=True,
-            )
+        process = start_in_background(python_command("deploy.cli.main", "up", *words), folder.log)
         return HeadraceTraining(process, run, SnapshotFile(folder, began))
 
     def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
@@ -110,7 +102,7 @@ class HeadraceTraining:
             self._client.send(FetchWeights())
             self._due = self._snapshots.seconds + self._every
 
-    def finish(self) -> Trained:
+    def finish(self) -> TrainingResult:
         """The last policy is the one that the learner saved when it stopped."""
         if self._client is not None:
             self._client.close()
@@ -122,4 +114,4 @@ class HeadraceTraining:
         configuration = read_toml(run_dir.config)
         with suppress(OSError, ValueError):
             configuration["device"] = evidence.read_object(run_dir.device)
-        return Trained(steps, configuration, evidence.versions())
+        return TrainingResult(steps, configuration, evidence.versions())

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command
+from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command, start_in_background
 from deploy.config.run import ConfigError
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, Trained, Tried
+from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task
 
 SCRIPTS = {"stable-baselines3": "benchmarks.learning.peers.stable_baselines3_peer"}
@@ -34,7 +34,7 @@ class Peer:
         self._contestant = contestant
         self._python = os.path.expanduser(contestant.python)
 
-    def check(self, tasks: Sequence[Tried], trusted: bool) -> None:
+    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
         where = f"contestants.{self._contestant.name}"
         if not (ROOT / "benchmarks").is_dir():
             raise ConfigError(f"{where}: peers need the source tree, and this is an installed package: clone the repository")
@@ -63,15 +63,9 @@ class Peer:
         began = time.time()
         request = self._request(run.task) | {"seed": run.seed, "folder": str(folder.path.resolve()), "began": began}
         (folder.path / REQUEST).write_text(json.dumps(request))
-        with folder.log.open("ab") as log:
-            process = subprocess.Popen(
-                self._command("train", str(folder.path.resolve() / REQUEST)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment(),
-                start_new_session=True,
-            )
+        process = start_in_background(
+            self._command("train", str(folder.path.resolve() / REQUEST)), folder.log, self._environment()
+        )
         return PeerTraining(process, folder)
 
     def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
@@ -99,6 +93,6 @@ class PeerTraining:
 
     def turn(self) -> None: ...
 
-    def finish(self) -> Trained:
+    def finish(self) -> TrainingResult:
         end = evidence.read_object(self._folder.path / "end.json")
-        return Trained(end["steps"], end["configuration"], end["versions"])
+        return TrainingResult(end["steps"], end["configuration"], end["versions"])

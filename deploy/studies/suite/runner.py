@@ -1,8 +1,8 @@
 """Runs a suite, one run after the other, and goes on where an earlier process of it ended.
 
-A run has three stages: it trains; its policies are evaluated; its result is written. What is in the results is skipped. A
-training that did not end starts again, because its time counts from the start of its process; evaluations go on behind the last
-one.
+A run has three stages: it trains; its policies are evaluated; its result is written. A run that has a result is skipped. A
+training that did not end starts again, because its time counts from the start of its process. Evaluations go on after the last
+one that was written.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,17 @@ import psutil
 
 from actors.evaluation.lines import read_lines
 from actors.trust import FLAG
-from deploy.children import child_environment, python_command
+from deploy.children import python_command, start_in_background
 from deploy.config import trust
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.launch.preflight import try_environment
+from deploy.reporting.status import duration
+from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, Training, Tried, find_kind
+from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, TaskFacts, Training, find_kind
 from deploy.studies.suite.file import Run, Suite, order
-from transport.file_lock import try_lock, unlock
 from transport.run_dir import write_atomically
 from transport.text import plain
 
@@ -68,7 +69,7 @@ class Runner:
         self.finished()
         left = [run for run in self.runs if not self.result(run).exists()]
         tasks = {run.task.name: run.task for run in left}
-        tried: list[Tried] = []
+        tried: list[TaskFacts] = []
         for name, task in tasks.items():
             if not self._trusted and trust.code_in({"env": task.env}):
                 raise ConfigError(f"tasks.{name}.env names code of your own: add {FLAG} if you trust the file")
@@ -76,7 +77,7 @@ class Runner:
                 config = resolve(layers({"env": task.env}))
             except ConfigError as error:
                 raise ConfigError(f"tasks.{name}: {error}") from error
-            tried.append(Tried(task, try_environment(config)))
+            tried.append(TaskFacts(task, try_environment(config)))
         for contestant in self._suite.contestants:
             if theirs := [one for one in tried if any(run[1:3] == (one.task, contestant) for run in left)]:
                 self._kinds[contestant.name].check(theirs, self._trusted)
@@ -84,7 +85,8 @@ class Runner:
     def run(self) -> None:
         """All runs that are left; the names of those that failed are in `failed`. Raises ConfigError, also where another process
         runs this suite; KeyboardInterrupt when the run that goes on has ended in order."""
-        with self._locked():
+        self._results.mkdir(parents=True, exist_ok=True)
+        with locked(self._results, self._is_locked):
             done = sum(self.result(run).exists() for run in self.runs)
             if done:
                 self._say(f"{done} of {len(self.runs)} runs are finished, and are skipped")
@@ -102,7 +104,7 @@ class Runner:
         """Trains unless that is over, evaluates, writes the result. Raises RunFailed."""
         folder, kind = Folder(self._results / "unfinished" / run.name), self._kinds[run.contestant.name]
         if not self._trained(run, folder, title):
-            self._say(f"{title}: begins, {_minutes(run.task.seconds)} at most; {self._left()}")
+            self._say(f"{title}: begins, {duration(run.task.seconds)} at most; {self._left()}")
             kind.remove(run)
             shutil.rmtree(folder.path, ignore_errors=True)
             folder.path.mkdir(parents=True)
@@ -116,8 +118,8 @@ class Runner:
         evidence.write(self.result(run), evidence.document(run, trained, evaluations))
         last = evidence.metric_of({"curve": [evidence.point(evaluations[-1])]}, run.task.metric)[0]
         self._say(
-            f"{title}: ended after {_minutes(trained['training']['seconds'])} and {trained['training']['steps']:,} steps, last "
-            f"{run.task.metric} {last:,.4g}; {len(evaluations)} evaluations took {_minutes(time.monotonic() - began)}; "
+            f"{title}: ended after {duration(trained['training']['seconds'])} and {trained['training']['steps']:,} steps, last "
+            f"{run.task.metric} {last:,.4g}; {len(evaluations)} evaluations took {duration(time.monotonic() - began)}; "
             f"{self._left()}"
         )
         kind.remove(run)
@@ -128,7 +130,7 @@ class Runner:
         if not folder.begun.exists():
             return False
         begun = evidence.read_object(folder.begun)
-        _end(begun)
+        _stop_orphan(begun)
         if difference := _difference(begun["asked"], run.asked()):
             self._say(f"{title}: was begun with other settings ({difference}), so it starts again")
             return False
@@ -181,11 +183,7 @@ class Runner:
         """Raises RunFailed."""
         request = {"folder": str(folder.path), "episodes": run.task.episodes, **kind.policies(run, folder)}
         write_atomically(folder.request, json.dumps(request).encode())
-        with folder.log.open("ab") as log:
-            command = python_command("actors.evaluation.snapshots", str(folder.request))
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment(), start_new_session=True
-            )
+        process = start_in_background(python_command("actors.evaluation.snapshots", str(folder.request)), folder.log)
         try:
             self._record(folder, run, process)
             status = process.wait()
@@ -195,7 +193,7 @@ class Runner:
             raise RunFailed(f"its evaluation ended with {status} ({_last_line(folder)}): see {folder.log}")
 
     def _record(self, folder: Folder, run: Run, process: subprocess.Popen[bytes]) -> None:
-        """So that another process of the suite can end it, if this one is killed."""
+        """Records the process, so that the next process of the suite can stop it if this one is killed."""
         created = 0.0
         with suppress(psutil.Error):
             created = psutil.Process(process.pid).create_time()
@@ -214,45 +212,28 @@ class Runner:
         """How long all that is left trains at most."""
         left = [other for other in self.runs if not self.result(other).exists()]
         seconds = sum(other.task.seconds for other in left)
-        return f"at most {_minutes(seconds)} of training left" if left else "nothing is left"
+        return f"at most {duration(seconds)} of training left" if left else "nothing is left"
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time runs a suite. Raises ConfigError."""
-        self._results.mkdir(parents=True, exist_ok=True)
-        path = self._results / ".lock"
-        with path.open("ab") as file:
-            if not try_lock(file):
-                raise ConfigError(f"another process is running this suite into {self._results}: wait for it, or stop it")
-            try:
-                yield
-            finally:
-                unlock(file)
+    def _is_locked(self, pid: str) -> ConfigError:
+        return ConfigError(f"another process (pid {pid}) is running this suite into {self._results}: wait for it, or stop it")
 
 
-def stop(process: subprocess.Popen[bytes], patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Asks a process to end, and ends it if it does not. A second Ctrl-C ends it at once."""
-    if process.poll() is not None:
-        return
+def stop(process: subprocess.Popen[bytes] | psutil.Process, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Asks a process to end, and kills it if it does not, or at once on a second Ctrl-C."""
     process.terminate()
     try:
         process.wait(patience_seconds)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except (subprocess.TimeoutExpired, psutil.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait()
 
 
-def _end(begun: Tree) -> None:
-    """Ends the process of a suite that was killed, if it is still there."""
+def _stop_orphan(begun: Tree) -> None:
+    """Stops the process that a killed suite has left, if it still runs."""
     with suppress(psutil.Error):
         process = psutil.Process(begun["pid"])
         if abs(process.create_time() - begun["created"]) < CLOCK_SECONDS:
-            process.terminate()
-            try:
-                process.wait(PATIENCE_SECONDS)
-            except psutil.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process)
 
 
 def _difference(before: Tree, now: Tree, prefix: str = "") -> str:
@@ -272,13 +253,6 @@ def _last_line(folder: Folder) -> str:
     """Of the log."""
     said = folder.log.read_text(errors="replace").strip().splitlines()
     return plain(said[-1]) if said else "it said nothing"
-
-
-def _minutes(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def to_stderr(line: str) -> None:

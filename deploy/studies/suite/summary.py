@@ -7,10 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deploy.studies.score import time_to_score
 from deploy.studies.suite import figures
 from deploy.studies.suite.evidence import metric_of
 from deploy.studies.suite.file import Contestant, Run, Suite, Task, order
 
+CONSECUTIVE = 3  # evaluations at the target or above, so that it counts as reached
 Result = Mapping[str, Any]
 Results = Mapping[str, Result]  # by the run's name
 
@@ -67,7 +69,9 @@ def _figures(found: Sequence[Result], task: Task, target: float | None, suite: S
     curves = [(metric_of(result, task.metric), [point["seconds"] for point in result["curve"]]) for result in found]
     final = [figures.final_score(scores, suite.final_evaluations) for scores, _ in curves]
     usable = [score for score in final if math.isfinite(score)]
-    times = [figures.time_to_score(seconds, scores, target) for scores, seconds in curves] if target is not None else []
+    times: list[float | None] = []
+    if target is not None:
+        times = [time_to_score(seconds, scores, target, CONSECUTIVE) for scores, seconds in curves]
     return {
         "seeds": [result["seed"] for result in found],
         "final": final,

@@ -17,11 +17,12 @@ from deploy.config.files import Layer, Tree, as_tree, lookup
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import preflight, resources, settle
+from deploy.launch.probe import question, read_answer
 from deploy.reporting import sinks
 from deploy.studies.sweep.plan import Plan, nested
 from deploy.studies.sweep.ranges import Range
 from replay.table.layout import capacity_chunks, overhead_bytes, slot_bytes
-from transport.experience import ExperienceSpec, write_spec
+from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 
 NETWORKS_SECONDS = 300.0
@@ -37,7 +38,7 @@ class Variation(NamedTuple):
     stack: list[Layer]
 
 
-class Checked(NamedTuple):
+class CheckedPlan(NamedTuple):
     """The plan with the ranges as Optuna needs them, and what its largest trial takes."""
 
     plan: Plan
@@ -45,7 +46,7 @@ class Checked(NamedTuple):
     busy_processes: int  # those that keep a core busy
 
 
-def check(plan: Plan) -> Checked:
+def check(plan: Plan) -> CheckedPlan:
     """Tries every choice and both ends of every range, with the lowest (or first) values of all other keys. Prints what `headrace
     up` prints about the environment. Raises ConfigError, EnvError, NoSpace: one line about the first mistake."""
     plan = check_keys(plan)
@@ -62,7 +63,7 @@ def check(plan: Plan) -> Checked:
         tried.append((config, spec))
     check_networks(plan, tried)
     busy = max(config.actors.count + config.learner.processes for config, _ in tried)
-    return Checked(plan, max(trial_bytes(config, spec) for config, spec in tried), busy)
+    return CheckedPlan(plan, max(trial_bytes(config, spec) for config, spec in tried), busy)
 
 
 def check_keys(plan: Plan) -> Plan:
@@ -112,12 +113,10 @@ def _stack(plan: Plan, values: dict[str, Any]) -> list[Layer]:
 
 def check_networks(plan: Plan, tried: Iterable[tuple[RunConfig, ExperienceSpec]]) -> None:
     """Builds the policy of every algorithm section, in one process with torch. Raises ConfigError."""
-    questions = dict.fromkeys(
-        json.dumps({"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()}) for config, spec in tried
-    )
-    for question, answer in zip(questions, _ask_torch("cpu", list(questions)), strict=True):
+    questions = dict.fromkeys(question(config, spec) for config, spec in tried)
+    for asked, answer in zip(questions, _ask_torch("cpu", list(questions)), strict=True):
         if answer["error"]:
-            options: Tree = json.loads(question)["algorithm"]
+            options: Tree = json.loads(asked)["algorithm"]
             chosen = {key: lookup({"algorithm": options}, key) for key in plan.search if key.startswith("algorithm.")}
             said = ", ".join(f"{key} = {value!r}" for key, value in chosen.items())
             raise ConfigError(f"{plan.path}: {answer['error']}{f' (with {said})' if said else ''}")
@@ -141,22 +140,13 @@ def _ask_torch(device: str, questions: list[str]) -> Any:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"building the networks took more than {NETWORKS_SECONDS:.0f} s") from None
-    found = [line for line in map(_document, done.stdout.splitlines()) if line]
+    found = [answer for answer in map(read_answer, done.stdout.splitlines()) if answer]
     if len(found) != len(questions) + 1:
         said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
         raise ConfigError(f"building the networks failed: {said[-1]}")
     if "error" in found[0]:
         raise ConfigError(found[0]["error"])
     return found[1:] if questions else found[0]
-
-
-def _document(line: str) -> Tree:
-    """A line that is a JSON object: others are what torch or a user's module prints."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def trial_bytes(config: RunConfig, spec: ExperienceSpec) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import msgspec
 
 from deploy.config.run import ConfigError
+from deploy.studies import lock
 from deploy.studies.sweep.plan import Plan
-from transport.file_lock import try_lock, unlock
 from transport.run_dir import write_atomically
 
-LOCK, TASK = ".lock", "task.json"
+TASK = "task.json"
 
 
 class SweepRunning(RuntimeError):
@@ -23,25 +22,21 @@ class SweepRunning(RuntimeError):
 
 @contextmanager
 def locked(plan: Plan) -> Iterator[None]:
-    """Makes the folder and locks it until the end of the block, or of this process. Raises SweepRunning, OSError."""
+    """Makes the folder and locks it, until the end of the block or of this process. Raises SweepRunning, OSError."""
     plan.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(plan.folder / LOCK, "a+b") as file:
-        if not try_lock(file):
-            file.seek(0)
-            pid = file.read().decode("ascii", "replace") or "unknown"
-            raise SweepRunning(f"sweep {plan.path.stem} is running already (pid {pid}); `{plan.command} --show` shows its trials")
-        file.truncate(0)
-        file.write(str(os.getpid()).encode())
-        file.flush()
+
+    def refusal(pid: str) -> SweepRunning:
+        return SweepRunning(f"sweep {plan.path.stem} is running already (pid {pid}); `{plan.command} --show` shows its trials")
+
+    with lock.locked(plan.folder, refusal):
         try:
             yield
         finally:
             if not (plan.folder / TASK).is_file():  # a mistake in the sweep's file was found
-                (plan.folder / LOCK).unlink(missing_ok=True)
+                (plan.folder / lock.NAME).unlink(missing_ok=True)
                 with suppress(OSError):
                     plan.folder.rmdir()
                     plan.folder.parent.rmdir()
-            unlock(file)
 
 
 def check_task(plan: Plan) -> None:

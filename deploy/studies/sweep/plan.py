@@ -1,4 +1,4 @@
-"""A sweep as its file describes it: the task, what is chosen, and how long, how often and by what measure it is tried."""
+"""A sweep as its file describes it: the task, the settings to search, and the length, number and objective of the trials."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from msgspec import Meta, Struct
 
 from deploy.config.files import Tree, merge, read_file
 from deploy.config.run import ConfigError
-from deploy.config.values import duration_seconds
+from deploy.config.values import duration_seconds, split_message
 from deploy.runs import NAME
 from deploy.studies.sweep.ranges import Range, read_ranges
 
 SWEEPS = Path("sweeps")
-# These say what was tried: with others, new trials could not be compared with old ones.
+# Keys of [sweep] that stay when it is resumed: with other values new trials could not be compared with old ones.
 FIXED = ("time", "steps", "seeds", "objective", "time_to", "evaluations")
 OWNED = {"seed": "seeds", "total_steps": "steps"}  # keys of a run that the sweep itself sets, and the key of [sweep] that says it
 
@@ -99,10 +99,11 @@ def read_plan(path: Path, trusted: bool = False) -> Plan:
     try:
         config = msgspec.convert(tables["sweep"], SweepConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_in_sweep(str(error))}") from error
+        text, key = split_message(error)
+        raise ConfigError(f"{path}: sweep{f'.{key}' if key else ''}: {text}") from error
     seconds = _seconds(config, path)
     if config.time_to is not None and not seconds:
-        raise ConfigError(f"{path}: sweep.time_to needs time in [sweep]: it is what a run counts as that does not get there")
+        raise ConfigError(f"{path}: sweep.time_to needs time in [sweep]: a run that misses the score counts as that time")
     search = read_ranges(tables["search"], str(path))
     for key, name in OWNED.items():
         if key in search or (key in values and key != "seed"):
@@ -121,12 +122,6 @@ def _seconds(config: SweepConfig, path: Path) -> float:
     if not seconds and not config.steps:
         raise ConfigError(f'{path}: it needs time = "5m" or steps = 100_000 in [sweep]: how long each run is')
     return seconds
-
-
-def _in_sweep(message: str) -> str:
-    """A message of msgspec, with the key in front: `Object missing required field `trials``, `… - at `$.jobs``."""
-    text, _, key = message.replace("`", "").partition(" - at $.")
-    return f"sweep{f'.{key}' if key else ''}: {text[0].lower()}{text[1:]}"
 
 
 def _leaves(tree: Tree, prefix: str = "") -> dict[str, Any]:

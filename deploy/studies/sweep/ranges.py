@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from deploy.config.files import Tree
 from deploy.config.run import ConfigError
+from deploy.config.values import split_message
 
 SCALARS = (str, int, float, bool)
 
@@ -40,8 +41,8 @@ class Range(Struct, frozen=True, forbid_unknown_fields=True):
         assert self.low is not None and self.high is not None
         if not self.step:
             return self.high
-        reached = self.low + math.floor((self.high - self.low) / self.step + 1e-9) * self.step
-        return min(reached, self.high)
+        steps = math.floor((self.high - self.low) / self.step + 1e-9)  # 0.3 / 0.1 is a little below 3
+        return min(self.low + steps * self.step, self.high)
 
     @property
     def labels(self) -> dict[Any, Any]:
@@ -78,12 +79,8 @@ def read_ranges(table: Tree, origin: str, prefix: str = "") -> dict[str, Range]:
         try:
             found[key] = msgspec.convert(value, Range)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{origin}: search.{key}: {_first_small(str(error))}") from error
+            text, field = split_message(error)
+            raise ConfigError(f"{origin}: search.{key}{f'.{field}' if field else ''}: {text}") from error
         if complaint := found[key].complaint():
             raise ConfigError(f"{origin}: search.{key}: {complaint}")
     return found
-
-
-def _first_small(text: str) -> str:
-    text = text.replace("`", "")
-    return text[0].lower() + text[1:]

@@ -25,7 +25,7 @@ JOURNAL = "study.journal"
 POINTS = 10  # intermediate values of one run, evenly over its time or steps
 FEWEST_TRIALS, FEWEST_POINTS = 4, 2  # before which no trial is pruned, and before which point of its first run
 FEWEST_FOR_IMPORTANCE = 8  # of fewer trials it says more about chance
-AGAIN, RESULT = "again", "result"  # attributes of a trial: the number whose values it tries again; what came of it
+AGAIN, RESULT = "again", "result"  # attributes of a trial: the number of the trial that it repeats; what `end` was given
 State = Literal["waiting", "running", "complete", "pruned", "failed"]
 
 
@@ -81,7 +81,8 @@ class Study:
         return Suggestion(trial.number, self._decoded(trial.params))
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Records an intermediate value, where higher is better if it is so for the objective. Whether to end the trial now."""
+        """Records an intermediate value: a higher one is better where the objective is maximised, a lower one where it is
+        minimised. Returns whether to end the trial now."""
         trial = self._running[number]
         trial.report(value, step)
         return bool(trial.should_prune())
@@ -96,8 +97,10 @@ class Study:
         self._study.tell(trial, value, state=states[state])
 
     def repeat(self, numbers: Sequence[int] | None = None) -> list[int]:
-        """Has running trials tried again, by default all, and returns their numbers. Killed at any point, it can be called
-        again: no trial is lost, and none is tried again twice."""
+        """Queues running trials to be tried again: those with these `numbers`, or all. Returns their numbers.
+
+        If the process is killed here, the next call does the rest: no trial is lost, and none is queued twice.
+        """
         from optuna.trial import TrialState
 
         frozen = self._study.get_trials(deepcopy=False)
@@ -111,14 +114,13 @@ class Study:
         return [trial.number for trial in wanted]
 
     def trials(self) -> list[Trial]:
-        """All trials but those that were given up to be tried again, in the order of their numbers."""
+        """The trials in the order of their numbers, without those that another trial repeats."""
         frozen = self._study.get_trials(deepcopy=False)
-        left, found = _repeated(frozen), []
+        repeated, found = _repeated(frozen), []
         for trial in frozen:
             state: State = STATES[trial.state.name]
-            # killed before all of its values were on record
-            unborn = state == "failed" and RESULT not in trial.user_attrs
-            if trial.number not in left and not unborn:
+            never_began = state == "failed" and RESULT not in trial.user_attrs  # killed before all of its values were recorded
+            if trial.number not in repeated and not never_began:
                 params = trial.params or trial.system_attrs.get("fixed_params", {})
                 value = trial.value if state == "complete" else None
                 found.append(Trial(trial.number, state, self._decoded(params), value, trial.user_attrs.get(RESULT, {})))
@@ -182,6 +184,7 @@ def require_optuna() -> None:
 
 
 def _repeated(trials: Sequence[FrozenTrial]) -> set[int]:
+    """The numbers of the trials that other trials repeat."""
     return {trial.user_attrs[AGAIN] for trial in trials if AGAIN in trial.user_attrs}
 
 

@@ -1,4 +1,4 @@
-"""The loop of a sweep: begins trials, has bad ones ended early, records how each ended. How a run is made is injected."""
+"""The loop of a sweep: it begins trials, ends bad ones early and records how each ended. How a run is made is injected."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from deploy.studies.score import time_to_score
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import POINTS, State, Study, Suggestion, Trial
 
-FAILURES_IN_A_ROW = 5  # after which the sweep ends: the cause is hardly in what was chosen
+FAILURES_IN_A_ROW = 5  # after which the sweep ends: the settings that it chose are hardly the cause
 OVERTIME_SECONDS = 600.0  # beyond its time, for start and end: a run that takes longer is stopped
 STOP_SECONDS = 120.0  # after which a run that was asked to stop is killed
 TURN_SECONDS = 0.2
@@ -27,7 +28,7 @@ class Evaluation(NamedTuple):
 
 
 class View(NamedTuple):
-    """A run, seen now. `progress`: the share of its time or steps, 0 to 1. `fault`: why it failed, once it has ended."""
+    """The state of a run. `progress`: the share of its time or steps, 0 to 1. `fault`: why it failed, once it has ended."""
 
     evaluations: list[Evaluation]
     progress: float = 0.0
@@ -88,7 +89,7 @@ class Sweeper:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Has the trials of an earlier process tried again. `say` gets one line for each event."""
+        """Queues the trials that an earlier process did not end. `say` gets one line for each event."""
         self._plan, self._study, self._jobs, self._start = plan, study, jobs, start
         self._say, self._clock, self._pause = say, clock, pause
         self._active: list[Active] = []
@@ -122,8 +123,8 @@ class Sweeper:
             self._attend(active)
         if self._failures >= FAILURES_IN_A_ROW and not self.reason:
             failed = f"{self._failures} trials in a row have failed, the last one: {self._last_fault}"
-            self.reason = f"{failed}; `{self._plan.command}` goes on with it"
-            self._give_up()
+            self.reason = f"{failed}; `{self._plan.command}` resumes it"
+            self._stop_all()
         while not self.reason and len(self._active) < self._jobs and self.done + len(self._active) < self._plan.config.trials:
             self._begin()
 
@@ -132,10 +133,10 @@ class Sweeper:
         signals.clear()
         self.interrupted, self.reason = True, "interrupted"
         if self._active:
-            self._say("stopping: the trials under way are tried again when the sweep goes on (Ctrl-C again kills at once)")
-        self._give_up(signals)
+            self._say("stopping: the trials under way are tried again when the sweep is resumed (Ctrl-C again kills at once)")
+        self._stop_all(signals)
 
-    def _give_up(self, signals: list[int] | None = None) -> None:
+    def _stop_all(self, signals: list[int] | None = None) -> None:
         """Stops all runs and waits for them; kills them after a while, or when `signals` has something."""
         for active in self._active:
             active.run.stop()
@@ -243,16 +244,12 @@ class Sweeper:
         return sum(each.value for each in last) / len(last)
 
     def _reached(self, evaluations: list[Evaluation]) -> float | None:
-        """When the figure was reached: the time of the first of several evaluations in a row that are high enough."""
-        wanted, number = self._plan.config.time_to, self._plan.config.evaluations
+        """The time to the wanted figure; None where it was not reached, or none is wanted."""
+        wanted = self._plan.config.time_to
         if wanted is None:
             return None
-        row: list[Evaluation] = []
-        for each in evaluations:
-            row = [*row, each] if each.value >= wanted else []
-            if len(row) == number:
-                return row[0].seconds
-        return None
+        seconds, values = [each.seconds for each in evaluations], [each.value for each in evaluations]
+        return time_to_score(seconds, values, wanted, self._plan.config.evaluations)
 
 
 def shown(plan: Plan, trial: Trial) -> str:

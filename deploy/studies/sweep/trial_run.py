@@ -42,7 +42,7 @@ class Runs:
             (plan.folder / name).mkdir(parents=True, exist_ok=True)
 
     def start(self, suggestion: Suggestion, index: int, place: int) -> ChildRun:
-        """As StartRun."""
+        """See StartRun."""
         plan, name = self._plan, f"trial-{suggestion.number}"
         if plan.config.seeds > 1:
             name += f"-seed-{index + 1}"
@@ -53,7 +53,7 @@ class Runs:
 
 
 class ChildRun:
-    """As TrialRun. Ends with this process, however that ends."""
+    """A TrialRun that ends with this process, however that ends."""
 
     def __init__(self, plan: Plan, run: RunDir, settings: Path, seed: int, cores: Sequence[int]) -> None:
         """Starts it. Raises OSError."""

@@ -40,11 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("[contestants.headrace]", "[contestants.headrace]\nsettings.algorithm.name = 'my:Own'", "--trust-config"),
         ("[contestants.headrace]", "[contestants.headrace]\nsettings.algorithm.name = 'sac'", "CartPole-v1 has 2 actions"),
         ("random = 20", "env.wrappers = ['my:wrapped']\nrandom = 20", "--trust-config"),
-        (
-            "[contestants.headrace]",
-            PEER,
-            "contestants.headrace.python",
-        ),
+        ("[contestants.headrace]", PEER, "contestants.headrace.python"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_runs(
@@ -82,9 +78,6 @@ def test_finished_runs_are_reported_as_table_json_and_page(folder: Path, capsys:
     evaluations = [{"seconds": k, "steps": 1000 * k, "episodes": {"return": [500.0], "length": [500]}} for k in range(1, 5)]
     (folder / "results" / "mine").mkdir(parents=True)
     evidence.write(folder / "results" / "mine" / f"{run.name}.json", evidence.document(run, trained, evaluations))
-    evidence.write(
-        folder / "results" / "mine" / f"{run.name}.json", evidence.document(run, trained | {"machine": {}}, evaluations)
-    )
     assert main(["suite", "mine.toml"]) == 0, "there is nothing to run"
     assert "1 of 1" in capsys.readouterr().out
     assert main(["suite", "mine.toml", "--json", "--out", "page.html"]) == 0

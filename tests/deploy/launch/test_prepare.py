@@ -129,6 +129,14 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
     assert (f"algorithm: {expected}, for " in capsys.readouterr().out) == said
 
 
+@pytest.mark.parametrize("algorithm", [{}, {"name": "dqn"}], ids=["undecided", "named"])
+def test_a_module_that_headrace_hides_is_noted_once(algorithm: Tree, pids: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("replay.py").touch()
+    with prepare.prepare(Request({"env": {"id": "mine:make"}, "algorithm": algorithm})):
+        pass
+    assert capsys.readouterr().out.count("replay in this folder is hidden by Headrace's own package") == 1
+
+
 def test_an_option_of_another_algorithm_than_the_chosen_one_is_refused(pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: REALS)
     with pytest.raises(ConfigError, match="only dqn and r2d2 have it; sac does not"):

@@ -1,12 +1,17 @@
-"""Runs one after the other, what is left of a suite that was killed, and the files of results. Trainings are stubs; evaluations
-are real."""
+"""Runs one after the other, what is left of a suite that was killed, and the files of results.
+
+Trainings are stubs. Evaluations are stubs, too, except where a test says Runner: a real one starts two processes and a simulator.
+"""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -14,10 +19,11 @@ import pytest
 
 from actors.evaluation.lines import read_lines
 from deploy.config.run import ConfigError
-from deploy.studies.suite import evidence
+from deploy.studies.suite import evidence, runner
 from deploy.studies.suite.runner import Runner, stop
 from deploy.studies.suite.summary import summarise
-from tests.deploy.studies.suite.stub import POLICIES, Stub, suite_of
+from tests.deploy.studies.suite.stub import Stub, StubRunner, suite_of
+from tests.deploy.studies.suite.stub_process import POLICIES
 from tests.harness.waiting import ROOT, wait_until
 
 ONE = """
@@ -33,20 +39,21 @@ TWO = ONE.replace("seeds = 1", "seeds = [4, 7]") + "[contestants.other]\n"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runner, "TURN_SECONDS", 0.01)
     return tmp_path / "mine.toml"
 
 
-def run(file: Path, text: str = "") -> Runner:
+def run(file: Path, text: str = "", kind: type[Runner] = StubRunner) -> Runner:
     if text:
         file.write_text(text)
-    runner = suite_of(file, file.parent / "results")
-    runner.run()
-    return runner
+    made = suite_of(file, file.parent / "results", kind)
+    made.run()
+    return made
 
 
-def stub(runner: Runner, name: str = "stub") -> Stub:
-    found = runner._kinds[name]
+def stub(of: Runner, name: str = "stub") -> Stub:
+    found = of._kinds[name]
     assert isinstance(found, Stub)
     return found
 
@@ -57,7 +64,7 @@ def result(file: Path, name: str = "mine-cartpole-v1-stub-1") -> dict[str, Any]:
 
 
 def test_a_result_has_everything_that_is_needed_to_believe_it(file: Path) -> None:
-    run(file, ONE)
+    run(file, ONE, Runner)
     found = result(file)
     assert [point["seconds"] for point in found["curve"]] == [1, 2, 3]
     assert [point["steps"] for point in found["curve"]] == [100, 200, 300]
@@ -72,7 +79,7 @@ def test_a_result_has_everything_that_is_needed_to_believe_it(file: Path) -> Non
 
 
 def test_every_policy_and_every_contestant_plays_the_same_episodes(file: Path) -> None:
-    run(file, ONE + "[contestants.other]\n")
+    run(file, ONE + "[contestants.other]\n", Runner)
     ours, theirs = result(file), result(file, "mine-cartpole-v1-other-1")
     played = [point["episodes"] for found in (ours, theirs) for point in found["curve"]]
     assert len(played) == 2 * POLICIES and all(episodes == played[0] for episodes in played)
@@ -115,9 +122,9 @@ def test_a_result_of_other_settings_is_refused_with_the_key(file: Path) -> None:
 def test_another_reference_needs_no_other_runs(file: Path) -> None:
     run(file, ONE)
     file.write_text(ONE.replace("reference = 10", "reference = 9"))
-    runner = suite_of(file, file.parent / "results")
-    found = {each.name: one for each, one in runner.finished()}
-    (task,) = summarise(runner._suite, found)["tasks"]
+    changed = suite_of(file, file.parent / "results")
+    found = {each.name: one for each, one in changed.finished()}
+    (task,) = summarise(changed._suite, found)["tasks"]
     assert task["contestants"][0]["seconds_to_score"] == [1.0], "three policies of the same score"
 
 
@@ -131,27 +138,43 @@ def test_a_file_that_is_no_result_is_refused(file: Path) -> None:
 
 def test_two_processes_do_not_run_one_suite(file: Path) -> None:
     file.write_text(ONE)
-    with suite_of(file, file.parent / "results")._locked(), pytest.raises(ConfigError, match="another process"):
-        suite_of(file, file.parent / "results").run()
+    first, refused = suite_of(file, file.parent / "results"), []
+    begin = stub(first).begin
+
+    def begin_beside_another(*arguments: Any) -> Any:
+        with pytest.raises(ConfigError, match=rf"another process \(pid {os.getpid()}\) is running this suite"):
+            suite_of(file, file.parent / "results").run()
+        refused.append(True)
+        return begin(*arguments)
+
+    stub(first).begin = begin_beside_another  # type: ignore[assignment, method-assign]
+    first.run()
+    assert refused and result(file)
 
 
-def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path) -> None:
-    waiting = '[contestants.stub]\nsettings.hold = "never"'
-    file.write_text(ONE.replace("minutes = 5", "minutes = 0.05").replace("[contestants.stub]", waiting))
-    runner = suite_of(file, file.parent / "results")
+def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five minutes have passed as soon as it has saved its policies."""
+    file.write_text(ONE.replace("[contestants.stub]", '[contestants.stub]\nsettings.hold = "never"'))
+    snapshots = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1" / "snapshots.jsonl"
+
+    def later() -> float:
+        return time.monotonic() + (300 if len(list(read_lines(snapshots))) == POLICIES else 0)
+
+    monkeypatch.setattr(runner, "time", SimpleNamespace(**vars(time) | {"monotonic": later}))
+    made = suite_of(file, file.parent / "results")
     try:
-        runner.run()
+        made.run()
     finally:
         assert not psutil.Process().children(), "nothing is left"
-    if not runner.failed:  # on a slow machine it has saved no policy by then
-        assert result(file)["training"]["ended"] == "at the time limit"
-        assert result(file)["training"]["seconds"] >= 3
+    assert not made.failed
+    assert result(file)["training"]["ended"] == "at the time limit"
+    assert result(file)["training"]["seconds"] >= 300
 
 
 @contextmanager
 def suite_process(file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The suite in a process; kill -9 ends it, whatever the test does."""
-    command = [sys.executable, "-m", "tests.deploy.studies.suite.stub", "suite", str(file), str(file.parent / "results")]
+    command = [sys.executable, "-m", "tests.deploy.studies.suite.stub", str(file), str(file.parent / "results")]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         yield process
@@ -161,17 +184,15 @@ def suite_process(file: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_after_kill_9_the_training_that_is_left_is_ended_and_starts_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    go, folder = file.parent / "go", file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-7"
-    file.write_text(TWO.replace("[contestants.stub]", f"[contestants.stub]\ntasks.CartPole-v1.hold = {str(go)!r}"))
-    go.touch()
+    hold, folder = f"{file.parent}/go-{{seed}}", file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-7"
+    file.write_text(TWO.replace("[contestants.stub]", f"[contestants.stub]\ntasks.CartPole-v1.hold = {hold!r}"))
+    (file.parent / "go-4").touch()
     with suite_process(file):
-        wait_until(lambda: (file.parent / "results" / "mine-cartpole-v1-stub-4.json").exists())
-        go.unlink()  # from here on a stub waits for ever
         wait_until(lambda: len(list(read_lines(folder / "snapshots.jsonl"))) == POLICIES)
         wait_until((folder / "begun.json").exists)
     orphan = psutil.Process(json.loads((folder / "begun.json").read_text())["pid"])
     assert orphan.is_running()
-    go.touch()
+    (file.parent / "go-7").touch()
     again = run(file)
     assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
     assert stub(again).begun == ["mine-cartpole-v1-stub-7"] and not again.failed
@@ -183,7 +204,7 @@ def test_after_kill_9_the_training_that_is_left_is_ended_and_starts_again(file: 
 
 def test_a_training_that_is_over_is_only_evaluated(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(ONE)
-    first = suite_of(file, file.parent / "results")
+    first = suite_of(file, file.parent / "results", Runner)
     whole = first._evaluate
 
     def interrupted(*arguments: Any) -> None:
@@ -197,7 +218,7 @@ def test_a_training_that_is_over_is_only_evaluated(file: Path, capsys: pytest.Ca
     lines = evaluations.read_text().splitlines(keepends=True)
     marked = json.loads(lines[0]) | {"steps": 99}
     evaluations.write_text(json.dumps(marked) + "\n" + lines[1][:20])  # killed in the middle of a line
-    again = run(file)
+    again = run(file, kind=Runner)
     assert stub(again).begun == []
     assert "its training is over, its evaluation goes on" in capsys.readouterr().err
     assert [point["steps"] for point in result(file)["curve"]] == [99, 200, 300], "the first was not evaluated again"
@@ -216,8 +237,8 @@ def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pyt
 
 def test_ctrl_c_ends_the_training_in_order(file: Path) -> None:
     file.write_text(ONE.replace("[contestants.stub]", '[contestants.stub]\nsettings.hold = "never"'))
-    runner = suite_of(file, file.parent / "results")
-    kind, begin = stub(runner), stub(runner).begin
+    made = suite_of(file, file.parent / "results")
+    kind, begin = stub(made), stub(made).begin
     trainings = []
 
     def begin_and_interrupt(*arguments: Any) -> Any:
@@ -232,7 +253,7 @@ def test_ctrl_c_ends_the_training_in_order(file: Path) -> None:
 
     kind.begin = begin_and_interrupt  # type: ignore[assignment, method-assign]
     with pytest.raises(KeyboardInterrupt):
-        runner.run()
+        made.run()
     assert trainings[0].poll() is not None
 
 

@@ -13,7 +13,7 @@ import pytest
 from deploy.cli import main as cli
 from deploy.cli.runs import sweep
 from deploy.studies.sweep import folder as sweep_folder
-from deploy.studies.sweep.check import Checked
+from deploy.studies.sweep.check import CheckedPlan
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Study
 from deploy.studies.sweep.sweeper import StartRun, Sweeper
@@ -36,7 +36,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> StubRuns:
 
     monkeypatch.setattr(sweep, "Sweeper", sweeper)
     monkeypatch.setattr(sweep, "Runs", lambda plan, jobs: made)
-    monkeypatch.setattr(sweep, "check", lambda plan: Checked(plan, 1e6, 3))
+    monkeypatch.setattr(sweep, "check", lambda plan: CheckedPlan(plan, 1e6, 3))
     return made
 
 
@@ -88,7 +88,7 @@ def test_many_failures_end_it_with_status_1_and_say_how_to_go_on(
     runs.faults = dict.fromkeys(range(9), "the disk is full")
     assert cli.main(["sweep", "mine.toml"]) == 1
     error = capsys.readouterr().err
-    assert "5 trials in a row have failed, the last one: the disk is full; `headrace sweep mine.toml` goes on" in error
+    assert "5 trials in a row have failed, the last one: the disk is full; `headrace sweep mine.toml` resumes it" in error
     assert error.count("\n") == 1
 
 

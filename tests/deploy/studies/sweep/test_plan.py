@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deploy.config.run import ConfigError
+from deploy.launch import preflight
 from deploy.studies.sweep.check import check, check_keys
 from deploy.studies.sweep.jobs import MEMORY_SHARE, trials_at_once
 from deploy.studies.sweep.plan import Plan, read_plan
@@ -91,6 +92,7 @@ GAMMA = '[search]\n"algorithm.gamma" = {low = 0.9, high = 1.0}\n'
         (f"{ENV}{SWEEP}[search]\n'a.b' = {{choices = [1, 1]}}", "choices must be different"),
         (f"{ENV}{SWEEP}[search]\n'a.b' = {{choices = []}}", "choices must be different, and at least one"),
         (f"{ENV}{SWEEP}[search]\n'a.b' = {{lwo = 3}}", "search.a.b: object contains unknown field lwo"),
+        (f"{ENV}{SWEEP}[search]\n'a.b' = {{low = '3', high = 4}}", "search.a.b.low: expected "),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_that_names_the_key(text: str, words: str) -> None:
@@ -155,7 +157,18 @@ def test_a_choice_may_be_a_table_of_settings_that_belong_together() -> None:
 
 
 @pytest.mark.flow
-def test_the_environment_and_every_network_are_tried_before_the_first_trial(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_environment_and_every_network_are_tried_before_the_first_trial(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try_it = preflight.preflight
+    tried: list[preflight.Facts] = []
+
+    def only_once(*arguments: Any) -> preflight.Facts:
+        """All checks are of one environment."""
+        tried.extend([] if tried else [try_it(*arguments)])
+        return tried[0]
+
+    monkeypatch.setattr(preflight, "preflight", only_once)
     depth = "'algorithm.network_options.{}' = {{low = 1, high = 4}}"
     checked = check(searching(depth.format("layers"), "'learner.device' = {choices = ['cpu']}"))
     assert checked.busy_processes == 3 and 5e8 < checked.trial_bytes < 5e9
