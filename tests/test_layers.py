@@ -134,6 +134,18 @@ def called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
 
 
+def dotted(node: ast.expr) -> str:
+    """`torch.load` of that name as it is written; empty for anything but names."""
+    if isinstance(node, ast.Attribute):
+        return f"{before}.{node.attr}" if (before := dotted(node.value)) else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_constant(node: ast.expr | None, value: bool) -> bool:
+    """Whether an argument is this constant, or is not given."""
+    return node is None or (isinstance(node, ast.Constant) and node.value is value)
+
+
 def layer_faults(path: str, source: str) -> list[str]:
     """Imports of a layer to the right, of tests or benchmarks, and relative ones."""
     faults = []
@@ -173,19 +185,19 @@ def unsafe_faults(path: str, source: str) -> list[str]:
             faults.append(f"{path}:{node.lineno} {node.attr} pickles")
         if not isinstance(node, ast.Call):
             continue
-        options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        options, name = {keyword.arg: keyword.value for keyword in node.keywords}, dotted(node.func)
         if isinstance(node.func, ast.Name) and node.func.id in UNSAFE_NAMES:
             faults.append(f"{path}:{node.lineno} {node.func.id} runs what it reads")
-        if options.get("allow_pickle", "False") != "False":
+        if not is_constant(options.get("allow_pickle"), False):
             faults.append(f"{path}:{node.lineno} allow_pickle must stay False")
-        elif ast.unparse(node.func) in ("np.load", "numpy.load") and "allow_pickle" not in options:
+        elif name in ("np.load", "numpy.load") and "allow_pickle" not in options:
             faults.append(f"{path}:{node.lineno} write allow_pickle=False, whatever the default of numpy is")
-        if options.get("shell", "False") != "False":
+        if not is_constant(options.get("shell"), False):
             faults.append(f"{path}:{node.lineno} shell must stay False")
-        if ast.unparse(node.func) in UNSAFE_CALLS:
-            faults.append(f"{path}:{node.lineno} {ast.unparse(node.func)} pickles, or runs what it reads")
-        faults += [f"{path}:{node.lineno} {name} makes what the sender likes" for name in UNSAFE_OPTIONS & options.keys()]
-        if ast.unparse(node.func) == "torch.load" and options.get("weights_only") != "True":
+        if name in UNSAFE_CALLS:
+            faults.append(f"{path}:{node.lineno} {name} pickles, or runs what it reads")
+        faults += [f"{path}:{node.lineno} {option} makes what the sender likes" for option in UNSAFE_OPTIONS & options.keys()]
+        if name == "torch.load" and not is_constant(options.get("weights_only", node), True):
             faults.append(f"{path}:{node.lineno} torch.load unpickles without weights_only=True")
     faults += [f"{path}:{found.line} {found.top} is never used" for found in imports_of(source) if found.top in UNSAFE_MODULES]
     return faults

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import msgspec
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight")
+Enter = Callable[[str], None]  # says which phase begins
 STEPS = 20
 STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
 ENDLESS_STEPS, ENDLESS_SECONDS = 2_000, 1.0  # for the end of an episode that has no limit of steps
@@ -175,9 +176,55 @@ def child(order: Order) -> None:
             _write(report, _Line(phase, error=f"{order.env.get('id')}{where}: {in_one_line(error)}"))
 
 
-def _try(order: Order, enter: Any) -> Facts:
+class _CheckedEnv:
+    """One environment. Resets and steps are timed and checked; each raises EnvError where it breaks Gymnasium's API."""
+
+    def __init__(self, env: gymnasium.Env, spec: ExperienceSpec, enter: Enter) -> None:
+        self.env, self.spec, self._enter = env, spec, enter
+        self.slowest_seconds = 0.0
+
+    def timed(self, call: Callable[[], Any]) -> Any:
+        """The result of a call, whose time counts."""
+        began = time.monotonic()
+        result = call()
+        self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
+        return result
+
+    def reset(self, seed: int | None) -> Any:
+        """The first observation of an episode. The phase is "step" then."""
+        from actors.envs.spaces import check_observation
+
+        self._enter("reset")
+        observation = self.timed(lambda: _reset(self.env, seed))
+        check_observation("reset", self.env.observation_space, self.spec.fields, observation)
+        self._enter("step")
+        return observation
+
+    def step(self, action: Any) -> tuple[Any, float, bool]:
+        """The next observation, the reward, and whether the episode ended."""
+        from actors.envs.spaces import check_observation, check_reward
+
+        outcome: Any = self.timed(lambda: self.env.step(action))
+        _check_step(outcome)
+        observation, reward, terminated, truncated, _ = outcome
+        check_observation("step", self.env.observation_space, self.spec.fields, observation)
+        check_reward(reward)
+        return observation, reward, bool(terminated or truncated)
+
+
+class _FirstSteps(NamedTuple):
+    """What the first steps of an environment have shown."""
+
+    last: Any  # observation
+    ended: bool  # whether an episode has ended
+    notes: tuple[str, ...]  # about its images
+    results: list[tuple[Any, float]]  # if they are kept: observation and reward of each step
+    until: float  # the monotonic time at which later phases break off, too
+
+
+def _try(order: Order, enter: Enter) -> Facts:
     """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
-    from actors.envs.spaces import check_observation, check_reward, describe_space
+    from actors.envs.spaces import describe_space
     from actors.envs.spec import experience_spec, has_goals
 
     config = read_env(order.env)
@@ -189,51 +236,17 @@ def _try(order: Order, enter: Any) -> Facts:
     batch = family.simulators(env, BATCH)
     env = wrap(env, config)
     spec = experience_spec(env, config, order.codec)
-    goals = has_goals(env, family)
-    results: list[tuple[Any, float]] = []  # of a goal environment: observation and reward of each step
-    env.action_space.seed(0)
-    slowest = 0.0
-
-    def timed(call: Callable[[], Any]) -> Any:
-        nonlocal slowest
-        began = time.monotonic()
-        result = call()
-        slowest = max(slowest, time.monotonic() - began)
-        return result
-
+    goals, checked = has_goals(env, family), _CheckedEnv(env, spec, enter)
     try:
-        enter("reset")
-        seen = timed(lambda: _reset(env, 0))
-        check_observation("reset", env.observation_space, spec.fields, seen)
-        brightest = _Brightest(env.observation_space, seen)
-        enter("step")
-        enough = time.monotonic() + config.preflight_seconds * STEP_SHARE
-        ended = _has_limit(env, family)
-        for number in range(STEPS):
-            action = _some_action(env, spec, seen, number)
-            outcome: Any = timed(partial(env.step, action))
-            _check_step(outcome)
-            seen = outcome[0]
-            check_observation("step", env.observation_space, spec.fields, seen)
-            check_reward(outcome[1])
-            brightest.see(seen)
-            if goals:
-                results.append((copy.deepcopy(outcome[0]), float(outcome[1])))
-            if outcome[2] or outcome[3]:
-                ended = True
-                enter("reset")
-                seen = timed(lambda: _reset(env, None))
-                check_observation("reset", env.observation_space, spec.fields, seen)
-                enter("step")
-            if time.monotonic() > enough:
-                break  # slow, but correct so far
-        made = 0 if ended else _steps_without_end(env, seen, partial(_some_action, env, spec), enough)
+        steps = _first_steps(checked, config.preflight_seconds * STEP_SHARE, keep_results=goals)
+        endless = not steps.ended and not _has_limit(env, family)
+        made = _steps_without_end(env, steps.last, partial(_some_action, env, spec), steps.until) if endless else 0
         if batch is not None and not config.wrappers:
             enter("the steps of a batch")
-            _try_batch(batch, spec, timed, enough)
+            _try_batch(batch, spec, checked.timed, steps.until)
         if goals:
             enter("compute_reward")
-        complaint = _goal_complaint(env, family.compute_reward(env), results) if goals else ""
+        complaint = _goal_complaint(env, family.compute_reward(env), steps.results) if goals else ""
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
@@ -243,8 +256,29 @@ def _try(order: Order, enter: Any) -> Facts:
     if batch is not None:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
-    notes = in_turn + brightest.notes() + _endless_note(name, made)
-    return Facts(spec, slowest, spaces, options_table(config.options), goals, notes, complaint, resident_bytes)
+    notes = in_turn + steps.notes + _endless_note(name, made)
+    return Facts(spec, checked.slowest_seconds, spaces, options_table(config.options), goals, notes, complaint, resident_bytes)
+
+
+def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _FirstSteps:
+    """Resets the environment and makes STEPS steps, or as many as `seconds` allow. Raises EnvError."""
+    env, spec = checked.env, checked.spec
+    env.action_space.seed(0)
+    seen = checked.reset(0)
+    brightest = _Brightest(env.observation_space, seen)
+    until, ended = time.monotonic() + seconds, False
+    results: list[tuple[Any, float]] = []
+    for number in range(STEPS):
+        seen, reward, over = checked.step(_some_action(env, spec, seen, number))
+        brightest.see(seen)
+        if keep_results:
+            results.append((copy.deepcopy(seen), float(reward)))
+        if over:
+            ended = True
+            seen = checked.reset(None)
+        if time.monotonic() > until:
+            break  # slow, but correct so far
+    return _FirstSteps(seen, ended, brightest.notes(), results, until)
 
 
 def _resident_bytes() -> int:
@@ -259,8 +293,8 @@ def _resident_bytes() -> int:
     return total
 
 
-def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callable[[], Any]], Any], enough: float) -> None:
-    """Resets and steps simulators, until the monotonic time `enough` at most. Raises EnvError for an observation of another shape
+def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callable[[], Any]], Any], until: float) -> None:
+    """Resets and steps simulators, until the monotonic time `until` at most. Raises EnvError for an observation of another shape
     than the environment's."""
     import numpy as np
 
@@ -276,7 +310,7 @@ def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callabl
             _check_batch("reset", first, spec, len(ended))
             for name, rows in first.items():
                 seen[name][ended] = rows
-        if time.monotonic() > enough:
+        if time.monotonic() > until:
             break
 
 
@@ -297,10 +331,10 @@ def _check_batch(phase: str, observation: dict[str, np.ndarray], spec: Experienc
             raise EnvError(f"{phase} of {count} gave {field.name} of shape {found}, not {(count, *field.shape)}")
 
 
-def _steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int], Any], enough: float) -> int:
-    """Steps on by action(observation, number), until the monotonic time `enough` at most. Returns the number of steps, 0 if an
+def _steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int], Any], until: float) -> int:
+    """Steps on by action(observation, number), until the monotonic time `until` at most. Returns the number of steps, 0 if an
     episode ended or the environment raised: what happens that late does not stop a launch."""
-    until = min(time.monotonic() + ENDLESS_SECONDS, enough)
+    until = min(time.monotonic() + ENDLESS_SECONDS, until)
     for number in range(ENDLESS_STEPS):
         if time.monotonic() > until:
             return number

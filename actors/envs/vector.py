@@ -84,8 +84,8 @@ class VectorEnv:
 
         In an evaluation, episodes are also truncated after its max_episode_steps, and after max_idle_steps in a row without
         reward; the family's Setup.evaluation and evaluation_start are used. If environments are stepped in turn, `beat` is called
-        after each: together, slow ones take longer than a process may be silent. Environments of another `make` than make_env may
-        have wrappers, which must see each step, and so may those of a config with wrappers: they are stepped in turn.
+        after each: together, slow ones take longer than a process may be silent. Wrappers must see each step. So environments are
+        stepped in turn if `config` has wrappers, or if `make` gives a wrapped one.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")

@@ -1,4 +1,7 @@
-"""Files of JSON lines whose writer may be killed at any moment. Needs the standard library alone."""
+"""Files of JSON lines whose writer may be killed at any moment.
+
+This module imports the standard library alone, because a peer's interpreter uses it, too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file; none where there is no file. A last line without its end was not written whole, and is left out."""
+    """The objects in a file; none if there is no file. An incomplete last line is left out."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -21,7 +24,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def mend(path: Path) -> None:
-    """Removes a last line that was not written whole, so that lines can be added."""
+    """Removes an incomplete last line, so that lines can be added."""
     whole = "".join(f"{json.dumps(line)}\n" for line in read_lines(path))
     temporary = path.with_suffix(".part")
     temporary.write_text(whole)
@@ -29,6 +32,6 @@ def mend(path: Path) -> None:
 
 
 def add_line(path: Path, line: dict[str, Any]) -> None:
-    """Raises ValueError for a number that is not finite."""
+    """Appends a line. Raises ValueError for a number that is not finite."""
     with path.open("a") as file:
         file.write(json.dumps(line, allow_nan=False) + "\n")

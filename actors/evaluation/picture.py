@@ -61,7 +61,7 @@ def draw(config: EnvConfig, path: Path, steps: int) -> None:
     spec = experience_spec(env, config, codec="none")
     env.close()
     moments = _random_steps(config, spec, max(steps, 1))
-    panels = [_Frames(field, moments) if _is_image(field) else _vector_panel(field, moments) for field in spec.visible]
+    panels = [_Frames(field, moments) if _has_frames(field) else _vector_panel(field, moments) for field in spec.visible]
     panels.append(_action_panel(moments))
     figure = new_figure(max(WIDTH_INCHES, *(panel.width for panel in panels)), sum(panel.height for panel in panels) + 0.6)
     stack = "one observation at a time" if spec.stack == 1 else f"{spec.stack} observations stacked, oldest left, newest right"
@@ -100,7 +100,8 @@ def _random_action(spec: ExperienceSpec, stacked: Columns, random: np.random.Gen
     return random.uniform(spec.action.low, spec.action.high).astype(np.float32)
 
 
-def _is_image(field: Column) -> bool:
+def _has_frames(field: Column) -> bool:
+    """Whether it is drawn as an image: also an image of floats, which networks read as a vector (Column.is_image)."""
     return len(field.shape) >= 2
 
 

@@ -1,8 +1,8 @@
 """Arrays between two processes over a pipe: how another library's policy acts in an evaluation.
 
 A message is one line of JSON, then the bytes of an array if the line has its shape and dtype. The evaluation sends
-`{"load": "FILE"}`, then observations [K, …], and gets for each of them the actions [K] or [K, A]. Needs numpy alone, because the
-other process may run in another interpreter.
+`{"load": "FILE"}`, then observations [K, …]. The answer to each observation is the actions [K] or [K, A]. This module imports
+numpy alone, because the other process may run in another interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Act = Callable[[np.ndarray], np.ndarray]  # observations [K, …] -> actions [K]
 
 
 def send(stream: IO[bytes], line: dict[str, Any], array: np.ndarray | None = None) -> None:
-    """Writes a message. Raises OSError if nobody reads."""
+    """Writes a message. Raises OSError if the other process has ended."""
     if array is not None:
         array = np.ascontiguousarray(array)
         line = line | {"shape": array.shape, "dtype": array.dtype.str}
@@ -28,7 +28,7 @@ def send(stream: IO[bytes], line: dict[str, Any], array: np.ndarray | None = Non
 
 
 def receive(stream: IO[bytes]) -> tuple[dict[str, Any], np.ndarray | None] | None:
-    """The next message; None where the other side has ended."""
+    """The next message; None if the other process has ended."""
     text = stream.readline()
     if not text.endswith(b"\n"):
         return None
@@ -42,7 +42,7 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], np.ndarray | None] | Non
 
 
 def serve(load: Callable[[str], Act], requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Acts until the other side ends. `load` reads a policy from a file."""
+    """Answers requests until the other process ends. `load` reads a policy from a file."""
     act: Act | None = None
     while (message := receive(requests)) is not None:
         line, observation = message

@@ -2,8 +2,8 @@
 `headrace suite` starts it when a training is over.
 
 Every policy plays the same episodes, greedily: the same environment, the same seeds, the same number, whichever library has
-trained it. A policy of another library acts in a process of that library (pipe.py). Each evaluation is a line of a file, written
-when it is over; those that are in the file already are not repeated.
+trained it. A policy of another library acts in a process that imports that library (pipe.py). Each evaluation appends a line to a
+file when it is over. Evaluations that the file already has are not repeated.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 class Request(Struct, frozen=True, forbid_unknown_fields=True):
     """What to evaluate.
 
-    `folder` holds snapshots.jsonl, a line for each policy, with its `file`. evaluations.jsonl is written there: the same lines
-    with the `episodes` of each. Either `run` is the folder of the Headrace run that the policies are of; or `act` is the command
-    of a process that acts, and `env` the env section.
+    `folder` holds snapshots.jsonl: a line for each policy, with its `file`. evaluations.jsonl is written there: the same lines,
+    each with its `episodes`. Either `run` is the folder of the Headrace run that trained the policies; or `act` is the command of
+    the process that acts, and `env` the env section.
     """
 
     folder: str
@@ -55,20 +55,20 @@ class Request(Struct, frozen=True, forbid_unknown_fields=True):
     act: tuple[str, ...] = ()
 
 
-class Contestant:
-    """The policies of one training. `config` and `spec`: of the environment that they are for."""
+class Policies:
+    """The policies of one training. `config` and `spec` describe their environment. Inherit it."""
 
     config: EnvConfig
     spec: ExperienceSpec
 
     def load(self, path: Path, count: int) -> Player:
-        """A policy from its file, to act in `count` environments. Raises CheckpointError, OSError."""
+        """A policy from its file, for `count` environments. Raises CheckpointError, OSError."""
         raise NotImplementedError
 
     def close(self) -> None: ...
 
 
-class OwnPolicies(Contestant):
+class RunPolicies(Policies):
     """Published weights of a Headrace run."""
 
     def __init__(self, run_dir: RunDir) -> None:
@@ -85,7 +85,7 @@ class OwnPolicies(Contestant):
         return PolicyPlayer(self.spec, self._policy, count)
 
 
-class OtherPolicies(Contestant):
+class PeerPolicies(Policies):
     """Policies of another library, which act in a process of their own."""
 
     def __init__(self, env: dict[str, Any], command: tuple[str, ...]) -> None:
@@ -97,13 +97,13 @@ class OtherPolicies(Contestant):
         finally:
             example.close()
         if len(self.spec.fields) != 1:
-            raise EnvError(f"{self.config.id} gives several arrays; a policy of another library is given one")
-        few = os.environ | dict.fromkeys(ONE_THREAD, "1")
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=few)
+            raise EnvError(f"an observation of {self.config.id} has several arrays, and a policy of another library takes one")
+        variables = os.environ | dict.fromkeys(ONE_THREAD, "1")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
 
     def load(self, path: Path, count: int) -> Player:
         send(self._process.stdin, {"load": str(path)})  # type: ignore[arg-type]
-        return OtherPlayer(self._process)
+        return PeerPlayer(self._process)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -112,7 +112,7 @@ class OtherPolicies(Contestant):
         self._process.wait()
 
 
-class OtherPlayer:
+class PeerPlayer:
     """A player that asks another process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -134,19 +134,19 @@ class OtherPlayer:
         return answer[1]
 
 
-def evaluate(contestant: Contestant, path: Path, episodes: int) -> list[Episode]:
-    """The episodes of one policy, in the order of their environments. The environments are made anew, so that an evaluation does
+def evaluate(policies: Policies, path: Path, episodes: int) -> list[Episode]:
+    """The episodes of one policy, in the order of their environments. Environments are made for each evaluation, so that it does
     not depend on the one before it. Raises EnvError, CheckpointError, OSError."""
     count = min(episodes, MOST_ENVIRONMENTS)
-    env = VectorEnv(contestant.config, contestant.spec, count, range(SEEDS, SEEDS + count), EvaluatorConfig())
+    env = VectorEnv(policies.config, policies.spec, count, range(SEEDS, SEEDS + count), EvaluatorConfig())
     try:
-        played = [episode for ended in play_with(env, contestant.load(path, count), episodes) for episode in ended]
+        played = [episode for ended in play_with(env, policies.load(path, count), episodes) for episode in ended]
     finally:
         env.close()
     return sorted(played, key=lambda episode: episode.env)
 
 
-def raw(played: list[Episode]) -> dict[str, list[Any]]:
+def figures_of(played: list[Episode]) -> dict[str, list[Any]]:
     """The figures of single episodes: return, length; score and success where the environment has them."""
     found: dict[str, list[Any]] = {
         "return": [round(episode.total_reward, 6) for episode in played],
@@ -160,22 +160,25 @@ def raw(played: list[Episode]) -> dict[str, list[Any]]:
 
 
 def run(request: Request) -> None:
-    """Evaluates what is left, and prints a line after each. Raises EnvError, CheckpointError, SpecError, UnknownName, OSError."""
+    """Evaluates the policies that evaluations.jsonl lacks, and prints a line after each.
+
+    Raises EnvError, CheckpointError, SpecError, UnknownName, OSError.
+    """
     folder = Path(request.folder)
     wanted, out = list(read_lines(folder / "snapshots.jsonl")), folder / "evaluations.jsonl"
     mend(out)
     done = sum(1 for _ in read_lines(out))
     if done == len(wanted):
         return
-    contestant = OtherPolicies(request.env, request.act) if request.act else OwnPolicies(RunDir(Path(request.run)))
+    policies = PeerPolicies(request.env, request.act) if request.act else RunPolicies(RunDir(Path(request.run)))
     try:
         for number, snapshot in enumerate(wanted[done:], done + 1):
-            played = evaluate(contestant, folder / snapshot["file"], request.episodes)
-            add_line(out, snapshot | {"episodes": raw(played)})
+            played = evaluate(policies, folder / snapshot["file"], request.episodes)
+            add_line(out, snapshot | {"episodes": figures_of(played)})
             mean = np.mean([episode.total_reward for episode in played])
             print(f"{number} of {len(wanted)}: return {mean:,.1f}", file=sys.stderr, flush=True)
     finally:
-        contestant.close()
+        policies.close()
 
 
 def main() -> int:

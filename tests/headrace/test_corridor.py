@@ -1,4 +1,4 @@
-"""The corridor whose cue is shown once."""
+"""The corridor: only its first observation holds the sign."""
 
 from __future__ import annotations
 

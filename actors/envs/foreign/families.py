@@ -70,45 +70,46 @@ class Registered(EnvironmentFamily):
         def build() -> gymnasium.Env:
             import gymnasium
 
-            _, more = self._split()
+            arguments = self._arguments()
             if setup.render_mode is not None:
-                more["render_mode"] = setup.render_mode
+                arguments["render_mode"] = setup.render_mode
             if setup.max_episode_steps:
-                more["max_episode_steps"] = setup.max_episode_steps  # replaces the registered one
+                arguments["max_episode_steps"] = setup.max_episode_steps  # replaces the registered one
             # Without the checker, which costs time in every step: the pre-flight has checked the environment.
-            return gymnasium.make(self.env_id, disable_env_checker=True, **more)
+            return gymnasium.make(self.env_id, disable_env_checker=True, **arguments)
 
         return one_line_errors(self.env_id, build)
 
     def resolve_options(self) -> Any:
-        backend, more = self._split()
-        if not backend:
+        kind = self.options_type(self.env_id) if isinstance(self.options, NoOptions) else type(self.options)
+        if not _has_backend(kind):
             return self.options
-        found = one_line_errors(self.env_id, lambda: backends.resolve(backend, self.env_id, more, lambda: self.make(Setup())))
-        if found == backends.ONE_BY_ONE:  # without options no process has to describe them at the next launch
+        backend, arguments = getattr(self.options, BACKEND.name, BACKEND.default), self._arguments()
+        found = one_line_errors(
+            self.env_id, lambda: backends.resolve(backend, self.env_id, arguments, lambda: self.make(Setup()))
+        )
+        if found == backends.GYMNASIUM:  # without options no process has to describe them at the next launch
             return self.options
-        own = self.options_type(self.env_id)() if isinstance(self.options, NoOptions) else self.options
+        own = kind() if isinstance(self.options, NoOptions) else self.options
         return msgspec.structs.replace(own, backend=found)
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
-        if isinstance(self.options, NoOptions):  # a batched backend is written down where it was chosen
+        if not _has_backend(type(self.options)):  # the launch writes another backend than Gymnasium's into the options
             return None
-        backend, more = self._split()
-        if not backend:
-            return None
-        return one_line_errors(self.env_id, lambda: backends.open_batch(backend, env, self.env_id, count, more))
+        backend, arguments = getattr(self.options, BACKEND.name), self._arguments()
+        return one_line_errors(self.env_id, lambda: backends.open_batch(backend, env, self.env_id, count, arguments))
 
-    def _split(self) -> tuple[str, dict[str, Any]]:
-        """The backend, and the keyword arguments that differ from their defaults. The backend is empty where the environment has
-        an option of that name itself."""
-        if isinstance(self.options, NoOptions):  # none was given
-            described = options.describe(self.options_type(self.env_id))
-            return (BACKEND.default if BACKEND in described else ""), {}
-        more = options.non_default(self.options)
-        if BACKEND not in options.describe(type(self.options)):
-            return "", more
-        more.pop(BACKEND.name, None)
-        return getattr(self.options, BACKEND.name), more
+    def _arguments(self) -> dict[str, Any]:
+        """The keyword arguments that differ from their defaults."""
+        given = options.non_default(self.options)
+        if _has_backend(type(self.options)):
+            given.pop(BACKEND.name, None)
+        return given
+
+
+def _has_backend(kind: type[Struct]) -> bool:
+    """Whether these options have BACKEND. An environment may have an argument of that name instead."""
+    return BACKEND in options.describe(kind)
 
 
 class Factory(EnvironmentFamily):

@@ -178,9 +178,8 @@ def build(request: Request, training: bool = True) -> BaseAlgorithm:
     if settings.get("noise_type"):
         size = env.action_space.shape
         chosen["action_noise"] = NOISES[settings["noise_type"]](np.zeros(size), np.full(size, float(settings["noise_std"])))  # type: ignore[arg-type]
-    if not training:
-        chosen.pop("buffer_size", None)
-        chosen |= {"buffer_size": 1} if "buffer_size" in inspect.signature(kind.__init__).parameters else {}
+    if not training and "buffer_size" in inspect.signature(kind.__init__).parameters:
+        chosen["buffer_size"] = 1  # acting needs none
     return kind(env=env, seed=request["seed"], device="cpu", **chosen)
 
 

@@ -1,11 +1,11 @@
 """`--env.backend`: what steps the environments of an actor, for ids of Gymnasium's registry.
 
-EnvPool has environments of its own under Gymnasium's ids. They are taken for the groups of POOLS only: tests/actors/envs/foreign
-holds these equal to Gymnasium's, in single steps from the same state or in the distribution of returns, lengths and observations,
-and in how episodes end.
+EnvPool has environments of its own under Gymnasium's ids. Only those of the groups in POOLS are used. The tests in
+tests/actors/envs/foreign compare these with Gymnasium's: single steps from the same state, or the distribution of returns,
+lengths and observations; and how episodes end.
 
-A call of EnvPool wakes a thread, and both sides wait by spinning: that takes longer than four steps of CartPole. So `auto` is
-EnvPool only for groups whose steps take so long that an actor gains. MuJoCo's do, too, but not every body has been compared.
+A call of EnvPool wakes a thread, and both sides wait by spinning. That takes longer than four steps of CartPole. So `auto` is
+EnvPool only for groups whose steps take so long that an actor becomes faster. MuJoCo's do, but not every body has been compared.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from actors.envs.errors import EnvError
 if TYPE_CHECKING:
     import gymnasium
 
-ONE_BY_ONE = "gymnasium"
-BACKENDS = ("auto", ONE_BY_ONE, "vector", "envpool")
+GYMNASIUM = "gymnasium"
+BACKENDS = ("auto", GYMNASIUM, "vector", "envpool")
 ABOUT = (
     "what steps the environments: gymnasium (one after the other), envpool or vector (Gymnasium's vector API; both all in one "
     "call), or auto, which is envpool where it is installed and faster"
 )
-PLAIN = "take --env.backend gymnasium"
+REMEDY = "take --env.backend gymnasium"
 
 
 class Pool(NamedTuple):
     """A group of environments that EnvPool has, too."""
 
     module: str  # of EnvPool
-    auto: bool  # every environment of the group has been compared, and an actor gains (docs/how-to.md has the figures)
+    auto: bool  # every environment of the group has been compared, and actors become faster (figures: docs/how-to.md)
 
 
 # The package of Gymnasium that an environment's entry point is in -> EnvPool's.
@@ -50,21 +50,22 @@ def resolve(backend: str, env_id: str, given: dict[str, Any], make: Callable[[],
         return backend
     pool = _pool(env_id)
     if pool is None or not pool.auto or given or find_spec("envpool") is None:
-        return ONE_BY_ONE
+        return GYMNASIUM
     from actors.envs.foreign.batched.pool import agrees, has
 
     if not has(pool.module, env_id):
-        return ONE_BY_ONE
+        return GYMNASIUM
     env = make()
     try:
-        return "envpool" if agrees(env, env_id) else ONE_BY_ONE
+        return "envpool" if agrees(env, env_id) else GYMNASIUM
     finally:
         env.close()
 
 
 def open_batch(backend: str, env: gymnasium.Env, env_id: str, count: int, given: dict[str, Any]) -> Simulators | None:
-    """`count` environments like `env`, which was made by gymnasium.make with the `given` options. None: they are to be stepped in
-    turn, also by a backend `auto` that was not resolved. Raises EnvError, or ImportError where a package is not installed."""
+    """`count` environments like `env`, which was made by gymnasium.make with the `given` options. None: the caller
+    makes them and steps them in turn; so it is for an `auto` that was not resolved, too. Raises EnvError, or ImportError where a
+    package is not installed."""
     if backend == "vector":
         from actors.envs.foreign.batched.vector import open_vector
 
@@ -72,21 +73,21 @@ def open_batch(backend: str, env: gymnasium.Env, env_id: str, count: int, given:
     if backend != "envpool":
         return None
     if given:
-        raise EnvError(f"{env_id}: EnvPool's has no --env.{next(iter(given)).replace('_', '-')}: {PLAIN}")
+        raise EnvError(f"{env_id}: EnvPool's version has no --env.{next(iter(given)).replace('_', '-')}: {REMEDY}")
     pool = _pool(env_id)
     if find_spec("envpool") is None:
-        raise EnvError(f"{env_id} needs envpool, which is not installed: pip install 'headrace[envpool]', or {PLAIN}")
+        raise EnvError(f"{env_id} needs envpool, which is not installed: pip install 'headrace[envpool]', or {REMEDY}")
     from actors.envs.foreign.batched.pool import PoolSimulators, agrees, has
 
     if pool is None or not has(pool.module, env_id):
-        raise EnvError(f"{env_id}: EnvPool has none that is known to be the same: {PLAIN}")
+        raise EnvError(f"{env_id}: EnvPool has no environment that is known to be the same: {REMEDY}")
     if not agrees(env, env_id):
-        raise EnvError(f"{env_id}: EnvPool's observations or actions are others: {PLAIN}")
+        raise EnvError(f"{env_id}: EnvPool's observations or actions have another form: {REMEDY}")
     return PoolSimulators(env, env_id, count)
 
 
 def _pool(env_id: str) -> Pool | None:
-    """The group of an id; None where it is none of Gymnasium's own, or another is registered under its name."""
+    """The group of an id; None if the registered environment is not one of Gymnasium's own."""
     import gymnasium
 
     spec = gymnasium.registry.get(env_id)

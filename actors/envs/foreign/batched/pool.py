@@ -24,18 +24,18 @@ UNLIMITED = 2**30
 class PoolSimulators(Simulators):
     """K environments of EnvPool, stepped by one call in one thread.
 
-    EnvPool resets an environment by itself in the step after the end of its episode, and that step takes an action in vain.
-    `reset` comes before it, and then the next step is the first of the new episode.
+    EnvPool resets an environment by itself in the step after the end of its episode, and that step ignores its action. `reset` is
+    called before such a step, so that the next step is the first of the new episode.
 
-    EnvPool's own limit of steps is never reached: it reports an end in the last step as a truncation, even if the episode is
-    terminated by it. The limit is counted here instead.
+    EnvPool reports every end in the last step before its limit as a truncation, even if that step terminates the episode. So its
+    limit is set one step higher, and the limit is counted here.
 
-    A pool is seeded when it is made. `reset` of all environments with a seed each makes a new pool; a seed of some of them does
-    nothing, and these go on with the random numbers of their first seed.
+    A pool is seeded when it is made. A `reset` of all environments with a seed each makes a new pool. A reset of some
+    environments ignores their seeds: their random numbers continue from the first seed.
     """
 
     def __init__(self, env: gymnasium.Env, env_id: str, count: int) -> None:
-        """`env`: an environment of Gymnasium with that id, with which EnvPool's agrees."""
+        """`env`: Gymnasium's environment of that id; see `agrees`."""
         self._env_id, self._count = env_id, count
         self._observation_space, self._action_space = env.observation_space, env.action_space
         self._limit = (env.spec.max_episode_steps if env.spec else None) or UNLIMITED
@@ -73,7 +73,7 @@ class PoolSimulators(Simulators):
             made = _envpool().make_gymnasium(
                 self._env_id, num_envs=self._count, num_threads=1, seed=seeds, max_episode_steps=limit
             )
-            made.observation_space, made.action_space  # made when they are first asked for  # noqa: B018
+            made.observation_space, made.action_space  # computed at their first use, with warnings  # noqa: B018
             return made
 
     def close(self) -> None:
@@ -90,15 +90,14 @@ def has(module: str, env_id: str) -> bool:
 
 
 def agrees(env: gymnasium.Env, env_id: str) -> bool:
-    """Whether EnvPool's observations and actions have the form of Gymnasium's: vectors of one length, or the same indices. Bounds
-    and precision may differ: the spec of a run and the bounds of actions follow Gymnasium's. Pictures do not agree: EnvPool draws
-    its own."""
+    """Whether EnvPool's observations and actions have the form of Gymnasium's: vectors of the same length, or the same indices.
+    Bounds and precision may differ, because a run uses Gymnasium's. Images never agree: EnvPool draws its own."""
     theirs = _envpool().make_spec(env_id)
     return _same(env.observation_space, theirs.observation_space) and _same(env.action_space, theirs.action_space)
 
 
 def _envpool() -> Any:
-    """The package, without ALL, which costs a process 100 MB and more than a second: `has` imports what is needed."""
+    """The package, without its module ALL, which takes 100 MB and more than a second. `has` imports what is needed."""
     if "envpool" in sys.modules:
         return sys.modules["envpool"]
     sys.modules[ALL] = ModuleType(ALL)

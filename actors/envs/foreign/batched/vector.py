@@ -14,15 +14,15 @@ from actors.envs.errors import EnvError
 from actors.envs.spec import flatten_batch, to_env_actions
 
 TRIED_STEPS = 5
-PLAIN = "take --env.backend gymnasium"
+REMEDY = "take --env.backend gymnasium"
 
 
 class VectorSimulators(Simulators):
     """K environments that a gymnasium.vector.VectorEnv steps.
 
     Environments whose episode ended are reset by `reset(options={"reset_mask": mask})`, as Gymnasium's mode DISABLED has it.
-    Seeds count on from the first one, which is how Gymnasium's batches are seeded. A seed of some environments does nothing:
-    these go on with the random numbers of their first seed.
+    Gymnasium seeds a batch by one number and counts on from it, so only the first seed is used. A reset of some environments
+    ignores their seeds: their random numbers continue from the first seed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ def open_vector(env: gymnasium.Env, env_id: str, count: int, options: dict[str, 
     limit = env.spec.max_episode_steps if env.spec else None
     more = options | ({"max_episode_steps": limit} if limit else {})
     if env.spec is None or env.spec.vector_entry_point is None:
-        raise EnvError(f"{env_id} has no vector_entry_point in Gymnasium's registry: {PLAIN}")
+        raise EnvError(f"{env_id} has no vector_entry_point in Gymnasium's registry: {REMEDY}")
 
     def make(number: int) -> VectorEnv:
         return gymnasium.make_vec(env_id, number, vectorization_mode="vector_entry_point", **more)
@@ -86,9 +86,9 @@ def open_vector(env: gymnasium.Env, env_id: str, count: int, options: dict[str, 
 
 
 def check_partial_reset(env_id: str, batch: VectorEnv) -> None:
-    """Raises EnvError unless one of two environments can be reset without the other: otherwise each first step of an episode
-    would be lost to the batch's own reset, which takes an action in vain."""
-    fault = f"{env_id}: its vector environment cannot reset one environment without the others: {PLAIN}"
+    """Raises EnvError unless one of two environments can be reset without the other. Otherwise the batch would reset itself, in a
+    step that ignores its action."""
+    fault = f"{env_id}: its vector environment cannot reset one environment without the others: {REMEDY}"
     if batch.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
         raise EnvError(fault)
     batch.action_space.seed(0)

@@ -282,9 +282,9 @@ def test_without_envpool_auto_is_gymnasium_and_envpool_says_what_to_install(monk
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"id": "Pendulum-v1", "g": 9.0}, "Pendulum-v1: EnvPool's has no --env.g: take --env.backend gymnasium"),
-        ({"id": "Taxi-v4"}, "Taxi-v4: EnvPool has none that is known to be the same: take --env.backend gymnasium"),
-        ({"id": f"{HERE}:Walks-v0"}, "EnvPool has none that is known to be the same: take --env.backend gymnasium"),
+        ({"id": "Pendulum-v1", "g": 9.0}, "Pendulum-v1: EnvPool's version has no --env.g: take --env.backend gymnasium"),
+        ({"id": "Taxi-v4"}, "Taxi-v4: EnvPool has no environment that is known to be the same: take --env.backend gymnasium"),
+        ({"id": f"{HERE}:Walks-v0"}, "EnvPool has no environment that is known to be the same: take --env.backend gymnasium"),
     ],
 )
 def test_what_envpool_lacks_is_one_line_with_the_remedy(section: dict[str, Any], words: str) -> None:
