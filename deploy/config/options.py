@@ -145,7 +145,7 @@ def _add_families(parser: argparse.ArgumentParser, default: str = "") -> None:
 
 def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
-    suited = f"the preset's, else {SUITED['continuous']} for continuous actions and {SUITED['categorical']} for discrete ones"
+    suited = f"the preset's, else {SUITED['categorical']} for discrete actions and {SUITED['continuous']} for continuous ones"
     text = f"algorithm: {', '.join(ALGORITHMS)}, or package.module:Name for your own (default: {suited})"
     more = "" if chosen else "The groups below list the options of each algorithm; an option of several is listed once."
     named = parser.add_argument_group("algorithm", more)

@@ -39,9 +39,9 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# The algorithm where the user names none. From images, sac's critics would learn the values of continuous actions too slowly.
-SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "sac"}
-SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"continuous": "ppo"}
+# The algorithm where the user names none. With goals, rewards are rare, and sac learns from each of them by hindsight.
+SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
+SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
@@ -138,7 +138,7 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
 
 def suited(env: ExperienceSpec) -> str:
     """The built-in algorithm for an environment of this spec, where the user names none."""
-    return (SUITED_IMAGES if env.has_images else SUITED)[action_kind(env)]
+    return (SUITED_GOALS if has_goals(env) else SUITED)[action_kind(env)]
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

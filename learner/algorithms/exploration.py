@@ -12,6 +12,12 @@ from learner.inference.base import Inference
 from transport.experience import Columns, ExperienceSpec
 
 STOCHASTIC_EPSILON = 0.05  # of the mode "stochastic"
+LADDER_POWER = 3  # of exponents: the mean over all environments is 1 / (1 + LADDER_POWER) of the highest
+
+
+def _places(offset: int, count: int, total: int) -> np.ndarray:
+    """Where environments offset … offset + count - 1 are among all, [count] from 0 to 1; a single one is in the middle."""
+    return (offset + np.arange(count)) / (total - 1) if total > 1 else np.full(count, 0.5)
 
 
 def epsilon_ladder(offset: int, count: int, total: int, base: float, power: float) -> np.ndarray:
@@ -19,8 +25,7 @@ def epsilon_ladder(offset: int, count: int, total: int, base: float, power: floa
 
     Horgan et al. 2018 (arXiv:1803.00933, section 4.1) with base 0.4, power 7. A single environment gets the middle of the ladder.
     """
-    place = (offset + np.arange(count)) / (total - 1) if total > 1 else np.full(count, 0.5)
-    return (base ** (1.0 + power * place)).astype(np.float32)
+    return (base ** (1.0 + power * _places(offset, count, total))).astype(np.float32)
 
 
 class EpsilonOptions(Protocol):
@@ -76,6 +81,14 @@ class EpsilonGreedyActing:
         return action, q
 
 
+def exponent_ladder(offset: int, count: int, total: int, highest: float) -> np.ndarray:
+    """exponent_i = highest * (i / (N - 1)) ** LADDER_POWER, [count] float64, for i = offset … offset + count - 1 of N = total.
+
+    Most environments have nearly independent noise, the last ones wander far. A single one gets the middle of the ladder.
+    """
+    return np.asarray(highest * _places(offset, count, total) ** LADDER_POWER)
+
+
 class ColouredNoise:
     """Gaussian noise of variance 1 whose power falls with the frequency f as f ** -exponent: 0 is white, 1 pink, 2 red.
 
@@ -86,13 +99,16 @@ class ColouredNoise:
 
     BLOCK = 1_024
 
-    def __init__(self, random: np.random.Generator, exponent: float) -> None:
-        self._random, self._exponent = random, exponent
+    def __init__(self, random: np.random.Generator, exponent: np.ndarray | float) -> None:
+        """`exponent`: of all environments, or of each, [K]."""
+        self._random, self._exponent = random, np.asarray(exponent, np.float32)
         self._block = np.empty((0, 0, 0), np.float32)
         self._next = 0
 
     def draw(self, shape: tuple[int, int]) -> np.ndarray:
         """The next step's noise [K, A] float32. With another shape than before all sequences begin anew."""
+        if not self._exponent.any():
+            return self._random.standard_normal(shape, np.float32)
         if self._next == len(self._block) or self._block.shape[1:] != shape:
             self._block, self._next = self._make(shape), 0
         self._next += 1
@@ -100,13 +116,14 @@ class ColouredNoise:
         return step
 
     def _make(self, shape: tuple[int, int]) -> np.ndarray:
-        amplitude = np.fft.rfftfreq(self.BLOCK)
-        amplitude[0] = amplitude[1]  # the mean is drawn, too: as the slowest wave
-        amplitude **= -self._exponent / 2
+        frequency = np.fft.rfftfreq(self.BLOCK)
+        frequency[0] = frequency[1]  # the mean is drawn, too: as the slowest wave
+        amplitude = frequency[:, None, None] ** (-self._exponent.reshape(-1, 1) / 2)  # [F, K or 1, 1]
         waves = self._random.standard_normal((2, len(amplitude), *shape))
         waves[1, [0, -1]] = 0.0  # a real sequence has no phase there
         waves[0, [0, -1]] *= np.sqrt(2)
-        spectrum = (waves[0] + 1j * waves[1]) * amplitude[:, None, None]
+        spectrum = (waves[0] + 1j * waves[1]) * amplitude
         power = 2 * amplitude**2
-        noise = np.fft.irfft(spectrum, self.BLOCK, axis=0) * (self.BLOCK / np.sqrt(2 * power[1:-1].sum() + power[[0, -1]].sum()))
+        total = 2 * power[1:-1].sum(0) + power[[0, -1]].sum(0)  # [K or 1, 1]
+        noise = np.fft.irfft(spectrum, self.BLOCK, axis=0) * (self.BLOCK / np.sqrt(total))
         return noise.astype(np.float32)

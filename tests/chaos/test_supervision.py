@@ -142,9 +142,8 @@ def test_a_second_start_is_refused(row: Row, tmp_path: Path) -> None:
         after = {process["name"]: process["pid"] for process in run.status["processes"]}
         run.down()
         verdict = run.verdict()
-    row.measured(
-        said.strip(), verdict.text, starts=times + 1, slowest_refusal_seconds=slowest, slowest_list_seconds=usual, **verdict.figures
-    )
+    seconds = {"slowest_refusal_seconds": slowest, "slowest_list_seconds": usual}
+    row.measured(said.strip(), verdict.text, starts=times + 1, **seconds, **verdict.figures)
     # On a busy machine each command waits for a core.
     assert slowest <= max(REFUSE_SECONDS, 3 * usual) and before == after and verdict.sound
 

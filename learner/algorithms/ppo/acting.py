@@ -8,6 +8,7 @@ import numpy as np
 
 from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
 from learner.algorithms.base import ActionBatch, Mode
+from learner.algorithms.exploration import ColouredNoise, exponent_ladder
 from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.algorithms.ppo.config import LOG_PROB
 from learner.inference.base import Inference
@@ -15,15 +16,20 @@ from transport.experience import Categorical, Columns, ExperienceSpec
 
 
 class StochasticActing:
-    """The inference returns logits [K, n], or mean and log-std [K, 2A]."""
+    """The inference returns logits [K, n], or mean and log-std [K, 2A].
 
-    def __init__(self, spec: ExperienceSpec, inference: Inference) -> None:
-        self._spec, self._inference = spec, inference
+    Exploration draws the noise of continuous actions from sequences, `stochastic` does not. The log-probability is that of the
+    action alone, as if the noise were independent (Hollenstein et al. 2024, arXiv:2312.11091).
+    """
+
+    def __init__(self, spec: ExperienceSpec, noise_exponent: float, inference: Inference) -> None:
+        self._spec, self._inference, self._exponent = spec, inference, noise_exponent
         self.state = inference.state
-        self._random = np.random.default_rng()
+        self.assign(0, 0, 1, 1)
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:
         self._random = np.random.default_rng(seed)
+        self._noise = ColouredNoise(self._random, exponent_ladder(offset, count, total, self._exponent))
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         output, state = self._inference(observation, state)
@@ -61,5 +67,10 @@ class StochasticActing:
         mean, log_std = halves(output)
         if mode == "random":
             return draw_uniform(self._random, mean.shape), np.full(len(mean), uniform_log_density(mean.shape[1]))
-        action = mean.copy() if mode == "greedy" else draw(self._random, mean, log_std)
+        if mode == "greedy":
+            action = mean.copy()
+        elif mode == "stochastic":
+            action = draw(self._random, mean, log_std)
+        else:
+            action = mean + np.exp(log_std) * self._noise.draw(mean.shape)  # type: ignore[arg-type]
         return action, log_density(action, mean, log_std)

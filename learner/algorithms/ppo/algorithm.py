@@ -12,7 +12,7 @@ from learner.algorithms.memory import memory_columns
 from learner.algorithms.ppo.acting import StochasticActing
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.inference.base import Inference
-from transport.experience import Column, ExperienceSpec
+from transport.experience import Column, Continuous, ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.ppo.update import PpoUpdate
@@ -41,7 +41,10 @@ class Ppo:
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
+        """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise."""
+        continuous = env is not None and isinstance(env.action, Continuous)
         return {
+            "algorithm": {"noise_exponent": 1.0, "normalize_reward": True} if continuous else {},
             "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks
@@ -64,7 +67,7 @@ class Ppo:
         return actor_critic(spec, self.config)[0]
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> StochasticActing:
-        return StochasticActing(spec, inference)
+        return StochasticActing(spec, self.config.noise_exponent, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> PpoUpdate:
         from learner.algorithms.ppo.recurrent import RecurrentPpoUpdate

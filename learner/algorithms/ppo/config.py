@@ -102,3 +102,12 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     memory_width: options.MemoryWidth = 64
     log_std_init: Annotated[float, Meta(ge=-5, le=2, description="initial log standard deviation of continuous actions")] = -0.5
+    noise_exponent: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=2,
+            description="how slowly the noise of continuous actions changes in the environment that explores most: its power "
+            "falls with the frequency f as f ** -noise_exponent. 0 is independent noise at every step in all environments",
+        ),
+    ] = 0.0

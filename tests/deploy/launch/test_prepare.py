@@ -90,19 +90,20 @@ def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
 
 
 REALS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), Continuous((-1.0,), (1.0,)), 64))
-PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (8, 8), "|u1", 1 / 255),), Continuous((-1.0,), (1.0,)), 64))
+GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
+TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
 
 
 @pytest.mark.parametrize(
     ("facts", "flags", "expected", "said"),
     [
         (FACTS, {}, "dqn", True),
-        (REALS, {}, "sac", True),
-        (PICTURES, {}, "ppo", True),
-        (REALS, {"algorithm": {"tau": 0.25}}, "sac", True),
-        (REALS, {"algorithm": {"name": "ppo"}}, "ppo", False),
+        (REALS, {}, "ppo", True),
+        (TARGETS, {}, "sac", True),
+        (REALS, {"algorithm": {"gae_lambda": 0.25}}, "ppo", True),
+        (REALS, {"algorithm": {"name": "sac"}}, "sac", False),
     ],
-    ids=["discrete", "continuous", "images", "an option of it", "named"],
+    ids=["discrete", "continuous", "goals", "an option of it", "named"],
 )
 def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is_named(
     facts: preflight.Facts,
@@ -129,6 +130,17 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
     assert (f"algorithm: {expected}, for " in capsys.readouterr().out) == said
 
 
+@pytest.mark.parametrize(("facts", "highest"), [(FACTS, 0.0), (REALS, 1.0)], ids=["discrete", "continuous"])
+def test_ppo_explores_continuous_actions_with_correlated_noise_unless_told_otherwise(
+    facts: preflight.Facts, highest: float, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: facts)
+    with prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}})) as ready:
+        assert ready.config.algorithm.flat()["noise_exponent"] == highest
+    with prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo", "noise_exponent": 0.5}})) as ready:
+        assert ready.config.algorithm.flat()["noise_exponent"] == 0.5
+
+
 @pytest.mark.parametrize("algorithm", [{}, {"name": "dqn"}], ids=["undecided", "named"])
 def test_a_module_that_headrace_hides_is_noted_once(algorithm: Tree, pids: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     Path("replay.py").touch()
@@ -139,7 +151,7 @@ def test_a_module_that_headrace_hides_is_noted_once(algorithm: Tree, pids: list[
 
 def test_an_option_of_another_algorithm_than_the_chosen_one_is_refused(pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: REALS)
-    with pytest.raises(ConfigError, match="only dqn and r2d2 have it; sac does not"):
+    with pytest.raises(ConfigError, match="only dqn and r2d2 have it; ppo does not"):
         prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"double": False}}))
     assert len(pids) == 1 and gone(pids[0])
 

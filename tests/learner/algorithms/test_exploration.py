@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from learner.algorithms.exploration import ColouredNoise, epsilon_ladder
+from learner.algorithms.exploration import ColouredNoise, epsilon_ladder, exponent_ladder
 
 
 def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:
@@ -32,6 +32,21 @@ def test_a_base_of_zero_never_explores_and_a_base_of_one_always_does() -> None:
 
 def test_a_power_of_zero_gives_all_the_same() -> None:
     assert epsilon_ladder(2, 4, 9, 0.25, 0.0).tolist() == [0.25] * 4
+
+
+def test_the_ladder_of_exponents_ends_at_the_highest_and_actors_share_it() -> None:
+    whole = exponent_ladder(0, 9, 9, 1.5)
+    assert whole[0] == 0.0 and whole[-1] == 1.5 and (np.diff(whole) > 0).all() and whole[4] == pytest.approx(1.5 / 8)
+    assert np.array_equal(np.concatenate([exponent_ladder(0, 4, 9, 1.5), exponent_ladder(4, 5, 9, 1.5)]), whole)
+    assert exponent_ladder(0, 1, 1, 1.5).tolist() == [1.5 / 8]
+
+
+def test_each_environment_has_noise_of_its_own_exponent() -> None:
+    noise = ColouredNoise(np.random.default_rng(0), np.array([0.0, 1.0]))
+    steps = np.stack([noise.draw((2, 50)) for _ in range(2_000)])  # [T, K, A]
+    white, pink = (steps[:-10] * steps[10:]).mean((0, 2))
+    assert white == pytest.approx(0.0, abs=0.02) and pink > 0.3
+    np.testing.assert_allclose(steps.var((0, 2)), 1.0, atol=0.15)
 
 
 def drawn(exponent: float, steps: int, shape: tuple[int, int], seed: int = 0) -> np.ndarray:

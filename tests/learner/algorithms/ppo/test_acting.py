@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.base import Mode
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy
 from learner.devices import capabilities as devices
@@ -106,6 +107,23 @@ def test_it_draws_reals_from_the_gaussian_and_at_random_fills_the_bounds_evenly(
     assert np.isfinite(anything.action).all()
     # The density of the tanh, 1/2 in each of two dimensions: what log-probabilities are of.
     np.testing.assert_allclose(anything.columns[LOG_PROB], math.log(1 / 4), atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["explore", "stochastic"])
+def test_noise_is_correlated_where_it_is_to_be_and_the_log_probability_is_that_of_each_action_alone(mode: Mode) -> None:
+    spec = ExperienceSpec((vector(),), REALS, 16)
+    network = made(spec, log_std_init=-1.0)
+    policy, seen = Acting(spec, PpoConfig(noise_exponent=1.0), network), {"vector": np.ones((4, 1, 4), np.float32)}
+    policy.assign(3, 4)
+    acted = [policy.act(seen, mode) for _ in range(3_000)]
+    with torch.no_grad():
+        answer = network(tensors(seen))
+        expected, _ = log_prob_entropy(answer, torch.from_numpy(acted[0].action))
+    np.testing.assert_allclose(acted[0].columns[LOG_PROB], expected, atol=1e-5)
+    noise = (np.stack([one.action for one in acted]) - answer[:, :2].numpy()) / answer[:, 2:].exp().numpy()  # [T, K, A]
+    assert noise.std() == pytest.approx(1.0, rel=0.1)
+    first, *_, last = (noise[:-10] * noise[10:]).mean((0, 2))  # of the environments
+    assert abs(first) < 0.05 and (last > 0.3 if mode == "explore" else abs(last) < 0.05)
 
 
 @pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
