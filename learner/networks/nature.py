@@ -20,20 +20,24 @@ def nature(
     batch_norm: bool = False,
     apart: bool = False,
     layer_norm: bool = False,
+    filters: float = 1.0,
 ) -> nn.Module:
     """Convolutions for each image, then one hidden layer over all their features and the other inputs.
 
     `batch_norm`: batch normalisation before each ReLU of the convolutions, which then have no bias of their own. `apart`: each
     other input has its own hidden layer. `layer_norm`: layer normalisation before each ReLU, that of a convolution over all its
-    channels and pixels. Raises ValueError where no input is an image.
+    channels and pixels. `filters`: factor of the convolutions' numbers of filters; with 0.5 an update takes about a third of the
+    time. Raises ValueError where no input is an image, or `filters` leaves none.
     """
+    if not filters > 0:
+        raise ValueError(f"filters {filters} leaves its convolutions none: choose a factor above 0")
     if not any(len(shape) == 3 for shape in inputs.values()):
         raise ValueError("it needs an image, but no observation field is one: use network auto or mlp")
     branches: dict[str, nn.Module] = {}
     features = 0
     for name, shape in inputs.items():
         if len(shape) == 3:
-            branches[name], size = convolutions(shape, batch_norm, layer_norm)
+            branches[name], size = convolutions(shape, batch_norm, layer_norm, filters)
         else:
             branches[name], size = (
                 (vector_branch(shape, width, layer_norm=layer_norm), width) if apart else (nn.Flatten(), shape[0])
@@ -47,11 +51,14 @@ def nature_batchnorm(inputs: Mapping[str, tuple[int, ...]], width: int = 512, ap
     return nature(inputs, width, batch_norm=True, apart=apart)
 
 
-def convolutions(shape: tuple[int, ...], batch_norm: bool, layer_norm: bool = False) -> tuple[nn.Module, int]:
+def convolutions(
+    shape: tuple[int, ...], batch_norm: bool, layer_norm: bool = False, filters: float = 1.0
+) -> tuple[nn.Module, int]:
     """The convolutions for an image [C, H, W], and the number of their features. Small images get 3x3 kernels."""
     channels, height, width = shape
     layers: list[nn.Module] = []
-    for outputs, kernel, stride, padding in LARGE if min(height, width) >= LEAST_SIZE else SMALL:
+    for usual, kernel, stride, padding in LARGE if min(height, width) >= LEAST_SIZE else SMALL:
+        outputs = max(round(usual * filters), 1)
         layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, bias=not batch_norm))
         if batch_norm:
             layers.append(nn.BatchNorm2d(outputs))

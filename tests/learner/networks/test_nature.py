@@ -1,0 +1,26 @@
+"""The torso for images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from learner.networks.nature import nature
+
+
+@pytest.mark.parametrize("size", [84, 9], ids=["large kernels", "small kernels"])
+@pytest.mark.parametrize(("filters", "expected"), [(1.0, [32, 64, 64]), (0.5, [16, 32, 32]), (0.01, [1, 1, 1])])
+def test_filters_is_a_factor_of_every_convolution_and_at_least_one_filter_is_left(
+    size: int, filters: float, expected: list[int]
+) -> None:
+    torso = nature({"image": (4, size, size), "vector": (3,)}, width=16, layer_norm=True, filters=filters)
+    assert [module.out_channels for module in torso.modules() if isinstance(module, nn.Conv2d)] == expected
+    answer = torso({"image": torch.rand(2, 4, size, size), "vector": torch.rand(2, 3)})
+    assert answer.shape == (2, 16)
+
+
+@pytest.mark.parametrize("filters", [0.0, -1.0, float("nan")])
+def test_a_factor_that_leaves_no_filter_is_refused(filters: float) -> None:
+    with pytest.raises(ValueError, match="leaves its convolutions none"):
+        nature({"image": (4, 84, 84)}, filters=filters)
