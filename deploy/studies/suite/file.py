@@ -153,11 +153,11 @@ def read(path: Path, peer_python: str = "") -> Suite:
 
 
 def order(suite: Suite) -> Iterator[Run]:
-    """All runs of a task with the first seed, then with the second, and so on, then those of the next task. Each seed begins with
-    another contestant, so that a machine that becomes slower or faster favours none."""
-    for task in suite.tasks:
-        for number, seed in enumerate(suite.seeds):
-            first = number % len(suite.contestants)
+    """All runs with the first seed, task by task, then with the second, and so on: what is finished compares all tasks. Each seed
+    begins with another contestant, so that a machine that becomes slower or faster favours none."""
+    for number, seed in enumerate(suite.seeds):
+        first = number % len(suite.contestants)
+        for task in suite.tasks:
             for contestant in suite.contestants[first:] + suite.contestants[:first]:
                 yield Run(suite.name, task, contestant, seed)
 
