@@ -13,7 +13,7 @@ from typing import TextIO, cast
 
 from actors.config import EnvConfig
 from deploy import runs
-from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain, current_status
+from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.runs import down
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
@@ -22,6 +22,7 @@ from deploy.config.run import ConfigError
 from deploy.config.values import DURATION
 from deploy.launch.prepare import Launch, Request, prepare
 from deploy.reporting import logs
+from deploy.reporting.status import current_status
 from deploy.supervision import service
 from transport.run_dir import RunDir
 
