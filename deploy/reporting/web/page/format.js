@@ -40,25 +40,25 @@ function figure(value) {
 
 function percent(share) {
   if (!known(share)) return '–';
-  return (share > 0 && share < 0.095 ? trim(share * 100, 1) : Math.round(share * 100)) + ' %';
+  return (share > 0 && share < 0.095 ? trim(share * 100, 1) : Math.round(share * 100)) + '\u00a0%';
 }
 
 function bytes(value) {
   if (!known(value)) return '–';
   for (const [unit, size] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]]) {
-    if (value >= size) return trim(value / size, value >= 10 * size ? 0 : 1) + ' ' + unit;
+    if (value >= size) return trim(value / size, value >= 10 * size ? 0 : 1) + '\u00a0' + unit;
   }
-  return Math.round(value) + ' B';
+  return Math.round(value) + '\u00a0B';
 }
 
 function duration(seconds) {
   if (!known(seconds)) return '–';
-  if (seconds < 120) return Math.round(seconds) + ' s';
+  if (seconds < 120) return Math.round(seconds) + '\u00a0s';
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 120) return minutes + ' min';
+  if (minutes < 120) return minutes + '\u00a0min';
   const hours = Math.floor(minutes / 60);
-  if (hours < 72) return hours + ' h ' + String(minutes % 60).padStart(2, '0') + ' min';
-  return Math.floor(hours / 24) + ' d ' + (hours % 24) + ' h';
+  if (hours < 72) return hours + '\u00a0h\u00a0' + String(minutes % 60).padStart(2, '0') + '\u00a0min';
+  return Math.floor(hours / 24) + '\u00a0d\u00a0' + (hours % 24) + '\u00a0h';
 }
 
 const clock = (time) => (known(time) ? new Date(time * 1000).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'medium' }) : '–');

@@ -20,17 +20,17 @@ const pill = (state) => el('span', { class: 'pill ' + (STATES[state] || '') }, s
 // ---- overview
 
 function overview(run, live, controls) {
-  const head = el('div', { class: 'head' }), tiles = el('div', { class: 'tiles' }), limit = el('div', { class: 'card limit' });
+  const state = el('span', { class: 'state-line' }), tiles = el('div', { class: 'tiles' }), limit = el('div', { class: 'card limit' });
   live(() => {
     const status = run.status, reason = status.reason ? ' · ' + status.reason : '';
-    head.replaceChildren(el('h1', {}, run.name), pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason), controls || '');
+    state.replaceChildren(pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason));
     tiles.replaceChildren(...overviewTiles(run));
     const [text, advice] = splitOnce(status.bottleneck || '', ' · ');
     limit.hidden = !text;
     limit.replaceChildren(el('dl', {}, el('div', {}, el('dt', {}, status.state === 'running' ? 'What limits the run' : 'What limited the run last'), el('dd', {}, text)),
       advice ? el('div', {}, el('dt', {}, 'What to try next'), el('dd', {}, advice)) : null));
   });
-  return el('section', { id: 'overview', 'aria-label': 'Overview' }, head, tiles, limit);
+  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls), tiles, limit);
 }
 
 function overviewTiles(run) {
@@ -54,9 +54,12 @@ function tile(label, value, note, share) {
   return el('div', { class: 'card tile' }, el('div', { class: 'label' }, label), el('div', { class: 'value' }, value), el('div', { class: 'note' }, note || ''), known(share) ? meter(share) : null);
 }
 
+// the evaluation of the best policy, or of the best one that was recorded: an evaluator may be quicker than its records
 function bestOf(evaluations) {
-  for (let index = (evaluations.best || []).length - 1; index >= 0; index--) if (evaluations.best[index]) return index;
-  return -1;
+  const means = evaluations.return_mean || [];
+  let found = (evaluations.best || []).lastIndexOf(true);
+  for (let index = found + 1; index < means.length; index++) if (known(means[index]) && (found < 0 || means[index] > means[found])) found = index;
+  return found;
 }
 
 function splitOnce(text, by) {

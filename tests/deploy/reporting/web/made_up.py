@@ -157,7 +157,8 @@ def _actor(at: float, seconds: float, random: np.random.Generator, broken: bool,
 
 
 def _evaluations(times: Sequence[float], seconds: float, random: np.random.Generator, speed: float) -> list[dict[str, Any]]:
-    found, best, best_version = [], -math.inf, 0
+    found: list[dict[str, Any]] = []
+    best, best_version = -math.inf, 0
     for at in times:
         mean, version = min(20 + 480 * _progress(at, seconds, speed) + random.normal() * 25, 500.0), int(at / 4)
         if mean > best:
