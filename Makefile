@@ -9,7 +9,7 @@ RUN =
 BIND =
 ARGS =
 # What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, rocm).
-EXTRAS = mario,retro,atari,box2d,mujoco,robot,video,window,picture,docs,dev
+EXTRAS = mario,retro,atari,box2d,mujoco,robot,video,window,picture,web,docs,dev
 TORCH = auto
 # For torch-check: 2.4.1, the oldest that is supported, or newest, or any between.
 TORCH_VERSION = newest

@@ -358,7 +358,7 @@ def main() -> int:
     """Installs unless it is done already. Returns the exit status: 1 where something is missing, 2 for bad usage."""
     parser = argparse.ArgumentParser(description="Make the environment that Headrace runs in.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", metavar="FOLDER", help="where to make it (default: .venv)")
-    usual = "mario,retro,atari,box2d,mujoco,robot,video,window,picture,dev"
+    usual = "mario,retro,atari,box2d,mujoco,robot,video,window,picture,web,dev"
     parser.add_argument("--extras", default=usual, help=f"of: {', '.join(known_extras())} (default: {usual})")
     builds = ["auto", "cpu", "cuda", "rocm"]
     parser.add_argument("--torch", default="auto", choices=builds, help="the torch build (default: by the GPU)")

@@ -38,6 +38,8 @@ OWNERS = {
     "pygame": ("actors/evaluation/window.py",),
     "ray": ("deploy/engines/ray.py",),
     "optuna": ("deploy/studies/sweep/study.py",),
+    "starlette": ("deploy/reporting/web/server.py",),
+    "uvicorn": ("deploy/reporting/web/server.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
 LAZY = {
@@ -58,6 +60,8 @@ LAZY = {
 TORCHLESS = (
     "deploy.cli.main",
     "deploy.supervision.service",
+    "deploy.reporting.web.server",
+    "deploy.reporting.web.report",
     "deploy.supervision.supervisor",
     "replay.__main__",
     "actors.__main__",

@@ -210,6 +210,11 @@ class RunDir:
         return self.path / "compiled"
 
     @property
+    def events(self) -> Path:
+        """Starts, ends, restarts with their reasons, and bad input: one JSON object per line."""
+        return self.path / "events.jsonl"
+
+    @property
     def tensorboard(self) -> Path:
         """Event files, one for each start of the supervisor."""
         return self.path / "tensorboard"

@@ -7,8 +7,6 @@ import sys
 from typing import Any
 
 from actors.trust import FLAG
-from deploy import runs
-from deploy.config.files import lookup, read_run
 from transport.messages import Message
 from transport.run_dir import RunDir
 from transport.sockets.keys import OPERATOR
@@ -57,16 +55,3 @@ def ask_supervisor(run: RunDir, message: Message) -> Any:
         return arrived[0] if arrived else None
     finally:
         client.close()
-
-
-def current_status(run: RunDir) -> dict[str, Any]:
-    """The newest status.json, corrected where the supervisor was killed. Nothing that the configuration names is imported."""
-    from deploy.reporting import status
-
-    found = runs.read_status(run)
-    if found is None:
-        values = read_run(run.config).values
-        env_id, algorithm = lookup(values, "env.id"), lookup(values, "algorithm.name")
-        return status.empty(run.name, str(env_id or "?"), str(algorithm or "?"))
-    over = found["state"] in ("stopped", "failed")
-    return found if over or runs.is_up(run) else status.as_dead(found)

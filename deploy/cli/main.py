@@ -30,6 +30,8 @@ COMMANDS = {
     "scale": ("runs.scale", "change the number of actors of a run that is up"),
     "top": ("runs.top", "show the status of a run live, until Ctrl-C"),
     "logs": ("runs.logs", "print the log of a run, or of one of its processes"),
+    "web": ("browser.web", "show runs in a browser, live"),
+    "report": ("browser.report", "write a page about runs: one file that needs no network"),
     "list": ("runs.list", "list all runs"),
     "rm": ("runs.rm", "delete stopped runs with all their files"),
     "sweep": ("runs.sweep", "search for good settings with many short runs"),

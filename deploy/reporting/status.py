@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from deploy import runs
+from deploy.config.files import lookup, read_run
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
 from deploy.reporting.remote import RemoteActors
@@ -149,6 +151,17 @@ def empty(run: str, env_id: str, algorithm: str) -> Document:
         "evaluation": dict.fromkeys(EVALUATION_KEYS),
         "troubles": {},
     }
+
+
+def current_status(run: RunDir) -> Document:
+    """The newest status.json, corrected where the supervisor was killed. Nothing that the configuration names is imported."""
+    found = runs.read_status(run)
+    if found is None:
+        values = read_run(run.config).values
+        env_id, algorithm = lookup(values, "env.id"), lookup(values, "algorithm.name")
+        return empty(run.name, str(env_id or "?"), str(algorithm or "?"))
+    over = found["state"] in ("stopped", "failed")
+    return found if over or runs.is_up(run) else as_dead(found)
 
 
 def show(status: Document, console: Console | None = None) -> None:

@@ -71,6 +71,7 @@ class Status(Struct):
     steps: int | None = None
     total_steps: int | None = None
     next_seed: int | None = None
+    bottleneck: str | None = None
 
 
 def read_document(data: bytes) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from deploy import runs
 from deploy.config.run import RunConfig
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
+from deploy.reporting.events import EventLog
 from deploy.reporting.logs import Log
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.sinks import Sinks
@@ -42,6 +43,8 @@ class Reports:
         self._began = time.monotonic()
         self._next_status, self._next_point, self._next_bottleneck = 0.0, self._began + POINT_SECONDS, self._began
         self._next_bottleneck += BOTTLENECK_SECONDS
+        self._events = EventLog(run.events, config.deploy.metrics_bytes, config.deploy.files_kept)
+        self._limit: str | None = None  # the newest line about the bottleneck
         self._plotted_version: float | None = None  # policy version of the newest evaluation among the points
         self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}
         cores_busy()  # the first call only begins the measurement
@@ -57,7 +60,8 @@ class Reports:
             self.write_point(steps)
         if now >= self._next_bottleneck and not self._supervisor.stopping:
             self._next_bottleneck = now + BOTTLENECK_SECONDS
-            self._log.bottleneck(self._bottleneck(config))
+            self._limit = self._bottleneck(config)
+            self._log.bottleneck(self._limit)
 
     def close(self) -> None:
         self._sinks.close()
@@ -70,13 +74,14 @@ class Reports:
         uptime_seconds = time.monotonic() - self._began
         device = read_device(self._run)
         status = document(self._run, config, device, self._supervisor, self._remote, uptime_seconds, steps, self._evaluation)
-        status["next_seed"] = next_seed
+        status |= {"next_seed": next_seed, "bottleneck": self._limit}
         if self._curriculum.levels:
             status["curriculum"] = self._curriculum.figures()
         try:
             write_atomically(self._run.status, msgspec.json.encode(status))  # NaN becomes null
         except OSError:  # a full disk must not end the run
             pass
+        self._events.turn(status)
 
     def write_point(self, steps: float) -> None:
         """Sends a point of each curve to the sinks; of the evaluation's curves only after a new evaluation."""

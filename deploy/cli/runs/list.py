@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from deploy import runs
-from deploy.cli.common import DONE, current_status
+from deploy.cli.common import DONE
 from deploy.config.run import ConfigError
+from deploy.reporting.status import current_status
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:

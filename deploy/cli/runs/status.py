@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from deploy import runs
-from deploy.cli.common import DONE, add_run, current_status
+from deploy.cli.common import DONE, add_run
 from deploy.reporting import status
 
 
@@ -17,7 +17,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    found = current_status(runs.chosen(parsed))
+    found = status.current_status(runs.chosen(parsed))
     if parsed.json:
         print(json.dumps(found))
     else:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from deploy import runs
-from deploy.cli.common import DONE, add_run, current_status
+from deploy.cli.common import DONE, add_run
 from deploy.reporting import status
 
 
@@ -16,5 +16,5 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     folder = runs.chosen(parsed)
-    status.watch(lambda: current_status(folder), lambda: not runs.is_up(folder))
+    status.watch(lambda: status.current_status(folder), lambda: not runs.is_up(folder))
     return DONE

@@ -13,7 +13,9 @@ from typing import TextIO, cast
 
 from actors.config import EnvConfig
 from deploy import runs
-from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain, current_status
+from deploy.cli.browser.beside import page_beside
+from deploy.cli.browser.common import require_web
+from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.runs import down
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
@@ -22,6 +24,7 @@ from deploy.config.run import ConfigError
 from deploy.config.values import DURATION
 from deploy.launch.prepare import Launch, Request, prepare
 from deploy.reporting import logs
+from deploy.reporting.status import current_status
 from deploy.supervision import service
 from transport.run_dir import RunDir
 
@@ -64,6 +67,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     group.add_argument(
         "--detach", action="store_true", help="run in the background; the command returns when all processes are ready"
     )
+    group.add_argument("--web", action="store_true", help="show the run in a browser: prints a link, as `headrace web` does")
     group.add_argument(
         "--json", action="store_true", help="with --detach: print nothing but the JSON of `headrace status --json`"
     )
@@ -97,6 +101,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
+    if parsed.web:
+        require_web()
+        if parsed.detach:
+            raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
     given = command_line.given(parsed)
     request = Request(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
     with prepare(request) as ready:
@@ -107,7 +115,8 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
             print(ready.resume_notice())
         ready.write()
         if not parsed.detach:
-            return folder, _supervise(ready, parsed.stop_after)
+            with page_beside(folder) if parsed.web else contextlib.nullcontext():
+                return folder, _supervise(ready, parsed.stop_after)
     poll = service.start_detached(folder, parsed.stop_after)
     try:
         return folder, _wait_until_ready(folder, poll)

@@ -49,6 +49,26 @@ def bootstrap(strata: Sequence[Sequence[float]], seed: int = 0) -> Interval | No
     return Interval(float(low), float(high))
 
 
+def bootstrap_band(curves: np.ndarray, resamples: int = 1000, seed: int = 0) -> tuple[np.ndarray, np.ndarray] | None:
+    """`bootstrap` at each point of curves, where whole curves are drawn anew: [N, points] -> low and high, [points] each.
+
+    None for fewer than two curves.
+    """
+    count, points = curves.shape
+    if count < 2:
+        return None
+    drawn = curves[np.random.default_rng(seed).integers(count, size=(resamples, count))]  # [resamples, N, points]
+    means = _iqm(drawn.transpose(0, 2, 1).reshape(-1, count)).reshape(resamples, points)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return low, high
+
+
+def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """How often a value of `ours` is above one of `theirs`; ties count half (arXiv:2108.13264, section 4.3). NaN of none."""
+    differences = np.subtract.outer(np.asarray(ours, np.float64), np.asarray(theirs, np.float64))
+    return float(np.mean((np.sign(differences) + 1) / 2)) if differences.size else math.nan
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """NaN of none."""
     return math.exp(float(np.mean(np.log(values)))) if len(values) else math.nan

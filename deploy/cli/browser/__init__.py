@@ -1,0 +1,1 @@
+"""Commands that show runs in a browser."""

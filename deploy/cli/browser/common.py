@@ -1,0 +1,54 @@
+"""What `headrace web` and `headrace up --web` share."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+
+from deploy import runs
+from deploy.cli.common import ask_supervisor
+from deploy.cli.runs import scale
+from deploy.config.run import ConfigError
+from deploy.launch.resources import NoSpace
+from transport.messages import Stop, Stopping
+from transport.run_dir import RunDir
+
+REQUIRED = ("starlette", "uvicorn")
+
+
+def require_web() -> None:
+    """Raises ConfigError where the extra is not installed."""
+    if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"the page needs {' and '.join(missing)}: `pip install 'headrace[web]'`")
+
+
+class TheseRuns:
+    """The runs of a list, or all that are in ./runs at the time."""
+
+    def __init__(self, chosen: Sequence[RunDir] | None) -> None:
+        self._chosen = chosen
+
+    def all(self) -> Mapping[str, RunDir]:
+        return {run.name: run for run in (runs.all_runs() if self._chosen is None else self._chosen)}
+
+    def first(self) -> str | None:
+        """The run that is up, else the one that was up last."""
+        known = list(self.all().values())
+        return next((run.name for run in known if runs.is_up(run)), known[0].name if known else None)
+
+
+class Buttons:
+    """What the buttons of the page do."""
+
+    def scale(self, run: RunDir, actors: int) -> str:
+        try:
+            return scale.change(run, actors) or scale.no_answer(run)
+        except (ConfigError, NoSpace) as error:
+            return str(error)
+
+    def stop(self, run: RunDir) -> str:
+        """Asks, and does not wait: the page shows how it goes on."""
+        if not runs.is_up(run):
+            return f"run {run.name} is not up"
+        asked = isinstance(ask_supervisor(run, Stop("stopped from the page")), Stopping)
+        return f"run {run.name} is stopping" if asked else f"the supervisor of run {run.name} does not answer"

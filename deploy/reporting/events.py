@@ -1,0 +1,80 @@
+"""What happens to a run, with times: starts, ends, restarts with their reasons, bad input. Lines of JSON: events.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from transport.run_dir import set_aside
+
+Document = Mapping[str, Any]
+OVER = ("stopped", "failed")
+
+
+class Event(Struct, frozen=True):
+    """`kind` is a state of the run (`started`, `running`, `stopped`, `failed`), `restarted`, `abandoned` or `silent` of a
+    process, or a count of `deploy.reporting.status.TROUBLES`, such as `rollbacks`."""
+
+    time: float  # seconds since 1970
+    kind: str
+    process: str
+    text: str
+    count: int = 1
+
+
+def between(before: Document | None, after: Document) -> Iterator[Event]:
+    """The events between two status documents of a run; `before` is None when the supervisor has just begun."""
+    time = float(after["time"])
+    if before is None:
+        yield Event(time, "started", "supervisor", "the supervisor has started")
+        before = {"state": "starting", "processes": [], "troubles": {}}
+    if after["state"] != before["state"] and after["state"] in ("running", *OVER):
+        yield Event(time, after["state"], "supervisor", after.get("reason") or "every process is ready")
+    known = {process["name"]: process for process in before["processes"]}
+    for process in after["processes"]:
+        yield from _of_process(known.get(process["name"], {}), process, time)
+    for name, counted in after["troubles"].items():
+        for kind, count in counted.items():
+            earlier = before["troubles"].get(name, {}).get(kind, 0)
+            more = count - earlier if count >= earlier else count  # a process that was started again counts from 0
+            if more:
+                yield Event(time, kind, name, f"{kind.replace('_', ' ')}: {more:,} more", more)
+
+
+def _of_process(before: Document, after: Document, time: float) -> Iterator[Event]:
+    name, reason = after["name"], after["last_exit"] or "it ended"
+    if after["state"] == "failed" and before.get("state") != "failed":
+        yield Event(time, "abandoned", name, reason)
+    elif after["restarts"] > before.get("restarts", 0):
+        yield Event(time, "restarted", name, reason)
+    if after["state"] == "silent" and before.get("state") != "silent":
+        yield Event(time, "silent", name, f"no report for {after['silent_seconds']:.0f} s")
+
+
+class EventLog:
+    """Appends the events of a run to its file."""
+
+    def __init__(self, path: Path, limit_bytes: int, kept: int) -> None:
+        """At `limit_bytes` the file becomes NAME.1; `kept` old ones stay."""
+        self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
+        self._before: Document | None = None
+
+    def turn(self, document: Document) -> None:
+        """Takes the newest status document. On a full disk its events are lost."""
+        found = b"".join(msgspec.json.encode(event) + b"\n" for event in between(self._before, document))
+        self._before = document
+        if not found:
+            return
+        try:
+            with self._path.open("ab") as file:
+                file.write(found)
+                full = file.tell() >= self._limit_bytes
+            if full:
+                set_aside(self._path, self._kept)
+                self._path.touch()
+        except OSError:
+            pass

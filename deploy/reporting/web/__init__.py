@@ -1,0 +1,1 @@
+"""A run in a browser: live, and as one file."""

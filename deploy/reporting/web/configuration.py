@@ -1,0 +1,98 @@
+"""A run's configuration, each setting beside what it would be without the user's flags and files. Imports no code of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from deploy.config import algorithm, environment
+from deploy.config.files import Tree, lookup, merge, preset_for, read_run
+from deploy.config.run import ConfigError, RunConfig
+from deploy.supervision.reports import read_device
+from learner.algorithms.base import ALGORITHMS
+from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.run_dir import RunDir
+
+SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
+HIDDEN = "(hidden)"
+OF_A_RUN = ("seed", "total_steps")  # these, and the section deploy, do not change what is learned
+
+
+class Setting(NamedTuple):
+    """`expected`: the value of the preset, else of the algorithm, else the default. None where it is not known."""
+
+    key: str
+    value: Any
+    expected: Any
+    origin: str  # of `expected`
+
+    @property
+    def differs(self) -> bool:
+        return self.expected is not None and self.value != self.expected
+
+
+def settings_of(run: RunDir) -> list[Setting]:
+    """Every setting of config.toml; none if it cannot be read."""
+    try:
+        given = read_run(run.config).values
+    except ConfigError:
+        return []
+    preset = preset_for(str(lookup(given, "env.id")), algorithm.algorithm_name(given))
+    below = defaults(run, given)
+    layer = preset.layer if preset else None
+    gpu = layer.on_gpu if layer and on_gpu(run) else {}
+    above = merge(layer.values, gpu) if layer else {}
+    return [
+        Setting(key, shown(key, value), shown(key, found), layer.origin)
+        if layer and (found := lookup(above, key)) is not None
+        else Setting(key, shown(key, value), shown(key, lookup(below, key)), "default")
+        for key, value in leaves(given)
+    ]
+
+
+def defaults(run: RunDir, given: Tree) -> Tree:
+    """What every setting is without preset, file and flags. Options of an environment or algorithm that is not built in are left
+    out, because only its own module knows them."""
+    tree: Tree = msgspec.to_builtins(RunConfig())
+    tree["algorithm"] = tree["env"] = {}
+    try:
+        tree["env"] = environment.known_keys(given, environment.options_of(given, written=True))
+        if algorithm.algorithm_name(given) in ALGORITHMS:
+            tree["algorithm"] = algorithm.known_keys(given)
+            tree = merge(tree, algorithm.defaults(given, spec_of(run), on_gpu(run)))
+    except (ConfigError, ValueError):
+        pass
+    return tree
+
+
+def learned_from(settings: list[Setting]) -> dict[str, Any]:
+    """The settings that decide what is learned: runs that are equal in these are repetitions of each other."""
+    return {one.key: one.value for one in settings if one.key not in OF_A_RUN and not one.key.startswith("deploy.")}
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def shown(key: str, value: Any) -> Any:
+    """A value as it may be handed on: options of sinks that look like secrets are not."""
+    return HIDDEN if value is not None and key.startswith("deploy.sink_options.") and SECRET.search(key) else value
+
+
+def on_gpu(run: RunDir) -> bool:
+    return read_device(run).get("device", "cpu") != "cpu"
+
+
+def spec_of(run: RunDir) -> ExperienceSpec | None:
+    try:
+        return read_spec(run.spec.read_bytes())
+    except (OSError, SpecError):
+        return None

@@ -1,0 +1,130 @@
+"""What the page shows of a run, as JSON: whole at first, then only what is new."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from actors.evaluation.figures import interval
+from deploy.reporting.bottleneck import WAITS
+from deploy.reporting.web.history import Grid
+from deploy.reporting.web.recorded import Evaluation, RecordedRun
+
+Document = dict[str, Any]
+DIGITS = 5
+Z95 = 1.959964
+
+
+class Follower:
+    """What one reader of a run has been sent."""
+
+    def __init__(self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None) -> None:
+        """With `bins` the history is coarser than it was recorded, and with `log_lines` the log is shorter."""
+        self._recorded, self._bins, self._log_lines = recorded, bins, log_lines
+        self._grid, self._actors = _Sent(), dict[str, _Sent]()
+        self._evaluations = self._events = self._lines = -1
+
+    def whole(self) -> Document:
+        """Everything about the run."""
+        run = self._recorded
+        rows = [{"key": one.key, "value": one.value, "expected": one.expected, "origin": one.origin} for one in run.settings()]
+        return {"name": run.run.name, "waits": WAITS, "began": run.clock.first, "settings": rows, **self.news()}
+
+    def news(self) -> Document:
+        """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
+        run = self._recorded
+        found: Document = {"now": time.time(), "status": run.status(), "newest": {**run.newest}}
+        grid = run.grid if self._bins is None else run.grid.coarser(self._bins)
+        if news := self._grid.news(grid):
+            found["grid"] = news | {"steps": numbers(steps_in(grid)[news["from"] :], digits=9)}
+        bins = None if self._bins is None else max(self._bins // 8, 16)
+        actors = {name: self._actors.setdefault(name, _Sent()).news(own, bins) for name, own in run.actors.items()}
+        found["actors"] = {name: news for name, news in actors.items() if news}
+        if self._evaluations != run.evaluations_seen:
+            self._evaluations = run.evaluations_seen
+            found["evaluations"] = evaluations(run.evaluations, grid)
+        if self._events != run.events_seen:
+            self._events = run.events_seen
+            found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in run.events]
+        if self._lines != run.lines_seen:
+            lines = [line.text for line in run.log if line.number > self._lines]
+            self._lines = run.lines_seen
+            found["log"] = lines if self._log_lines is None else lines[len(lines) - self._log_lines :] if self._log_lines else []
+        return found
+
+
+class _Sent:
+    """The bins of a grid that have been sent."""
+
+    def __init__(self) -> None:
+        self._merges = -1
+        self._first = 0  # the newest bin may still change, and so may those where a process is late
+        self._names: list[str] = []
+
+    def news(self, grid: Grid, bins: int | None = None) -> Document | None:
+        if bins is not None:
+            grid = grid.coarser(bins)
+        if not grid.used:
+            return None
+        if grid.merges != self._merges or grid.names != self._names:
+            self._first = 0
+        self._merges, self._names, first = grid.merges, grid.names, self._first
+        self._first = max(grid.used - 3, 0)
+        figures = {name: numbers(grid.column(name, first)) for name in grid.names if name != "steps"}
+        return {"from": first, "width": grid.width_seconds, "seconds": numbers(grid.seconds(first), 9), "figures": figures}
+
+
+def steps_in(grid: Grid) -> np.ndarray:
+    """The steps of the run in each bin, also where replay has recorded none; they never fall."""
+    known = grid.column("steps")
+    there = np.isfinite(known)
+    if not there.any():
+        return np.zeros(len(known))
+    filled = np.interp(np.arange(len(known)), np.flatnonzero(there), known[there])
+    found: np.ndarray = np.maximum.accumulate(np.round(filled))
+    return found
+
+
+def steps_at(grid: Grid, seconds: Sequence[float]) -> np.ndarray:
+    """The steps of the run after so many seconds."""
+    if not grid.used:
+        return np.zeros(len(seconds))
+    return np.interp(seconds, np.concatenate([[0.0], grid.seconds()]), np.concatenate([[0.0], steps_in(grid)]))
+
+
+def evaluations(found: Sequence[Evaluation], grid: Grid) -> Document:
+    """The evaluations as columns, with 95 % intervals: of the mean return by the normal distribution, of success by Wilson's."""
+    columns: Document = {name: numbers(one.figures[name] for one in found) for name in found[0].figures} if found else {}
+    seconds = [one.seconds for one in found]
+    margins = [Z95 * (one.figures["return_std"] or 0.0) / math.sqrt(one.figures["episodes"] or 1.0) for one in found]
+    means = [one.figures["return_mean"] or 0.0 for one in found]
+    columns["return_low"] = numbers(mean - margin for mean, margin in zip(means, margins, strict=True))
+    columns["return_high"] = numbers(mean + margin for mean, margin in zip(means, margins, strict=True))
+    success = [_success_interval(one.figures["success_rate"], one.figures["episodes"]) for one in found]
+    columns["success_low"], columns["success_high"] = [low for low, _ in success], [high for _, high in success]
+    steps = numbers(np.round(steps_at(grid, seconds)), 9)
+    return columns | {"seconds": numbers(seconds, 7), "steps": steps, "best": [one.best for one in found]}
+
+
+def _success_interval(rate: float | None, episodes: float | None) -> tuple[float | None, float | None]:
+    if rate is None or not episodes:
+        return None, None
+    low, high = interval(round(rate * episodes), int(episodes))
+    return rounded(low), rounded(high)
+
+
+def numbers(values: Iterable[float | None], digits: int = DIGITS) -> list[float | None]:
+    """Numbers as they travel: few digits, and None for what is none."""
+    return [rounded(value, digits) for value in values]
+
+
+def rounded(value: float | None, digits: int = DIGITS) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short

@@ -1,0 +1,120 @@
+"""Figures of a run over time, in memory that does not grow with the run."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+BREAK_SECONDS = 60.0  # without a record of replay: the run was not up
+COUNT, SUM = 0, 1
+
+
+class RunClock:
+    """How long the run had been up at a time, and how many steps it had done: what the records of replay say.
+
+    The time in which a run was stopped is left out, so that a run that was resumed a week later has no gap of a week.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[float] = []  # of each stretch, seconds since 1970
+        self._offsets: list[float] = []  # up to its start, in seconds
+        self._last = 0.0  # the newest record
+        self._steps = self._earlier_steps = self._seen_steps = 0.0
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._starts)
+
+    @property
+    def first(self) -> float | None:
+        """The time of the first record, in seconds since 1970."""
+        return self._starts[0] if self._starts else None
+
+    def record(self, time: float, steps: float | None) -> float:
+        """Takes a record of replay, in the order of the file; `steps` is its counter. Returns the steps of the whole run."""
+        if not self._starts:
+            self._starts, self._offsets = [time], [0.0]
+        elif not 0 <= time - self._last <= BREAK_SECONDS:
+            self._offsets.append(self._offsets[-1] + self._last - self._starts[-1])
+            self._starts.append(time)
+        self._last = time
+        if steps is not None:
+            if steps < self._seen_steps / 2:  # a replay that restored nothing counts from 0
+                self._earlier_steps += self._seen_steps
+            self._seen_steps = steps
+        self._steps = max(self._steps, self._earlier_steps + self._seen_steps)
+        return self._steps
+
+    def seconds(self, time: float) -> float | None:
+        """How long the run had been up at `time`; None long before the first record."""
+        number = bisect.bisect_right(self._starts, time) - 1
+        if number < 0:
+            near = bool(self._starts) and self._starts[0] - time <= BREAK_SECONDS
+            return 0.0 if near else None
+        last = number == len(self._starts) - 1
+        longest = self._last - self._starts[-1] + BREAK_SECONDS if last else self._offsets[number + 1] - self._offsets[number]
+        return self._offsets[number] + min(time - self._starts[number], longest)
+
+
+class Grid:
+    """The means of figures in bins of equal width. When the bins are used up each two become one, of twice the width."""
+
+    def __init__(self, bins: int, width_seconds: float) -> None:
+        """`bins` is even."""
+        self.width_seconds = width_seconds
+        self.used = 0
+        self.merges = 0
+        self._bins = bins
+        self._columns: dict[str, np.ndarray] = {}  # by name: counts and sums, [2, bins]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._columns)
+
+    def add(self, name: str, seconds: Sequence[float], values: Sequence[float | None]) -> None:
+        """Adds values at times from 0 on; those that are None, or not finite, are left out."""
+        pairs = [(at, value) for at, value in zip(seconds, values, strict=True) if value is not None and math.isfinite(value)]
+        if not pairs:
+            return
+        latest = max(at for at, _ in pairs)
+        while latest >= self._bins * self.width_seconds:
+            self._merge()
+        where = np.array([int(at / self.width_seconds) for at, _ in pairs])
+        column = self._columns.setdefault(name, np.zeros((2, self._bins)))
+        np.add.at(column[COUNT], where, 1)
+        np.add.at(column[SUM], where, [value for _, value in pairs])
+        self.used = max(self.used, int(where.max()) + 1)
+
+    def seconds(self, first: int = 0) -> np.ndarray:
+        """The middle of each bin, from bin `first` on."""
+        return (np.arange(first, self.used) + 0.5) * self.width_seconds
+
+    def column(self, name: str, first: int = 0) -> np.ndarray:
+        """The mean in each bin from bin `first` on, NaN where nothing was added."""
+        if name not in self._columns:
+            return np.full(max(self.used - first, 0), np.nan)
+        counts, sums = self._columns[name][:, first : self.used]
+        with np.errstate(invalid="ignore"):
+            found: np.ndarray = sums / counts
+        return found
+
+    def coarser(self, bins: int) -> Grid:
+        """A copy with at most so many bins."""
+        copied = Grid(self._bins, self.width_seconds)
+        copied.used, copied.merges = self.used, self.merges
+        copied._columns = {name: column.copy() for name, column in self._columns.items()}
+        while copied.used > bins:
+            copied._merge()
+        return copied
+
+    def _merge(self) -> None:
+        for column in self._columns.values():
+            half = column.reshape(2, -1, 2).sum(-1)
+            column[:] = 0
+            column[:, : half.shape[1]] = half
+        self.width_seconds *= 2
+        self.used = (self.used + 1) // 2
+        self.merges += 1

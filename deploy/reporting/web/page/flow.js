@@ -1,0 +1,44 @@
+'use strict';
+// The way of experience and weights through a run, with rates; an edge is blocked where the process before or behind it waits.
+
+function flowPicture(run) {
+  const { status } = run, up = status.state === 'running', newest = run.newest;
+  const actors = Object.entries(newest).filter(([name]) => name.startsWith('actor-')).map(([, record]) => record);
+  const replay = newest.replay || {}, learner = newest.learner || {}, evaluator = status.evaluation || {};
+  const planned = (status.processes || []).filter((one) => one.role === 'actor');
+  const mean = (name) => { const found = actors.map((one) => one[name]).filter(known); return found.length ? found.reduce((a, b) => a + b, 0) / found.length : null; };
+  const sum = (name) => { const found = actors.map((one) => one[name]).filter(known); return found.length ? found.reduce((a, b) => a + b, 0) : null; };
+  const actorsWait = Math.max(mean('wait_credit_fraction') || 0, replay.insert_hold_fraction || 0), learnerWaits = learner.data_wait_fraction || 0;
+  const blocked = up && Math.max(actorsWait, learnerWaits) > run.waits ? (actorsWait >= learnerWaits ? 'experience' : 'batches') : '';
+  const limit = (status.bottleneck || '').split(' ')[0];
+  const ratio = known(sum('sent_bytes_per_second')) && sum('sent_bytes_per_second') > 0 ? sum('raw_bytes_per_second') / sum('sent_bytes_per_second') : null;
+  const fill = known(replay.items) && replay.capacity ? replay.items / replay.capacity : null;
+  const device = status.learner && status.learner.device ? status.learner.device + (status.learner.precision ? ' · ' + status.learner.precision : '') : '';
+  const environments = actors.length && known(actors[0].environments) ? whole(actors[0].environments) + ' environments' : '';
+  return el('div', { class: 'flow' },
+    node('Actors', whole(planned.length || actors.length), environments, ['simulators', 'inference'].includes(limit)),
+    edge('experience', count(replay.inserted_steps_per_second) + ' steps/s', blocked === 'experience' ? 'blocked: actors wait ' + percent(actorsWait)
+      : bytes(sum('sent_bytes_per_second')) + '/s' + (ratio > 1.05 ? ', ' + trim(ratio, 1) + '× compressed' : ''), blocked === 'experience'),
+    node('Replay', fill === null ? count(replay.items) : percent(fill) + ' full', known(replay.items) ? count(replay.items) + (replay.capacity ? ' of ' + count(replay.capacity) : '') + ' items' : '', limit === 'replay', fill),
+    edge('batches', count(replay.sampled_items_per_second) + ' items/s', blocked === 'batches' ? 'blocked: learner waits ' + percent(learnerWaits)
+      : known(replay.samples_per_insert) ? figure(replay.samples_per_insert) + ' samples per insert' : '', blocked === 'batches'),
+    node('Learner', figure(learner.updates_per_second) + ' updates/s', device, limit === 'learner'),
+    edge('weights', 'v' + whole(evaluator.policy_version), '', false),
+    node('Evaluator', known(evaluator.return_mean) ? 'return ' + figure(evaluator.return_mean) : '–', known(evaluator.best_version) ? 'best: v' + evaluator.best_version : ''),
+    el('div', { class: 'back' }, el('span', {}, 'weights v' + whole(learner.policy_version) + (known(mean('lag')) ? ' · actors are ' + figure(mean('lag')) + ' versions behind' : ''))));
+}
+
+function node(name, value, note, limits, fill) {
+  return el('div', { class: 'node' + (limits ? ' limits' : '') }, el('b', {}, name), el('span', { class: 'value' }, value), el('small', {}, note || ''),
+    known(fill) ? meter(fill) : null, limits ? el('small', {}, 'limits the run') : null);
+}
+
+function edge(name, value, note, blocked) {
+  return el('div', { class: 'edge' + (blocked ? ' blocked' : '') }, el('span', {}, value), el('div', { class: 'arrow', role: 'img', 'aria-label': name + (blocked ? ', blocked' : '') }), el('small', {}, note));
+}
+
+function meter(share) {
+  const inner = el('i', {});
+  inner.style.width = Math.min(Math.max(share, 0), 1) * 100 + '%';
+  return el('div', { class: 'meter' }, inner);
+}

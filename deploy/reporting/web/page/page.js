@@ -1,0 +1,194 @@
+'use strict';
+// The page: of runs whose data is inside it, or of a server that sends news.
+
+const COMPARISON = '(comparison)';
+const EVERY_RUN_MS = 5000;
+const LOG_KEPT = 4000;
+
+const runs = new Map();
+let updates = []; // [what, function] of the run that is shown
+let shownRun = null;
+
+function newRun(name) {
+  return { name, waits: 0.15, status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {} }, newest: {}, settings: [], events: [], log: [],
+    evaluations: {}, actors: {}, grid: { width: 0, seconds: [], steps: [], figures: {} } };
+}
+
+// ---- a run's data
+
+function take(run, news) {
+  for (const name of ['status', 'newest', 'settings', 'evaluations', 'events', 'waits', 'began']) if (news[name] !== undefined) run[name] = news[name];
+  if (news.grid) addBins(run.grid, news.grid);
+  for (const [name, own] of Object.entries(news.actors || {})) addBins(run.actors[name] ||= { seconds: [], steps: [], figures: {} }, own);
+  for (const event of run.events) event.steps = stepsAt(run.grid, event.seconds);
+  if (news.log) run.log = run.log.concat(news.log).slice(-LOG_KEPT);
+}
+
+function addBins(grid, news) {
+  const cut = (values, more) => (values || []).slice(0, news.from).concat(more);
+  grid.width = news.width;
+  grid.seconds = cut(grid.seconds, news.seconds);
+  if (news.steps) grid.steps = cut(grid.steps, news.steps);
+  for (const [name, values] of Object.entries(news.figures)) {
+    const before = (grid.figures[name] || []).slice(0, news.from);
+    while (before.length < news.from) before.push(null);
+    grid.figures[name] = before.concat(values);
+  }
+}
+
+function stepsAt(grid, seconds) {
+  if (!known(seconds)) return null;
+  const { seconds: x, steps: y } = grid;
+  if (!x.length) return 0;
+  let high = x.findIndex((at) => at >= seconds);
+  if (high < 0) return y[y.length - 1];
+  const x0 = high ? x[high - 1] : 0, y0 = high ? y[high - 1] : 0;
+  return y0 + ((y[high] - y0) * (seconds - x0)) / (x[high] - x0 || 1);
+}
+
+// ---- what is shown
+
+function show(name, comparison, controls) {
+  forgetCharts();
+  updates = [];
+  shownRun = name;
+  zoom = null;
+  const main = document.getElementById('main');
+  if (name === COMPARISON) {
+    document.title = 'Headrace · comparison';
+    main.replaceChildren(...comparisonSections(comparison), runTable());
+    return;
+  }
+  const run = runs.get(name);
+  document.title = run.name + ' · Headrace';
+  main.replaceChildren(...runSections(run, (update, what) => { updates.push([what, update]); update(); }, controls));
+}
+
+function refresh(news) {
+  for (const [what, update] of updates) if (!what || news[what] !== undefined) update();
+  redrawAll();
+}
+
+function runTable() {
+  const rows = [...runs.values()].map((run) => {
+    const { evaluations } = run, better = bestOf(evaluations);
+    return el('tr', {}, el('td', {}, el('button', { type: 'button', onclick: () => choose(run.name) }, run.name)), el('td', {}, pill(run.status.state)), el('td', {}, run.status.env), el('td', {}, run.status.algorithm),
+      el('td', { class: 'number' }, count(run.status.steps)), el('td', { class: 'number' }, figure(last(evaluations.return_mean))), el('td', { class: 'number' }, better < 0 ? '–' : figure(evaluations.return_mean[better])));
+  });
+  return section('runs', 'Runs', null, el('div', { class: 'card wide' }, el('table', {}, el('thead', {}, el('tr', {}, ['Run', 'State', 'Environment', 'Algorithm'].map((name) => el('th', { scope: 'col' }, name)),
+    ['Steps', 'Return', 'Best return'].map((name) => el('th', { scope: 'col', class: 'number' }, name)))), el('tbody', {}, rows))));
+}
+
+let choose = () => {};
+
+function bar(names, current, note) {
+  const select = el('select', { 'aria-label': 'Run' }, names.map((name) => el('option', { value: name }, name === COMPARISON ? 'Comparison' : name)));
+  select.value = current;
+  select.addEventListener('change', () => choose(select.value));
+  const links = [['overview', 'Overview'], ['learning', 'Learning'], ['processes', 'Processes'], ['replay', 'Replay'], ['learner', 'Learner'], ['events', 'Events'], ['configuration', 'Configuration'], ['log', 'Log']];
+  document.getElementById('top').replaceChildren(el('div', { class: 'bar' }, el('span', { class: 'brand' }, 'Headrace'), names.length > 1 ? select : null, el('span', { class: 'said', id: 'said', role: 'status' }, note || ''),
+    current === COMPARISON ? null : el('nav', { 'aria-label': 'Sections' }, links.map(([id, label]) => el('a', { href: '#' + id }, label)))));
+}
+
+const say = (text) => { const place = document.getElementById('said'); if (place && place.textContent !== text) place.textContent = text; };
+
+// ---- a report
+
+function showReport(data) {
+  for (const found of data.runs) {
+    const run = newRun(found.name);
+    take(run, found);
+    runs.set(run.name, run);
+  }
+  const names = [...(data.comparison ? [COMPARISON] : []), ...runs.keys()];
+  choose = (name) => {
+    bar(names, name);
+    show(name, data.comparison);
+    scrollTo(0, 0);
+  };
+  choose(names[0]);
+  document.getElementById('foot').textContent = 'Report of ' + clock(Math.max(...data.runs.map((run) => run.now)));
+}
+
+// ---- a server
+
+function showServer() {
+  let source = null, names = [], mayControl = false;
+  const api = (what, query) => '/api/' + what + '?' + new URLSearchParams(query);
+  const withSearch = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await (await fetch(api('search', { run: name, text }))).json()).lines });
+
+  choose = (name) => {
+    if (source) source.close();
+    if (runs.has(shownRun)) runs.delete(shownRun); // its data is sent again when it is chosen again
+    const run = withSearch(name);
+    runs.set(name, run);
+    history.replaceState(null, '', '#run=' + encodeURIComponent(name));
+    bar(names, name, 'reading …');
+    source = new EventSource(api('events', { run: name }));
+    source.addEventListener('whole', (message) => {
+      const at = scrollY, same = shownRun === name;
+      const fresh = withSearch(name);
+      take(fresh, JSON.parse(message.data));
+      runs.set(name, fresh);
+      say('');
+      show(name, null, mayControl ? controlsOf(fresh, api) : null);
+      if (same) scrollTo(0, at);
+    });
+    source.addEventListener('news', (message) => {
+      const news = JSON.parse(message.data), current = runs.get(name);
+      take(current, news);
+      say('');
+      refresh(news);
+    });
+    source.addEventListener('gone', () => say('this run has been removed'));
+    source.onerror = () => say('no connection: has headrace web ended? Trying again …');
+  };
+
+  const listRuns = async () => {
+    try {
+      const found = await (await fetch('/api/runs')).json(), before = names.join();
+      names = found.runs.map((run) => run.name);
+      mayControl = found.controls;
+      if (!names.length) {
+        bar([], '', '');
+        document.getElementById('main').replaceChildren(el('p', { class: 'empty' }, 'There is no run yet. Start one: headrace up --env CartPole-v1'));
+      } else if (!shownRun && !source) {
+        const wanted = decodeURIComponent((/^#run=(.*)$/.exec(location.hash) || [])[1] || '');
+        choose(names.includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
+      } else if (names.join() !== before) bar(names, shownRun || names[0], '');
+    } catch { say('no connection: has headrace web ended? Trying again …'); }
+    setTimeout(listRuns, EVERY_RUN_MS);
+  };
+  listRuns();
+}
+
+function controlsOf(run, api) {
+  const actors = (run.status.processes || []).filter((one) => one.role === 'actor').length;
+  const number = el('input', { type: 'number', min: 1, max: 1024, value: actors || 1, 'aria-label': 'Number of actors' });
+  const result = el('span', { class: 'said', role: 'status' });
+  const act = async (what, question, body) => {
+    if (!(await asked(question))) return;
+    result.textContent = '…';
+    try {
+      const answer = await fetch(api(what, { run: run.name }), { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+      result.textContent = (await answer.json()).message;
+    } catch { result.textContent = 'no answer'; }
+  };
+  return el('div', { class: 'controls' }, number,
+    el('button', { type: 'button', onclick: () => act('scale', 'Run ' + run.name + ' with ' + number.value + ' actors?', { actors: Number(number.value) }) }, 'Scale'),
+    el('button', { type: 'button', class: 'danger', onclick: () => act('stop', 'Stop run ' + run.name + '? Weights and experience are saved; headrace up resumes it.', {}) }, 'Stop'), result);
+}
+
+function asked(question) {
+  return new Promise((resolve) => {
+    const dialog = el('dialog', { 'aria-label': 'Confirm' }, el('p', {}, question), el('div', { class: 'buttons' },
+      el('button', { type: 'button', onclick: () => dialog.close('') }, 'Cancel'), el('button', { type: 'button', onclick: () => dialog.close('yes') }, 'Yes')));
+    dialog.addEventListener('close', () => { resolve(dialog.returnValue === 'yes'); dialog.remove(); });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+const inside = document.getElementById('data');
+if (inside) showReport(JSON.parse(inside.textContent));
+else showServer();

@@ -1,0 +1,309 @@
+'use strict';
+// The sections of one run. Each returns its element and registers with `live` what must be done again when the run has news.
+
+const STATES = { running: 'good', ready: 'good', remote: 'good', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
+const SHOWN_LINES = 1000;
+const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per_second', 'items_per_second', 'lag_mean', 'processor_fraction', 'starved_fraction', 'compiling']);
+
+function runSections(run, live, controls) {
+  return [overview(run, live, controls), flowSection(run, live), learning(run, live), speed(run, live), processes(run, live), replaySection(run, live),
+    learnerSection(run, live), trouble(run, live), configuration(run), logSection(run, live)];
+}
+
+function section(id, title, right, ...children) {
+  return el('section', { id, 'aria-labelledby': id + '-title' },
+    el('div', { class: 'head' }, el('h2', { id: id + '-title' }, title), right ? el('div', { class: 'right' }, right) : null), ...children);
+}
+
+const pill = (state) => el('span', { class: 'pill ' + (STATES[state] || '') }, state);
+
+// ---- overview
+
+function overview(run, live, controls) {
+  const state = el('span', { class: 'state-line' }), tiles = el('div', { class: 'tiles' }), limit = el('div', { class: 'card limit' });
+  live(() => {
+    const status = run.status, reason = status.reason ? ' · ' + status.reason : '';
+    state.replaceChildren(pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason));
+    tiles.replaceChildren(...overviewTiles(run));
+    const [text, advice] = splitOnce(status.bottleneck || '', ' · ');
+    limit.hidden = !text;
+    limit.replaceChildren(el('dl', {}, el('div', {}, el('dt', {}, status.state === 'running' ? 'What limits the run' : 'What limited the run last'), el('dd', {}, text)),
+      advice ? el('div', {}, el('dt', {}, 'What to try next'), el('dd', {}, advice)) : null));
+  });
+  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls), tiles, limit);
+}
+
+function overviewTiles(run) {
+  const { status, evaluations } = run, replay = run.newest.replay || {}, learner = run.newest.learner || {}, done = status.total_steps ? status.steps / status.total_steps : null;
+  const up = status.state === 'running', at = (evaluations.seconds || []).length - 1;
+  const better = bestOf(evaluations), rate = replay.inserted_steps_per_second;
+  const left = done && done < 1 && up && rate ? ' · about ' + duration((status.total_steps - status.steps) / rate) + ' left' : '';
+  const tiles = [
+    tile('Steps', count(status.steps), done === null ? whole(status.steps) + (known(status.steps) ? ' steps' : '') : percent(done) + ' of ' + count(status.total_steps) + left, done),
+    tile('Time up', duration(last(run.grid.seconds) === null ? status.uptime_seconds : last(run.grid.seconds) + run.grid.width / 2), up || !status.time ? (known(run.began) ? 'since ' + clock(run.began) : '') : 'until ' + clock(status.time)),
+    tile('Return', at < 0 ? '–' : figure(evaluations.return_mean[at]), at < 0 ? 'not evaluated yet' : 'v' + whole(evaluations.policy_version[at]) + ', 95 %: ' + figure(evaluations.return_low[at]) + ' to ' + figure(evaluations.return_high[at])),
+    tile('Best return', better < 0 ? '–' : figure(evaluations.return_mean[better]), better < 0 ? '' : 'v' + whole(evaluations.policy_version[better]) + ' at ' + count(evaluations.steps[better]) + ' steps'),
+  ];
+  if (some(evaluations.success_rate)) tiles.push(tile('Success', percent(evaluations.success_rate[at]), '95 %: ' + percent(evaluations.success_low[at]) + ' to ' + percent(evaluations.success_high[at])));
+  tiles.push(tile('Steps per second', count(rate), up ? 'of all actors' : 'at the end'));
+  tiles.push(tile('Updates per second', figure(learner.updates_per_second), known(learner.epoch) ? 'epoch ' + whole(learner.epoch) : ''));
+  return tiles;
+}
+
+function tile(label, value, note, share) {
+  return el('div', { class: 'card tile' }, el('div', { class: 'label' }, label), el('div', { class: 'value' }, value), el('div', { class: 'note' }, note || ''), known(share) ? meter(share) : null);
+}
+
+// the evaluation of the best policy, or of the best one that was recorded: an evaluator may be quicker than its records
+function bestOf(evaluations) {
+  const means = evaluations.return_mean || [];
+  let found = (evaluations.best || []).lastIndexOf(true);
+  for (let index = found + 1; index < means.length; index++) if (known(means[index]) && (found < 0 || means[index] > means[found])) found = index;
+  return found;
+}
+
+function splitOnce(text, by) {
+  const at = text.indexOf(by);
+  return at < 0 ? [text, ''] : [text.slice(0, at), text.slice(at + by.length)];
+}
+
+function flowSection(run, live) {
+  const card = el('div', { class: 'card flow-card' });
+  const note = el('span', { class: 'faint' });
+  live(() => {
+    note.textContent = run.status.state === 'running' ? '' : 'as it was last';
+    card.replaceChildren(flowPicture(run));
+  });
+  return section('flow', 'Flow', note, card);
+}
+
+// ---- charts
+
+const column = (run, name) => run.grid.figures[name];
+const eventsOf = (run) => () => run.events.filter((event) => known(event[axis]));
+
+function gridChart(run, title, names, format, options) {
+  const { floor, dashed } = options || {};
+  return chart(title, () => {
+    const there = names.filter(([, name]) => some(column(run, name)));
+    if (!there.length) return null;
+    const series = there.map(([label, name], index) => ({ label, values: column(run, name), colour: 'c' + index, kind: (dashed || []).includes(name) ? 'dashed' : 'line' }));
+    return { x: run.grid[axis], series, floor };
+  }, format, eventsOf(run));
+}
+
+// evaluations, with their interval, and what the actors report, which have other places on the x axis
+function evaluatedChart(run, title, name, trained, format, floor) {
+  return chart(title, () => {
+    const { evaluations, grid } = run, values = evaluations[name], training = grid.figures[trained];
+    if (!some(values) && !some(training)) return null;
+    const series = [], tables = [];
+    if (some(values)) {
+      const stem = name.replace(/_mean$|_rate$/, ''), low = evaluations[stem + '_low'], high = evaluations[stem + '_high'], table = [evaluations[axis]];
+      if (low) { table.push(high, low); series.push({ label: 'high', kind: 'edge' }, { label: 'low', kind: 'edge' }); }
+      table.push(values);
+      series.push({ label: 'evaluation', colour: 'c0', kind: 'line' });
+      if (name === 'return_mean') {
+        const marked = bestOf(evaluations);
+        table.push(values.map((value, index) => (index === marked ? value : null)));
+        series.push({ label: 'best', colour: 'c1', kind: 'points' });
+      }
+      tables.push(table);
+    }
+    if (some(training)) {
+      tables.push([grid[axis], training]);
+      series.push({ label: 'actors, exploring', colour: 'c7', kind: 'thin' });
+    }
+    const [x, ...joined] = tables.length > 1 ? uPlot.join(tables.map(strictlyRising)) : tables[0];
+    series.forEach((one, index) => { one.values = joined[index]; });
+    const band = series.length && series[0].kind === 'edge' ? [[0, 1, 'c0']] : [];
+    return { x, series, bands: band, floor };
+  }, format, eventsOf(run));
+}
+
+// a table whose x has no value twice, as joining needs: the last row of equal ones stays
+function strictlyRising(table) {
+  const kept = table[0].map((x, index) => index).filter((index) => table[0][index] !== table[0][index + 1] && known(table[0][index]));
+  return table.map((values) => kept.map((index) => values[index]));
+}
+
+function axisChoice() {
+  const buttons = [['steps', 'Steps'], ['seconds', 'Time']].map(([name, label]) => el('button', { type: 'button', 'data-axis': name, onclick: () => setAxis(name) }, label));
+  const reset = el('button', { type: 'button', onclick: () => setZoom(null) }, 'Show all');
+  const update = () => {
+    reset.hidden = !zoom;
+    for (const button of buttons) button.setAttribute('aria-pressed', String(button.dataset.axis === axis));
+  };
+  document.addEventListener('zoomed', update);
+  update();
+  return [reset, el('div', { class: 'choice', role: 'group', 'aria-label': 'Horizontal axis' }, buttons)];
+}
+
+function learning(run) {
+  return section('learning', 'Learning', axisChoice(), el('div', { class: 'charts tall' },
+    evaluatedChart(run, 'Return', 'return_mean', 'actors.episode_return'), evaluatedChart(run, 'Success', 'success_rate', 'actors.success_rate', percent, 0),
+    evaluatedChart(run, 'Episode length', 'length_mean', 'actors.episode_length', count, 0)),
+  el('p', { class: 'faint' }, 'Shaded: 95 % interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back.'));
+}
+
+function speed(run) {
+  return section('speed', 'Speed', null, el('div', { class: 'charts' },
+    gridChart(run, 'Environment steps per second', [['steps/s', 'replay.inserted_steps_per_second']], count, { floor: 0 }),
+    gridChart(run, 'Who waits', [['actors for replay', 'actors.wait_credit_fraction'], ['learner for batches', 'learner.data_wait_fraction'], ['for the processor: learner', 'learner.starved_fraction']], percent, { floor: 0 }),
+    gridChart(run, 'What actors do', [['simulate', 'actors.env_step_fraction'], ['choose actions', 'actors.act_fraction']], percent, { floor: 0 }),
+    gridChart(run, 'Updates per second', [['updates/s', 'learner.updates_per_second']], figure, { floor: 0 })));
+}
+
+function replaySection(run) {
+  return section('replay', 'Replay', null, el('div', { class: 'charts' },
+    gridChart(run, 'Items', [['items', 'replay.items'], ['capacity', 'replay.capacity']], count, { floor: 0, dashed: ['replay.capacity'] }),
+    gridChart(run, 'Samples per insert and their band', [['samples/insert', 'replay.samples_per_insert'], ['low', 'replay.band_low'], ['high', 'replay.band_high']], figure, { floor: 0, dashed: ['replay.band_low', 'replay.band_high'] }),
+    gridChart(run, 'Age of what is learned from, in policy versions', [['age', 'learner.lag_mean']], figure, { floor: 0 }),
+    gridChart(run, 'Bytes', [['in memory', 'replay.bytes'], ['log on disk', 'replay.log_bytes']], bytes, { floor: 0 }),
+    chart('Compression', () => {
+      const raw = column(run, 'actors.raw_bytes_per_second'), sent = column(run, 'actors.sent_bytes_per_second');
+      if (!some(raw) || !some(sent)) return null;
+      return { x: run.grid[axis], series: [{ label: 'raw / sent', colour: 'c0', kind: 'line', values: raw.map((value, index) => (known(value) && sent[index] ? value / sent[index] : null)) }], floor: 0 };
+    }, figure, eventsOf(run)),
+    gridChart(run, 'Time of its thread', [['works', 'replay.busy_fraction'], ['makes actors wait', 'replay.insert_hold_fraction'], ['makes the learner wait', 'replay.sample_hold_fraction']], percent, { floor: 0 })));
+}
+
+function learnerSection(run, live) {
+  const place = el('div', { class: 'charts small' }), made = new Set();
+  live(() => {
+    for (const name of Object.keys(run.grid.figures)) {
+      const own = name.replace(/^learner\./, '');
+      if (own === name || OPERATING.has(own) || made.has(own) || /^(data_wait|copy|update|send|publish|checkpoint)_fraction$/.test(own)) continue;
+      made.add(own);
+      place.append(gridChart(run, sentence(own), [[words(own), name]], own.endsWith('_fraction') ? percent : figure, own.endsWith('_fraction') ? { floor: 0 } : {}));
+    }
+  });
+  const time = gridChart(run, 'Time', [['updates', 'learner.update_fraction'], ['waits for data', 'learner.data_wait_fraction'], ['copies', 'learner.copy_fraction'], ['saves', 'learner.checkpoint_fraction']], percent, { floor: 0 });
+  place.append(time);
+  return section('learner', 'Learner', null, place);
+}
+
+const sentence = (name) => { const text = words(name); return text[0].toUpperCase() + text.slice(1); };
+
+// ---- processes
+
+function processes(run, live) {
+  const place = el('div', { class: 'processes' });
+  live(() => place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one))));
+  return section('processes', 'Processes', null, place);
+}
+
+function processCard(run, one) {
+  const record = run.newest[one.name] || {}, own = run.actors[one.name];
+  const up = !['stopped', 'dead', 'failed'].includes(one.state), facts = [];
+  const fact = (name, text) => { if (text && text !== '–') facts.push(el('div', {}, el('dt', {}, name), el('dd', {}, text))); };
+  let rate = '', line = null;
+  if (one.role === 'actor') {
+    rate = count(up ? one.steps_per_second ?? record.steps_per_second : record.steps_per_second) + ' steps/s';
+    line = own ? spark(own.figures.steps_per_second) : null;
+    fact('lag', figure(record.lag));
+    fact('waits', percent(record.wait_credit_fraction));
+    fact('return', figure(record.episode_return));
+  } else if (one.role === 'replay') {
+    rate = count(record.items) + ' items';
+    line = spark(column(run, 'replay.items'));
+  } else if (one.role === 'learner') {
+    rate = figure(record.updates_per_second) + ' updates/s';
+    line = spark(column(run, 'learner.updates_per_second'));
+    fact('waits', percent(record.data_wait_fraction));
+  } else if (one.role === 'evaluator') {
+    rate = 'v' + whole(record.policy_version);
+    line = spark((run.evaluations.return_mean || []));
+    fact('best', known(record.best_version) ? 'v' + record.best_version : '–');
+  }
+  fact('memory', bytes(one.rss_bytes));
+  fact('cpu', known(one.cpu_percent) ? Math.round(one.cpu_percent) + ' %' : '–');
+  fact('restarts', one.restarts ? String(one.restarts) : '');
+  const counted = Object.entries((run.status.troubles || {})[one.name] || {}).map(([name, number]) => words(name) + ' ' + whole(number));
+  const why = [...(one.last_exit ? [one.last_exit] : []), ...counted];
+  return el('div', { class: 'card process' + (['failed', 'silent', 'restarting', 'dead'].includes(one.state) ? ' bad' : '') },
+    el('div', { class: 'name' }, el('span', {}, one.name), el('span', { class: 'state ' + (STATES[one.state] || '') }, one.state)),
+    el('div', { class: 'rate' }, rate), line, el('dl', {}, facts), why.length ? el('div', { class: 'why' }, why.join(' · ')) : null);
+}
+
+// ---- trouble
+
+function trouble(run, live) {
+  const body = el('tbody', {}), none = el('p', { class: 'faint' }, 'Nothing has been recorded.'), table = el('div', { class: 'card wide' },
+    el('table', {}, el('thead', {}, el('tr', {}, ['When', 'Steps', 'Process', 'What', 'Why'].map((name) => el('th', { scope: 'col' }, name)))), body));
+  live(() => {
+    none.hidden = run.events.length > 0;
+    table.hidden = !run.events.length;
+    body.replaceChildren(...run.events.slice(-200).reverse().map((event) => el('tr', {}, el('td', { class: 'faint' }, clock(event.time)), el('td', { class: 'value' }, count(event.steps)),
+      el('td', {}, event.process), el('td', {}, el('span', { class: 'pill ' + (HARD_EVENTS[event.kind] || (event.process === 'supervisor' ? '' : 'warn')) }, words(event.kind))), el('td', { class: 'value' }, event.text))));
+  }, 'events');
+  return section('events', 'What happened', null, none, table);
+}
+
+// ---- configuration
+
+function configuration(run) {
+  const differing = run.settings.filter((one) => differs(one)).length;
+  const rows = run.settings.map((one) => [one, el('tr', { class: differs(one) ? 'differs' : '' }, el('td', {}, el('code', {}, one.key)), el('td', { class: 'value' }, shown(one.value)),
+    el('td', { class: 'value faint' }, shown(one.expected)), el('td', { class: 'faint' }, one.expected === null ? '' : one.origin))]);
+  const search = el('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting' });
+  const all = el('button', { type: 'button', 'aria-pressed': 'false' }, 'All settings');
+  const update = () => {
+    const every = all.getAttribute('aria-pressed') === 'true' || search.value !== '';
+    for (const [one, row] of rows) row.hidden = !((every || differs(one)) && one.key.includes(search.value.toLowerCase()));
+  };
+  all.addEventListener('click', () => { all.setAttribute('aria-pressed', String(all.getAttribute('aria-pressed') !== 'true')); update(); });
+  search.addEventListener('input', update);
+  update();
+  return section('configuration', 'Configuration', [search, all], el('p', { class: 'faint' }, differing + ' of ' + run.settings.length + ' settings differ from the preset, or where it has none from the default.'),
+    el('div', { class: 'card wide' }, el('table', {}, el('thead', {}, el('tr', {}, ['Setting', 'This run', 'Expected', 'From'].map((name) => el('th', { scope: 'col' }, name)))), el('tbody', {}, rows.map(([, row]) => row)))));
+}
+
+const differs = (one) => one.expected !== null && JSON.stringify(one.value) !== JSON.stringify(one.expected);
+
+// ---- log
+
+const LINE = /^(\S+ \S+) ([^|:]{1,24}?)(?: +\| |: )(.*)$/;
+const BAD_LINE = /\b(died|killed|abandoned|hung|Traceback|Error|failed|rejected|rolled back|not finite)\b/;
+
+function logSection(run, live) {
+  const place = el('div', { class: 'card log', tabindex: '0', role: 'log', 'aria-label': 'Log', 'aria-live': 'off' });
+  const who = el('select', { 'aria-label': 'Process' }, el('option', { value: '' }, 'All processes'));
+  const search = el('input', { type: 'search', placeholder: 'Find in the log', 'aria-label': 'Find in the log' });
+  const whole_log = run.searchLog ? el('button', { type: 'button' }, 'Search all of it') : null;
+  const note = el('p', { class: 'faint' });
+  let found = null; // what the server has found in the whole log
+  const update = () => {
+    const atEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 40;
+    const lines = (found || run.log).map((text) => ({ text, parts: LINE.exec(text) }));
+    const names = [...new Set(lines.map(({ parts }) => (parts ? parts[2].trim() : '')).filter(Boolean))].sort();
+    const had = new Set([...who.options].map((option) => option.value));
+    for (const name of names) if (!had.has(name)) who.append(el('option', { value: name }, name));
+    const wanted = search.value.toLowerCase();
+    const kept = lines.filter(({ text, parts }) => (!who.value || (parts && parts[2].trim() === who.value)) && (!wanted || text.toLowerCase().includes(wanted)));
+    place.replaceChildren(...kept.slice(-SHOWN_LINES).map(({ text, parts }) => logLine(text, parts, wanted)));
+    if (atEnd) place.scrollTop = place.scrollHeight;
+    note.textContent = whole(Math.min(kept.length, SHOWN_LINES)) + ' of ' + whole(lines.length) + (found ? ' lines found in the whole log' : ' newest lines');
+  };
+  who.addEventListener('change', update);
+  search.addEventListener('input', () => { found = null; update(); });
+  if (whole_log) whole_log.addEventListener('click', async () => { found = search.value ? await run.searchLog(search.value) : null; update(); });
+  live(() => { if (!found) update(); }, 'log');
+  requestAnimationFrame(() => { place.scrollTop = place.scrollHeight; });
+  return section('log', 'Log', [who, search, whole_log], note, place);
+}
+
+function logLine(text, parts, wanted) {
+  const line = el('div', { class: BAD_LINE.test(text) ? 'bad' : '' });
+  if (parts && !wanted) line.append(el('span', { class: 'when' }, parts[1].slice(11) + ' '), el('span', { class: 'who' }, parts[2].trim().padEnd(10) + ' '), parts[3]);
+  else if (wanted) {
+    let from = 0;
+    const small = text.toLowerCase();
+    for (let at = small.indexOf(wanted); at >= 0; at = small.indexOf(wanted, from)) {
+      line.append(text.slice(from, at), el('mark', {}, text.slice(at, at + wanted.length)));
+      from = at + wanted.length;
+    }
+    line.append(text.slice(from));
+  } else line.append(text);
+  return line;
+}

@@ -1,0 +1,208 @@
+"""What the files of a run say about it: read once, then only what is new. Its memory does not grow with the run."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from deploy.config.run import ConfigError
+from deploy.reporting.events import Event
+from deploy.reporting.status import current_status
+from deploy.reporting.web.configuration import Setting, settings_of
+from deploy.reporting.web.history import Grid, RunClock
+from deploy.reporting.web.new_lines import NewLines, rotated
+from transport.messages import MOST_ACTORS
+from transport.run_dir import RunDir
+from transport.text import plain
+
+BINS, ACTOR_BINS = 1024, 128  # even
+BIN_SECONDS = 5.0
+EVALUATIONS, EVENTS, LOG_LINES = 2000, 1000, 4000  # kept
+LOG_BYTES = 1_000_000  # of the log, read at first
+LINE_LENGTH = 1000
+MOST_FIGURES = 100  # of the learner: an algorithm may have any number
+OF_EACH_ACTOR = ("steps_per_second", "wait_credit_fraction")
+OF_ALL_ACTORS = (
+    *("episode_return", "episode_length", "success_rate", "lag", "env_step_fraction", "act_fraction", "wait_credit_fraction"),
+    *("raw_bytes_per_second", "sent_bytes_per_second"),
+)
+OF_REPLAY = (
+    *("items", "capacity", "samples_per_insert", "band_low", "band_high", "bytes", "log_bytes", "inserted_steps_per_second"),
+    *("sampled_items_per_second", "insert_hold_fraction", "sample_hold_fraction", "busy_fraction"),
+)
+OF_EVALUATION = ("policy_version", "episodes", "return_mean", "return_std", "success_rate", "score_mean", "length_mean")
+ACTOR = re.compile(r"actor-(\d{1,9})")
+
+Record = dict[str, float | None]
+RECORD = msgspec.json.Decoder(Record)
+
+
+class Evaluation(NamedTuple):
+    """An evaluation and when it was: `seconds` is the time the run had been up. `best`: no policy had been better."""
+
+    seconds: float
+    best: bool
+    figures: Record
+
+
+class LogLine(NamedTuple):
+    """A line of the merged log and its place among all lines that were read."""
+
+    number: int
+    text: str
+
+
+class RecordedRun:
+    """The history of a run. Not thread-safe."""
+
+    def __init__(self, run: RunDir) -> None:
+        """Reads nothing."""
+        self.run = run
+        self.clock = RunClock()
+        self.grid = Grid(BINS, BIN_SECONDS)
+        self.actors: dict[str, Grid] = {}
+        self.newest: dict[str, Record] = {}  # the last record of each process
+        self.evaluations: list[Evaluation] = []
+        self.evaluations_seen = 0
+        self.events: deque[Event] = deque(maxlen=EVENTS)
+        self.events_seen = 0
+        self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
+        self.lines_seen = 0
+        self._files: dict[str, NewLines] = {}
+        self._events, self._log = NewLines(run.events), NewLines(run.log("run"), LOG_BYTES)
+        self._learner_figures: list[str] = []
+
+    def read(self) -> None:
+        """Takes what has been written since the last call."""
+        self._records("replay", self._replay)
+        if self.clock.begun:
+            for name in self._processes():
+                if name == "learner":
+                    self._records(name, self._learner)
+                elif name == "evaluator":
+                    self._records(name, self._evaluator)
+                elif ACTOR.fullmatch(name) and (name in self.actors or len(self.actors) < MOST_ACTORS):
+                    self._records(name, lambda records, name=name: self._actor(name, records))  # type: ignore[misc]
+        for lines in self._events.blocks():
+            for line in lines:
+                self._event(line)
+        for lines in self._log.blocks():
+            for line in lines:
+                self.lines_seen += 1
+                self.log.append(LogLine(self.lines_seen, plain(line.decode("utf-8", "replace"))[:LINE_LENGTH]))
+
+    def status(self) -> dict[str, Any]:
+        """The document of `headrace status`."""
+        try:
+            return current_status(self.run)
+        except ConfigError:  # its config.toml cannot be read
+            return {"run": self.run.name, "state": "unknown", "processes": [], "env": "?", "algorithm": "?", "troubles": {}}
+
+    def settings(self) -> list[Setting]:
+        """The configuration, each setting beside that of the preset."""
+        return settings_of(self.run)
+
+    def _processes(self) -> list[str]:
+        folder = self.run.metrics("replay").parent
+        names = {path.name.partition(".jsonl")[0] for path in folder.glob("*.jsonl*")} if folder.is_dir() else set()
+        return sorted(names - {"replay"})
+
+    def _records(self, name: str, take: Callable[[Sequence[Record]], None]) -> None:
+        file = self._files.setdefault(name, NewLines(self.run.metrics(name)))
+        for lines in file.blocks():
+            records = [record for line in lines if (record := read_record(line))]
+            if records:
+                self.newest[name] = records[-1]
+                take(records)
+
+    def _replay(self, records: Sequence[Record]) -> None:
+        steps = [self.clock.record(_time(record), _steps(record)) for record in records]
+        seconds = [self.clock.seconds(_time(record)) or 0.0 for record in records]
+        self.grid.add("steps", seconds, steps)
+        for name in OF_REPLAY:
+            self.grid.add(f"replay.{name}", seconds, [record.get(name) for record in records])
+
+    def _learner(self, records: Sequence[Record]) -> None:
+        records, seconds = self._placed(records)
+        for record in records:
+            self._learner_figures += [name for name in learner_figures(record) if name not in self._learner_figures]
+        for name in self._learner_figures[:MOST_FIGURES]:
+            self.grid.add(f"learner.{name}", seconds, [record.get(name) for record in records])
+
+    def _actor(self, name: str, records: Sequence[Record]) -> None:
+        records, seconds = self._placed(records)
+        for figure in OF_ALL_ACTORS:
+            self.grid.add(f"actors.{figure}", seconds, [record.get(figure) for record in records])
+        own = self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
+        for figure in OF_EACH_ACTOR:
+            own.add(figure, seconds, [record.get(figure) for record in records])
+
+    def _evaluator(self, records: Sequence[Record]) -> None:
+        for record, seconds in zip(*self._placed(records), strict=True):
+            figures = {name: record.get(name) for name in OF_EVALUATION}
+            version, last = figures["policy_version"], self.evaluations[-1] if self.evaluations else None
+            if figures["return_mean"] is None or (last and last.figures["policy_version"] == version):
+                continue
+            self.evaluations.append(Evaluation(seconds, record.get("best_version") == version, figures))
+            self.evaluations_seen += 1
+        if len(self.evaluations) > EVALUATIONS:
+            self.evaluations = thinned(self.evaluations)
+
+    def _placed(self, records: Sequence[Record]) -> tuple[list[Record], list[float]]:
+        """The records whose time lies in the run's, and when that was."""
+        placed = [(record, at) for record in records if (at := self.clock.seconds(_time(record))) is not None]
+        return [record for record, _ in placed], [at for _, at in placed]
+
+    def _event(self, line: bytes) -> None:
+        try:
+            self.events.append(msgspec.json.decode(line, type=Event))
+            self.events_seen += 1
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+
+    def search(self, text: str, limit: int) -> list[str]:
+        """The last lines of the whole log, its rotated files included, that have this text; capitals count as small letters."""
+        wanted, found = text.lower(), deque[str](maxlen=limit)
+        path = self.run.log("run")
+        for file in (*rotated(path), path):
+            try:
+                with file.open(encoding="utf-8", errors="replace") as lines:
+                    found.extend(plain(line.rstrip("\n"))[:LINE_LENGTH] for line in lines if wanted in line.lower())
+            except OSError:
+                continue
+        return list(found)
+
+
+def read_record(line: bytes) -> Record | None:
+    """A line of metrics/PROCESS.jsonl; None for anything else."""
+    try:
+        record = RECORD.decode(line)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return record if record.get("time") is not None else None
+
+
+def learner_figures(record: Mapping[str, float | None]) -> list[str]:
+    """What is shown of the learner's record: rates instead of counters, shares of time, and what the algorithm reports."""
+    counters = {name.removesuffix("_per_second") for name in record if name.endswith("_per_second")}
+    return [name for name in record if name not in counters | {"time", "uptime_seconds"} and not name.endswith("_60")]
+
+
+def thinned(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Every second evaluation, the newest among them, and those that were best unless these are more than half."""
+    few = 2 * sum(one.best for one in evaluations) <= len(evaluations)
+    newest = len(evaluations) - 1
+    return [one for number, one in enumerate(evaluations) if (newest - number) % 2 == 0 or (few and one.best)]
+
+
+def _time(record: Record) -> float:
+    return float(record["time"] or 0.0)
+
+
+def _steps(record: Record) -> float | None:
+    inserted = record.get("inserted_steps")
+    return None if inserted is None else inserted + (record.get("dropped_steps") or 0.0)

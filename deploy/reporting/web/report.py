@@ -1,0 +1,64 @@
+"""The page with its data inside: one file that needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+
+from deploy.reporting.web.comparison import comparison
+from deploy.reporting.web.document import Document, Follower
+from deploy.reporting.web.recorded import BINS, LOG_LINES, RecordedRun
+from deploy.studies.suite.evidence import strict_json
+
+LIMIT_BYTES = 2_000_000
+PAGE = files("deploy.reporting.web") / "page"
+SCRIPTS = ("uPlot.iife.min.js", "format.js", "charts.js", "flow.js", "sections.js", "comparison.js", "page.js")
+STYLES = ("uPlot.min.css", "page.css")
+DATA = '<script type="application/json" id="data">'
+
+
+def report(runs: Sequence[RecordedRun], score: float | None = None) -> str:
+    """The page, of at most LIMIT_BYTES: where there is more, its history is coarser and its log shorter."""
+    compared = comparison(runs, score)
+    share = 1.0
+    while True:
+        found = with_data({"runs": [document(run, share / len(runs)) for run in runs], "comparison": compared})
+        if len(found.encode()) <= LIMIT_BYTES or share < 1 / 64:
+            return found
+        share /= 2
+
+
+def document(run: RecordedRun, share: float) -> Document:
+    """A run as the page shows it, with this share of the bins and log lines that there may be."""
+    return Follower(run, bins=max(int(BINS * min(4 * share, 1.0)), 64), log_lines=int(LOG_LINES * share)).whole()
+
+
+def with_data(data: Document) -> str:
+    """The page with styles, scripts and data inside. Its policy allows these scripts, by their digests, and no other."""
+    scripts, styles = [_text(name) for name in SCRIPTS], [_text(name) for name in STYLES]
+    policy = (
+        f"default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"script-src {_digests(scripts)}; style-src {_digests(styles)}"
+    )
+    inside = strict_json(data).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    head = [f'<meta http-equiv="Content-Security-Policy" content="{policy}">', *(f"<style>{text}</style>" for text in styles)]
+    head.append(f"<!-- uPlot:\n{_text('uPlot.LICENSE')}-->")
+    body = [f"{DATA}{inside}</script>", *(f"<script>{text}</script>" for text in scripts)]
+    return _text("index.html").replace("<!-- head -->", "\n".join(head)).replace("<!-- body -->", "\n".join(body))
+
+
+def linked() -> str:
+    """The page that loads styles and scripts from its server."""
+    head = [f'<link rel="stylesheet" href="/page/{name}">' for name in STYLES]
+    body = [f'<script src="/page/{name}"></script>' for name in SCRIPTS]
+    return _text("index.html").replace("<!-- head -->", "\n".join(head)).replace("<!-- body -->", "\n".join(body))
+
+
+def _text(name: str) -> str:
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def _digests(texts: Sequence[str]) -> str:
+    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts)

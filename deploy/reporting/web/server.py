@@ -1,0 +1,267 @@
+"""The page of runs that may be up, on the loopback address. Files are read only while a page is open, and only what is new."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from deploy.reporting.web.access import HEADERS, Access, Asked
+from deploy.reporting.web.document import Follower
+from deploy.reporting.web.recorded import RecordedRun
+from deploy.reporting.web.report import PAGE, SCRIPTS, STYLES, linked
+from transport.run_dir import RunDir
+
+HOST = "127.0.0.1"
+TURN_SECONDS = 1.0
+SILENT_TURNS = 5  # after which the status is sent anyway: no file changes when a supervisor is killed
+KEPT_RUNS = 4  # whose history stays in memory when nobody looks
+MOST_CONNECTIONS = 64
+BODY_BYTES = 1000
+FOUND_LINES = 1000
+CLOSE_SECONDS = 2
+ENTER = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/"><title>Headrace</title>'
+
+
+class Runs(Protocol):
+    """The runs that are shown. Its methods are called in other threads."""
+
+    def all(self) -> Mapping[str, RunDir]:
+        """By name, those of now."""
+
+    def first(self) -> str | None:
+        """The name of the run that is shown first."""
+
+
+class Actions(Protocol):
+    """What the buttons do. Each returns what has happened, in a line; called in other threads."""
+
+    def scale(self, run: RunDir, actors: int) -> str: ...
+
+    def stop(self, run: RunDir) -> str: ...
+
+
+class Guard:
+    """Refuses requests without a token and those of other sites; adds the headers of all answers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = asked_by(Request(scope))
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in HEADERS.items())]
+            await send(message)
+
+        if reason := self._access.refusal(request):
+            return await PlainTextResponse(f"{reason}\n", 403)(scope, receive, with_headers)
+        if self._access.enters(request):
+            # A page that goes on by itself, not a redirect: a strict cookie does not come along on a redirect from another site.
+            answer = HTMLResponse(ENTER)
+            for name, value in self._access.cookies(request).items():
+                answer.set_cookie(name, value, httponly=True, samesite="strict")
+            return await answer(scope, receive, with_headers)
+        await self._app(scope, receive, with_headers)
+
+
+class Watched:
+    """A run that pages look at."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.recorded, self.identity = RecordedRun(run), run.identity
+        self.lock = threading.Lock()
+        self.pages = 0
+
+    def news(self, follower: Follower, whole: bool) -> bytes:
+        """Reads what is new and returns what this page has not seen."""
+        with self.lock:
+            self.recorded.read()
+            return msgspec.json.encode(follower.whole() if whole else follower.news())
+
+
+class Page:
+    """The handlers of all paths."""
+
+    def __init__(self, runs: Runs, actions: Actions, access: Access, ending: Callable[[], bool]) -> None:
+        self._runs, self._actions, self._access, self._ending = runs, actions, access, ending
+        self._watched: OrderedDict[str, Watched] = OrderedDict()
+        self._texts = {name: (PAGE / name).read_bytes() for name in (*SCRIPTS, *STYLES)}
+        self._index = linked()
+
+    def app(self) -> ASGIApp:
+        routes = [
+            Route("/", self._page),
+            Route("/page/{name}", self._file),
+            Route("/api/runs", self._list),
+            Route("/api/events", self._events),
+            Route("/api/search", self._search),
+            Route("/api/scale", self._scale, methods=["POST"]),
+            Route("/api/stop", self._stop, methods=["POST"]),
+        ]
+        return Guard(Starlette(routes=routes), self._access)
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(self._index)
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._texts:
+            return PlainTextResponse("there is no such file\n", 404)
+        return Response(self._texts[name], media_type="text/css" if name in STYLES else "text/javascript")
+
+    async def _list(self, request: Request) -> Response:
+        names, first = await run_in_threadpool(lambda: (list(self._runs.all()), self._runs.first()))
+        found = {"runs": [{"name": name} for name in names], "first": first, "controls": self._access.controls(asked_by(request))}
+        return JSONResponse(found)
+
+    async def _search(self, request: Request) -> Response:
+        run = await self._run(request)
+        if run is None:
+            return no_run()
+        lines = await run_in_threadpool(RecordedRun(run).search, request.query_params.get("text", ""), FOUND_LINES)
+        return JSONResponse({"lines": lines})
+
+    async def _events(self, request: Request) -> Response:
+        run = await self._run(request)
+        if run is None:
+            return no_run()
+        return StreamingResponse(self._stream(run, request.is_disconnected), media_type="text/event-stream")
+
+    async def _stream(self, run: RunDir, left: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+        """Server-sent events: `whole` once, then `news` while the run goes on; `gone` when its folder is removed."""
+        watched = self._watch(run)
+        watched.pages += 1
+        follower, silent, seen = Follower(watched.recorded), 0, None
+        try:
+            while not (self._ending() or await left()):
+                if not run.path.is_dir():
+                    yield b"event: gone\ndata: {}\n\n"
+                    return
+                changed = await run_in_threadpool(stamps, run)
+                silent += 1
+                if changed != seen or silent >= SILENT_TURNS:
+                    data = await run_in_threadpool(watched.news, follower, seen is None)
+                    yield b"event: " + (b"whole" if seen is None else b"news") + b"\ndata: " + data + b"\n\n"
+                    seen, silent = changed, 0
+                await asyncio.sleep(TURN_SECONDS)
+        finally:
+            watched.pages -= 1
+
+    def _watch(self, run: RunDir) -> Watched:
+        """The history of a run: in memory already, or to be read. Of runs that nobody looks at the last few are kept."""
+        key = str(run.path)
+        found = self._watched.get(key)
+        if found is None or run.identity != found.identity:
+            found = self._watched[key] = Watched(run)
+        self._watched.move_to_end(key)
+        for old in [old for old, one in self._watched.items() if not one.pages][:-KEPT_RUNS]:
+            del self._watched[old]
+        return found
+
+    async def _scale(self, request: Request) -> Response:
+        body = await read_body(request)
+        actors = body.get("actors")
+        if not isinstance(actors, int) or isinstance(actors, bool):
+            return JSONResponse({"message": "actors must be a whole number"}, 400)
+        return await self._act(request, lambda run: self._actions.scale(run, actors))
+
+    async def _stop(self, request: Request) -> Response:
+        return await self._act(request, self._actions.stop)
+
+    async def _act(self, request: Request, action: Callable[[RunDir], str]) -> Response:
+        run = await self._run(request)
+        return no_run() if run is None else JSONResponse({"message": await run_in_threadpool(action, run)})
+
+    async def _run(self, request: Request) -> RunDir | None:
+        """The run that a request names: one of those that are shown, never a path."""
+        return (await run_in_threadpool(self._runs.all)).get(request.query_params.get("run", ""))
+
+
+def stamps(run: RunDir) -> list[tuple[str, int, int]]:
+    """What changes whenever a file of the run that the page shows has changed."""
+    paths = [run.status, run.events, run.log("run"), run.config, *run.metrics("replay").parent.glob("*.jsonl")]
+    found = []
+    for path in paths:
+        try:
+            one = path.stat()
+        except OSError:
+            continue
+        found.append((path.name, one.st_mtime_ns, one.st_size))
+    return sorted(found)
+
+
+def asked_by(request: Request) -> Asked:
+    return Asked(request.method, request.url.path, dict(request.headers), dict(request.query_params), request.cookies)
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """A small JSON object; empty for anything else."""
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > BODY_BYTES:
+            return {}
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def no_run() -> Response:
+    return JSONResponse({"message": "there is no such run"}, 404)
+
+
+class WebServer:
+    """Serves the page until `stop`."""
+
+    def __init__(self, runs: Runs, actions: Actions, read_only: bool = False, port: int = 0) -> None:
+        """Binds; `port` 0 is any free one. Raises OSError."""
+        self.access = Access(read_only)
+        self._socket = socket.create_server((HOST, port))
+        page = Page(runs, actions, self.access, lambda: self._server.should_exit)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                page.app(),
+                log_config=None,
+                access_log=False,
+                ws="none",
+                lifespan="off",
+                server_header=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=CLOSE_SECONDS,
+            )
+        )
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self._socket.getsockname()[1]}"
+
+    def serve(self) -> None:
+        """Returns when it is told to stop, or by Ctrl-C."""
+        try:
+            self._server.run(sockets=[self._socket])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """May be called by any thread."""
+        self._server.should_exit = True

@@ -1,0 +1,100 @@
+"""`headrace web` and `headrace up --web`."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.children import child_environment, python_command
+from deploy.cli import main as cli
+from deploy.cli.browser import beside, common
+from deploy.cli.browser.common import Buttons, TheseRuns
+from tests.deploy.reporting.web.made_up import made_up
+
+LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["web"], "there is no run"),
+        (["web", "nope"], "no run named"),
+        (["web", "mine", "--all"], "--all shows every run"),
+        (["web", "--all", "--port", "70000"], "there is no port 70000"),
+        (["up", "--env", "CartPole-v1", "--web", "--detach"], "start `headrace web` after it"),
+    ],
+)
+def test_a_mistake_is_one_line(typed: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(typed) == cli.USAGE
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_without_the_extra_its_name_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "REQUIRED", ("no_such_library",))
+    assert cli.main(["web", "--all"]) == cli.USAGE
+    assert "pip install 'headrace[web]'" in capsys.readouterr().err
+
+
+def test_buttons_of_a_run_that_is_not_up_say_so(folder: Path) -> None:
+    run = made_up(folder / "runs" / "mine", seconds=60)
+    assert Buttons().stop(run) == "run mine is not up"
+    assert "is not up; start it with" in Buttons().scale(run, 3) and "1 to 1024" in Buttons().scale(run, 0)
+
+
+def test_all_shows_runs_that_begin_later(folder: Path) -> None:
+    every, none = TheseRuns(None), TheseRuns([])
+    assert every.first() is None and not every.all()
+    made_up(folder / "runs" / "mine", seconds=60)
+    assert every.first() == "mine" and list(every.all()) == ["mine"] and not none.all()
+
+
+def status_of(link: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(link).port, timeout=10)
+    try:
+        connection.request("GET", link[link.index("/?") :])
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.flow
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C")
+def test_the_command_prints_its_links_and_ctrl_c_ends_it_quietly(folder: Path) -> None:
+    made_up(folder / "runs" / "mine", seconds=60)
+    command = python_command("deploy.cli", "web", "mine")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment()) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        links = LINK.findall("".join(lines))
+        assert [status_of(link) for link in links] == [200, 200] and "control=" in links[1]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (cli.DONE, "")
+
+
+@pytest.mark.flow
+def test_the_page_beside_a_run_ends_with_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = made_up(folder / "runs" / "mine", seconds=60)
+    printed = ""
+    with beside.page_beside(run):
+        while len(links := LINK.findall(printed)) < 2:
+            printed += capfd.readouterr().out
+        assert status_of(links[0]) == 200
+    with pytest.raises(OSError):
+        status_of(links[0])

@@ -1,0 +1,47 @@
+"""What happened to a run, found by comparing its status documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deploy.reporting.events import EventLog, between
+
+
+def status(
+    state: str = "running", troubles: dict[str, Any] | None = None, reason: str | None = None, **process: Any
+) -> dict[str, Any]:
+    known = {"name": "actor-0", "state": "ready", "restarts": 0, "last_exit": None, "silent_seconds": 0.1}
+    return {"time": 100.0, "state": state, "reason": reason, "processes": [known | process], "troubles": troubles or {}}
+
+
+def kinds(before: dict[str, Any] | None, after: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(event.kind, event.process, event.text) for event in between(before, after)]
+
+
+def test_a_restart_has_its_reason_and_is_one_event() -> None:
+    died = status(restarts=1, last_exit="killed by SIGKILL", state="running") | {}
+    assert kinds(status(), died) == [("restarted", "actor-0", "killed by SIGKILL")]
+    assert kinds(died, died) == []
+
+
+def test_a_process_that_is_given_up_is_not_also_restarted() -> None:
+    given_up = status()
+    given_up["processes"][0] |= {"state": "failed", "restarts": 6, "last_exit": "no module my_env"}
+    assert kinds(status(), given_up) == [("abandoned", "actor-0", "no module my_env")]
+
+
+def test_bad_input_is_counted_from_zero_again_by_a_process_that_was_started_again() -> None:
+    some, more, again = (status(troubles={"learner": {"rollbacks": count}}) for count in (2, 5, 1))
+    assert kinds(some, more) == [("rollbacks", "learner", "rollbacks: 3 more")]
+    assert kinds(more, again) == [("rollbacks", "learner", "rollbacks: 1 more")]
+    assert kinds(more, status()) == []
+
+
+def test_start_and_end_are_events_and_the_file_is_rotated(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", limit_bytes=100, kept=1)
+    log.turn(status("starting"))
+    log.turn(status("running"))
+    log.turn(status("failed", reason="learner failed"))
+    assert "learner failed" in (tmp_path / "events.jsonl.1").read_text()  # each filled the file, and one old file is kept
+    assert [path.stat().st_size for path in (tmp_path / "events.jsonl").parent.iterdir() if path.suffix == ".jsonl"] == [0]

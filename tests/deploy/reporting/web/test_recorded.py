@@ -1,0 +1,130 @@
+"""The history of a run as its files tell it: nothing twice, nothing lost, and no more memory for a longer run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.reporting.web.document import Follower
+from deploy.reporting.web.history import Grid, RunClock
+from deploy.reporting.web.new_lines import NewLines
+from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, RecordedRun, learner_figures, thinned
+from tests.deploy.reporting.web.made_up import BEGAN, made_up
+
+
+def lines_of(file: NewLines) -> list[bytes]:
+    return [line for block in file.blocks() for line in block]
+
+
+def test_new_lines_come_once_through_rotations_and_never_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    (tmp_path / "a.jsonl.2").write_text("one\n")
+    (tmp_path / "a.jsonl.1").write_text("two\n")
+    path.write_text("three\nfo")
+    file = NewLines(path)
+    assert lines_of(file) == [b"one", b"two", b"three"]
+    with path.open("a") as added:
+        added.write("ur\nfive\n")
+    os.replace(path, tmp_path / "a.jsonl.1")
+    path.write_text("six\n")
+    assert lines_of(file) == [b"four", b"five", b"six"]
+    assert lines_of(file) == []
+
+
+def test_of_a_long_log_only_the_last_whole_lines_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("".join(f"line {number:04d}\n" for number in range(1000)))
+    assert lines_of(NewLines(path, last_bytes=25)) == [b"line 0998", b"line 0999"]
+
+
+def test_the_clock_leaves_out_the_time_in_which_a_run_was_stopped() -> None:
+    clock = RunClock()
+    for time, steps in [(1000, 10), (1010, 20), (90_000, 25), (90_010, 40)]:
+        clock.record(time, steps)
+    assert [clock.seconds(time) for time in (1000, 1005, 50_000, 90_000, 90_010, 90_012)] == [0, 5, 10, 10, 20, 22]
+    assert clock.seconds(100) is None
+
+
+def test_steps_go_on_where_replay_counts_from_zero_again() -> None:
+    clock = RunClock()
+    assert [clock.record(time, steps) for time, steps in [(0, 500), (5, 900), (10, 100), (15, 300)]] == [500, 900, 1000, 1200]
+
+
+def test_bins_hold_means_and_merge_when_they_are_used_up() -> None:
+    grid = Grid(4, 5.0)
+    grid.add("a", [0, 1, 6, 11], [1.0, 3.0, None, math.nan])
+    assert grid.column("a").tolist()[0] == 2.0 and grid.used == 1
+    grid.add("a", [35], [8.0])
+    assert (grid.width_seconds, grid.merges, grid.used) == (10.0, 1, 4)
+    np.testing.assert_array_equal(grid.column("a"), [2.0, np.nan, np.nan, 8.0])
+    assert grid.coarser(2).column("a").tolist() == [2.0, 8.0] and grid.used == 4
+
+
+def test_a_run_is_read_whole_and_then_only_what_is_new(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "mine", seconds=600, actors=2)
+    recorded = RecordedRun(run)
+    recorded.read()
+    follower = Follower(recorded)
+    whole = follower.whole()
+    assert (
+        whole["grid"]["from"] == 0
+        and len(whole["grid"]["steps"]) == 120
+        and whole["grid"]["steps"][-1] == pytest.approx(1_800_000)
+    )
+    assert whole["grid"]["figures"]["learner.loss"][-1] < whole["grid"]["figures"]["learner.loss"][0]
+    assert sorted(whole["actors"]) == ["actor-0", "actor-1"] and whole["evaluations"]["best"].count(True) > 1
+    at = BEGAN + 605
+    with run.metrics("replay").open("a") as file:
+        file.write(json.dumps({"time": at, "inserted_steps": 1_900_000, "items": 7}) + "\nnot json\n{}\n")
+    recorded.read()
+    news = follower.news()
+    assert (
+        news["grid"]["from"] == 117 and news["grid"]["steps"][-1] == 1_900_000 and "evaluations" not in news and "log" not in news
+    )
+
+
+def test_the_same_figures_whether_read_at_once_or_bit_by_bit(tmp_path: Path) -> None:
+    whole = made_up(tmp_path / "whole", seconds=400, actors=1)
+    bits = made_up(tmp_path / "bits", seconds=400, actors=1)
+    texts = {path: path.read_bytes() for path in (bits.path / "metrics").iterdir()}
+    recorded, at_once = RecordedRun(bits), RecordedRun(whole)
+    for share in (0.31, 0.77, 1.0):
+        for path, text in texts.items():
+            path.write_bytes(text[: int(len(text) * share)])
+        recorded.read()
+    at_once.read()
+    assert at_once.grid.names and set(recorded.grid.names) == set(at_once.grid.names)
+    for name in at_once.grid.names:
+        np.testing.assert_allclose(recorded.grid.column(name), at_once.grid.column(name))
+
+
+def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
+    found = [Evaluation(float(number), number in (3, 77), {}) for number in range(EVALUATIONS)]
+    fewer = thinned(found)
+    assert {3.0, 77.0, EVALUATIONS - 1.0} <= {one.seconds for one in fewer} and len(fewer) <= EVALUATIONS // 2 + 2
+    assert len(thinned([one._replace(best=True) for one in found])) == EVALUATIONS // 2
+
+
+def test_counters_of_the_learner_are_left_out_for_their_rates() -> None:
+    record = {"time": 1.0, "updates": 5.0, "updates_per_second": 2.0, "updates_per_second_60": 2.0, "loss": 0.5}
+    assert learner_figures(record) == ["updates_per_second", "loss"]
+
+
+def test_a_run_without_any_record_has_a_page(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "new", seconds=600)
+    for path in (run.path / "metrics").iterdir():
+        path.unlink()
+    recorded = RecordedRun(run)
+    recorded.read()
+    assert "grid" not in Follower(recorded).whole()
+
+
+def test_the_whole_log_is_searched_also_what_was_rotated(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "mine", seconds=60)
+    run.log("run").with_name("run.log.1").write_text("2026-01-01 00:00:00 actor-0  | Old TROUBLE\n")
+    assert RecordedRun(run).search("trouble", 5) == ["2026-01-01 00:00:00 actor-0  | Old TROUBLE"]

@@ -1,0 +1,207 @@
+"""The page as one file: complete, small, and without a way in for what a run may contain."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.cli import main as cli
+from deploy.reporting.web.comparison import comparison
+from deploy.reporting.web.configuration import HIDDEN, settings_of
+from deploy.reporting.web.recorded import RecordedRun
+from deploy.reporting.web.report import LIMIT_BYTES, PAGE, report
+from deploy.studies.suite.figures import bootstrap_band, iqm, probability_of_improvement
+from tests.deploy.reporting.web.made_up import made_up
+from transport.run_dir import RunDir
+
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+class Tags(html.parser.HTMLParser):
+    """The start tags of a page, with their attributes, and the text of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
+
+
+def recorded(*runs: RunDir) -> list[RecordedRun]:
+    found = [RecordedRun(run) for run in runs]
+    for one in found:
+        one.read()
+    return found
+
+
+def data_of(page: str) -> dict[str, object]:
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    found: dict[str, object] = json.loads(text)
+    return found
+
+
+def hostile_run(folder: Path) -> RunDir:
+    """A run whose name, settings, log, events and figures are markup."""
+    run = made_up(folder / "a<script>b", log_lines=[f"actor-0  | {HOSTILE}"], deploy__sinks=["tensorboard", "x:Y"])
+    run.status.write_text(run.status.read_text().replace("stopped by you", json.dumps(HOSTILE)[1:-1]))
+    run.events.write_text(json.dumps({"time": 1.0, "kind": HOSTILE, "process": HOSTILE, "text": HOSTILE, "count": 1}) + "\n")
+    run.config.write_text(run.config.read_text().replace("CartPole-v1", HOSTILE.replace('"', "'")))
+    text = run.metrics("learner").read_text().replace('"td"', json.dumps(HOSTILE))
+    run.metrics("learner").write_text(text)
+    return run
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_allows_only_its_own_scripts(tmp_path: Path) -> None:
+    tags = Tags(report(recorded(made_up(tmp_path / "mine"))))
+    assert not [(tag, found) for tag, found in tags.found if "src" in found or str(found.get("href", "#"))[:1] not in "#d"]
+    policy = next(str(found["content"]) for tag, found in tags.found if found.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    programs = [
+        text
+        for text, (tag, found) in zip(tags.scripts, [one for one in tags.found if one[0] == "script"], strict=True)
+        if "type" not in found
+    ]
+    assert len(programs) > 3
+    for text in programs:
+        assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
+
+
+def test_markup_in_anything_that_a_run_contains_stays_text(tmp_path: Path) -> None:
+    page = report(recorded(hostile_run(tmp_path)))
+    plain = report(recorded(made_up(tmp_path / "plain")))
+    assert [tag for tag, _ in Tags(page).found] == [tag for tag, _ in Tags(plain).found]
+    assert HOSTILE not in page and json.dumps(HOSTILE)[1:-1] in json.dumps(data_of(page))
+
+
+def test_a_large_run_fits_into_two_megabytes(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "large", seconds=7200, actors=24, troubled=True, log_lines=["actor-1  | " + "x" * 900] * 3000)
+    page = report(recorded(run))
+    assert 300_000 < len(page.encode()) <= LIMIT_BYTES
+
+
+def test_settings_are_beside_those_of_the_preset_and_secrets_are_hidden(tmp_path: Path) -> None:
+    run = made_up(
+        tmp_path / "mine",
+        learner__batch_size=99,
+        deploy__sinks=["tensorboard", "x:Y"],
+        deploy__sink_options={"x:Y": {"api_key": "s3cret", "project": "p"}},
+    )
+    found = {one.key: one for one in settings_of(run)}
+    assert (found["learner.batch_size"].value, found["learner.batch_size"].expected, found["learner.batch_size"].differs) == (
+        99,
+        128,
+        True,
+    )
+    assert found["learner.batch_size"].origin == "preset cartpole" and found["algorithm.double"].expected is not None
+    assert found["deploy.sink_options.x:Y.api_key"].value == HIDDEN and "s3cret" not in report(recorded(run))
+
+
+def test_runs_that_differ_in_their_seed_are_one_group(tmp_path: Path) -> None:
+    runs = [made_up(tmp_path / f"slow-{seed}", seed=seed) for seed in (1, 2, 3)]
+    runs += [made_up(tmp_path / f"fast-{seed}", seed=seed, speed=1.8, learner__learning_rate=0.01) for seed in (1, 2)]
+    found = comparison(recorded(*runs), score=400.0)
+    assert found is not None
+    (task,) = found["tasks"]
+    slow, fast = task["groups"]
+    assert (slow["seeds"], fast["seeds"], task["keys"]) == ([1, 2, 3], [1, 2], ["learner.learning_rate"])
+    assert fast["seconds_to_score"] < slow["seconds_to_score"] and (slow["reached"], fast["reached"]) == (3, 2)
+    assert slow["iqm"] == pytest.approx(iqm(slow["final"]), rel=1e-3) and slow["ci95"][0] <= slow["iqm"] <= slow["ci95"][1]
+    curve = slow["curves"]["seconds"]
+    middle = len(curve["x"]) // 2
+    assert curve["low"][middle] <= curve["iqm"][middle] <= curve["high"][middle] and len(curve["each"]) == 3
+    assert comparison(recorded(runs[0])) is None
+
+
+def test_different_environments_are_not_compared(tmp_path: Path) -> None:
+    runs = [made_up(tmp_path / "a"), made_up(tmp_path / "b", env__id="Acrobot-v1")]
+    found = comparison(recorded(*runs))
+    assert found is not None and [len(task["groups"]) for task in found["tasks"]] == [1, 1]
+
+
+def test_the_band_is_the_bootstrap_s_of_each_point() -> None:
+    random = np.random.default_rng(1)
+    curves = random.normal(size=(6, 3)) + np.array([0.0, 10.0, 20.0])
+    band = bootstrap_band(curves)
+    assert band is not None
+    for low, high, centre in zip(*band, (0, 10, 20), strict=True):
+        assert low < iqm(curves[:, centre // 10]) < high and 0.2 < high - low < 4
+    assert bootstrap_band(curves[:1]) is None
+
+
+def test_probability_of_improvement_counts_ties_as_half() -> None:
+    assert probability_of_improvement([1, 3], [2, 3]) == pytest.approx((0 + 0 + 1 + 0.5) / 4)
+
+
+def test_vendored_files_are_those_that_are_named() -> None:
+    rows = re.findall(r"\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|", (PAGE / "VENDORED.md").read_text())
+    assert len(rows) == 2
+    for name, digest in rows:
+        assert hashlib.sha256((PAGE / name).read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [(["nope"], "no run named"), (["mine", "--out", "nowhere/x.html"], "there is no folder nowhere")]
+)
+def test_a_mistake_is_one_line(
+    typed: Sequence[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made_up(tmp_path / "runs" / "mine", seconds=60)
+    assert cli.main(["report", *typed]) == cli.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_writes_into_the_run_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made_up(tmp_path / "runs" / "mine", seconds=60)
+    assert cli.main(["report"]) == cli.DONE
+    assert (tmp_path / "runs" / "mine" / "report.html").stat().st_size > 60_000 and "report.html" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_browser_shows_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
+    pages = {"hostile": [hostile_run(tmp_path)], "many": [made_up(tmp_path / f"many-{seed}", seed=seed) for seed in (1, 2)]}
+    shown = {}
+    for name, runs in pages.items():
+        (tmp_path / f"{name}.html").write_text(report(recorded(*runs)), encoding="utf-8")
+        command = [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=4000",
+        ]
+        done = subprocess.run(
+            [*command, "--dump-dom", f"file://{tmp_path}/{name}.html"], capture_output=True, text=True, timeout=120
+        )
+        shown[name] = done.stdout
+    assert (
+        "<title>a&lt;script&gt;b · Headrace</title>" in shown["hostile"]
+        and "Best return" in shown["hostile"]
+        and 'aria-label="Return"' in shown["hostile"]
+    )
+    assert "<img" not in shown["hostile"]
+    assert "Comparison · CartPole-v1" in shown["many"] and "Steps to" in shown["many"]

@@ -1,0 +1,287 @@
+"""The page of a live run: what it sends, and whom it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from deploy.reporting.web.access import Access, Asked
+from deploy.reporting.web.server import WebServer
+from tests.deploy.reporting.web.made_up import BEGAN, made_up
+from tests.deploy.reporting.web.test_report import HOSTILE, hostile_run
+from transport.run_dir import RunDir
+
+SECONDS = 20.0
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+
+class Recorded:
+    """Runs to show, and what the buttons were told."""
+
+    def __init__(self, *runs: RunDir) -> None:
+        self.runs = {run.name: run for run in runs}
+        self.done: list[tuple[str, str, int]] = []
+
+    def all(self) -> Mapping[str, RunDir]:
+        return dict(self.runs)
+
+    def first(self) -> str | None:
+        return next(iter(self.runs), None)
+
+    def scale(self, run: RunDir, actors: int) -> str:
+        self.done.append(("scale", run.name, actors))
+        return f"{actors} actors"
+
+    def stop(self, run: RunDir) -> str:
+        self.done.append(("stop", run.name, 0))
+        return "stopping"
+
+
+class Browser:
+    """Sends requests as a browser would: with its cookies, and with the headers of a page's own requests."""
+
+    def __init__(self, server: WebServer) -> None:
+        self.server, self.cookies = server, dict[str, str]()
+        self.port = urlsplit(server.address).port
+
+    def open(self, link: str) -> Answer:
+        answer = self.get(link.removeprefix(self.server.address))
+        for line in answer.headers.get("set-cookie", "").split("\n"):
+            if line:
+                name, _, value = line.partition(";")[0].partition("=")
+                self.cookies[name] = value
+        return answer
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.send("GET", path, None, headers)
+
+    def post(self, path: str, body: Any, **headers: str) -> Answer:
+        own = {"origin": self.server.address, "content-type": "application/json", "sec-fetch-site": "same-origin"}
+        return self.send("POST", path, json.dumps(body).encode(), own | headers)
+
+    def send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        try:
+            connection.putrequest(method, path, skip_host="host" in headers)
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            if self.cookies:
+                connection.putheader("cookie", "; ".join(f"{name}={value}" for name, value in self.cookies.items()))
+            connection.putheader("content-length", str(len(body or b"")))
+            connection.endheaders(body)
+            found = connection.getresponse()
+            joined: dict[str, str] = {}
+            for name, value in found.getheaders():
+                joined[name.lower()] = f"{joined[name.lower()]}\n{value}" if name.lower() in joined else value
+            return Answer(found.status, joined, found.read().decode())
+        finally:
+            connection.close()
+
+    def events(self, run: str) -> tuple[http.client.HTTPConnection, Iterator[tuple[str, Any]]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        connection.request("GET", f"/api/events?run={quote(run)}", headers={"cookie": cookie})
+        found = connection.getresponse()
+
+        def each() -> Iterator[tuple[str, Any]]:
+            while line := found.readline():
+                kind, data = line.decode().strip().removeprefix("event: "), found.readline().decode().removeprefix("data: ")
+                found.readline()
+                yield kind, json.loads(data)
+
+        return connection, each()
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Recorded:
+    return Recorded(made_up(tmp_path / "mine", seconds=120), made_up(tmp_path / "other", seconds=60))
+
+
+@pytest.fixture
+def server(shown: Recorded) -> Iterator[WebServer]:
+    made = WebServer(shown, shown)
+    thread = threading.Thread(target=made.serve)
+    thread.start()
+    yield made
+    made.stop()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def browser(server: WebServer) -> Browser:
+    """One that has opened the link for looking and steering."""
+    made = Browser(server)
+    assert made.open(server.access.link(server.address, control=True)).status == 200
+    return made
+
+
+def test_the_link_gives_cookies_that_no_script_and_no_other_site_gets(server: WebServer) -> None:
+    browser = Browser(server)
+    answer = browser.open(server.access.link(server.address))
+    cookies = answer.headers["set-cookie"].split("\n")
+    assert len(cookies) == 1 and all("httponly" in one.lower() and "samesite=strict" in one.lower() for one in cookies)
+    assert "url=/" in answer.text and server.access.watch not in answer.text  # the token leaves the address bar
+    page = browser.get("/")
+    assert page.status == 200 and "page.js" in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    for name in set(re.findall(r'(?:src|href)="(/[^"]+)"', page.text)):
+        assert browser.get(name).status == 200
+    assert not re.search(r"<script(?! src=)|<style|https?://", page.text)
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/api/runs", "/api/events?run=mine", "/api/search?run=mine&text=a", "/x"])
+def test_without_a_token_nothing_is_shown(server: WebServer, path: str) -> None:
+    for browser, given in ((Browser(server), path), (Browser(server), f"/?token={'x' * 32}")):
+        answer = browser.get(given)
+        assert answer.status == 403 and "headrace web" in answer.text and "set-cookie" not in answer.headers
+
+
+def test_a_cookie_of_another_start_is_worth_nothing(server: WebServer, browser: Browser, shown: Recorded) -> None:
+    later = Access(read_only=False)
+    browser.cookies = {name: later.watch for name in browser.cookies}
+    assert browser.get("/api/runs").status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},  # another port of this machine
+        {"host": "evil.example"},  # a name that was made to resolve to this machine
+        {"host": "evil.example:80@127.0.0.1"},
+    ],
+)
+def test_requests_that_another_page_caused_are_refused(browser: Browser, shown: Recorded, headers: dict[str, str]) -> None:
+    assert browser.get("/api/runs", **headers).status == 403
+    assert browser.post("/api/stop?run=mine", {}, **headers).status == 403
+    assert shown.done == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"origin": ""}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}]
+)
+def test_a_foreign_form_cannot_press_a_button(browser: Browser, shown: Recorded, change: dict[str, str]) -> None:
+    assert browser.post("/api/stop?run=mine", {}, **change).status == 403
+    assert browser.get("/api/stop?run=mine").status == 405 and shown.done == []
+
+
+def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Browser, shown: Recorded) -> None:
+    watcher = Browser(server)
+    watcher.open(server.access.link(server.address))
+    assert json.loads(watcher.get("/api/runs").text)["controls"] is False
+    assert watcher.post("/api/stop?run=mine", {}).status == 403 and shown.done == []
+    assert json.loads(browser.get("/api/runs").text) == {
+        "runs": [{"name": "mine"}, {"name": "other"}],
+        "first": "mine",
+        "controls": True,
+    }
+    assert json.loads(browser.post("/api/scale?run=mine", {"actors": 3}).text) == {"message": "3 actors"}
+    assert json.loads(browser.post("/api/stop?run=other", {}).text) == {"message": "stopping"}
+    assert shown.done == [("scale", "mine", 3), ("stop", "other", 0)]
+
+
+@pytest.mark.parametrize("body", [{}, {"actors": "3"}, {"actors": True}, {"actors": 2.5}, [3], {"actors": 3, "x": "y" * 2000}])
+def test_a_wrong_body_does_nothing(browser: Browser, shown: Recorded, body: Any) -> None:
+    assert browser.post("/api/scale?run=mine", body).status == 400 and shown.done == []
+
+
+def test_a_read_only_server_has_no_buttons(shown: Recorded) -> None:
+    access = Access(read_only=True)
+    assert access.control is None and "control" not in access.link("http://127.0.0.1:1", control=True)
+    entered = access.cookies(Asked("GET", "/", {}, {"token": access.watch, "control": "None"}, {}))
+    asked = Asked(
+        "POST",
+        "/api/stop",
+        {"host": "localhost:1", "origin": "http://localhost:1", "content-type": "application/json"},
+        {},
+        entered,
+    )
+    assert "only shows" in access.refusal(asked)
+
+
+@pytest.mark.parametrize("name", ["../mine", "..%2f..%2fetc%2fpasswd", "/etc", "mine/../mine", "%00", "nope", ""])
+def test_a_run_is_named_never_reached_by_a_path(browser: Browser, shown: Recorded, name: str) -> None:
+    for path in ("/api/events", "/api/search"):
+        assert browser.get(f"{path}?run={name}&text=a").status == 404
+    assert browser.post(f"/api/stop?run={name}", {}).status == 404 and shown.done == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../server.py",
+        "/page/%2e%2e/server.py",
+        "/page/..%2fserver.py",
+        "/page//etc/passwd",
+        "/page/index.html",
+        "/..",
+        "/page/",
+    ],
+)
+def test_only_the_page_s_own_files_are_served(browser: Browser, path: str) -> None:
+    assert browser.get(path).status == 404
+
+
+def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, shown: Recorded) -> None:
+    run = shown.runs["mine"]
+    connection, events = browser.events("mine")
+    try:
+        kind, whole = next(events)
+        assert kind == "whole" and len(whole["grid"]["steps"]) == 24 and whole["status"]["state"] == "stopped" and whole["log"]
+        with run.metrics("replay").open("a") as file:
+            file.write(json.dumps({"time": BEGAN + 125, "inserted_steps": 400_000, "items": 7}) + "\n")
+        kind, news = next((kind, news) for kind, news in events if "grid" in news)
+        assert kind == "news" and news["grid"]["from"] == 21 and news["grid"]["steps"][-1] == 400_000 and "settings" not in news
+    finally:
+        connection.close()
+
+
+def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recorded) -> None:
+    connection, events = browser.events("other")
+    try:
+        assert next(events)[0] == "whole"
+        shown.runs["other"].path.rename(shown.runs["other"].path.with_name("away"))
+        assert next(kind for kind, _ in events if kind != "news") == "gone"
+    finally:
+        connection.close()
+
+
+def test_markup_in_a_run_travels_as_data(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
+    run = hostile_run(tmp_path)
+    shown.runs[run.name] = run
+    connection, events = browser.events(run.name)
+    try:
+        _, whole = next(events)
+        assert whole["name"] == run.name and HOSTILE in json.dumps(whole["events"], ensure_ascii=False).replace('\\"', '"')
+    finally:
+        connection.close()
+    answer = browser.get("/api/runs")
+    assert answer.headers["content-type"] == "application/json" and answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_scripts_of_the_page_never_make_markup_of_text() -> None:
+    from deploy.reporting.web.report import PAGE, SCRIPTS
+
+    own = [name for name in SCRIPTS if not name.startswith("uPlot")]
+    assert len(own) > 4
+    for name in own:
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", (PAGE / name).read_text()
+        )
