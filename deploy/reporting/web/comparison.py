@@ -12,6 +12,7 @@ import numpy as np
 from deploy.reporting.web.configuration import learned_from
 from deploy.reporting.web.document import Document, numbers, rounded, steps_at
 from deploy.reporting.web.recorded import RecordedRun
+from deploy.studies.score import time_to_score
 from deploy.studies.suite.figures import (
     bootstrap,
     bootstrap_band,
@@ -19,9 +20,9 @@ from deploy.studies.suite.figures import (
     iqm,
     probability_of_improvement,
     target,
-    time_to_score,
 )
 
+CONSECUTIVE = 3  # evaluations at a score, from which on it counts as reached, as in a suite
 FINAL_EVALUATIONS = 5  # whose mean is a run's final score, as in a suite
 CURVE_POINTS = 80
 
@@ -96,8 +97,8 @@ def differing(settings: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _group(group: Sequence[Scored], final: Sequence[float], wanted: float, values: Sequence[Any]) -> Document:
-    seconds = [time_to_score(run.seconds.tolist(), run.returns.tolist(), wanted) for run in group]
-    steps = [time_to_score(run.steps.tolist(), run.returns.tolist(), wanted) for run in group]
+    seconds = [time_to_score(run.seconds.tolist(), run.returns.tolist(), wanted, CONSECUTIVE) for run in group]
+    steps = [time_to_score(run.steps.tolist(), run.returns.tolist(), wanted, CONSECUTIVE) for run in group]
     spread = bootstrap([final])
     return {
         "runs": [run.name for run in group],
