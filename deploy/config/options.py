@@ -18,7 +18,7 @@ from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
-from learner.algorithms.base import ALGORITHMS, SUITED
+from learner.algorithms.base import ALGORITHMS, SUITED, SUITED_IMAGES
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 ENV_FLAGS = ("--env", "--env.id", "--check")
@@ -145,7 +145,8 @@ def _add_families(parser: argparse.ArgumentParser, default: str = "") -> None:
 
 def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
-    suited = f"the preset's, else {SUITED['categorical']} for discrete actions and {SUITED['continuous']} for continuous ones"
+    discrete = f"{SUITED['categorical']} for discrete actions, {SUITED_IMAGES['categorical']} for those from images"
+    suited = f"the preset's, else {discrete}, {SUITED['continuous']} for continuous ones"
     text = f"algorithm: {', '.join(ALGORITHMS)}, or package.module:Name for your own (default: {suited})"
     more = "" if chosen else "The groups below list the options of each algorithm; an option of several is listed once."
     named = parser.add_argument_group("algorithm", more)

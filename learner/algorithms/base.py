@@ -39,8 +39,10 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# The algorithm where the user names none. With goals, rewards are rare, and sac learns from each of them by hindsight.
+# The algorithm where the user names none. From images, pqn needs the fewest updates for a step.
+# With goals, rewards are rare, and sac learns from each of them by hindsight.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
+SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
@@ -138,7 +140,8 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
 
 def suited(env: ExperienceSpec) -> str:
     """The built-in algorithm for an environment of this spec, where the user names none."""
-    return (SUITED_GOALS if has_goals(env) else SUITED)[action_kind(env)]
+    table = SUITED_GOALS if has_goals(env) else SUITED_IMAGES if env.has_images else SUITED
+    return table[action_kind(env)]
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

@@ -40,11 +40,12 @@ class Pqn:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The options for vectors are the Config's own. For images they are the paper's for Atari, whose return is estimated from
-        fewer steps, in fewer passes."""
+        fewer steps, in fewer passes. A CPU gets a network of half the width: what it computes per second is the limit."""
         images = env is not None and env.has_images
+        width = {"hidden": 512} if accelerated else {"hidden": 256, "filters": 0.5}
         return {
-            "algorithm": {"q_lambda": 0.65, "n_epochs": 2, "hidden": 512} if images else {},
-            "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
+            "algorithm": {"q_lambda": 0.65, "n_epochs": 2, **width} if images else {},
+            "actors": {"envs_per_actor": 8, "chunk_seconds": 600.0},  # a rollout waits until it is full
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks
                 "learning_rate": 2.5e-4 if images else 5e-4,

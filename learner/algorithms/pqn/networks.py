@@ -18,6 +18,10 @@ def q_network(spec: ExperienceSpec, config: PqnConfig) -> PolicyModule:
     """A module that computes Q-values [N, n]; in float32 on the CPU, in training mode. Raises ValueError, in one line."""
     require_categorical(spec, "pqn", "choose an algorithm for continuous actions")
     normed = {"width": config.hidden, "layer_norm": config.layer_norm}
-    built_in: dict[str, dict[str, Any]] = {"nature": normed, "mlp": normed | {"layers": config.layers}, "linear": {}}
+    built_in: dict[str, dict[str, Any]] = {
+        "nature": normed | {"filters": config.filters},
+        "mlp": normed | {"layers": config.layers},
+        "linear": {},
+    }
     body = make_body(spec, config.network, config.network_options, built_in, goal=True, normalise=config.normalize_observation)
     return with_q_head(spec, config.network, body)
