@@ -37,8 +37,9 @@ def check(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> None:
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """What this machine has too little of for the run to start; each with the setting that helps."""
     leased = config.learner.leased(spec)
-    ring = capacity_chunks(spec, config.replay, leased) * slot_bytes(spec)
-    wanted = ring + overhead_bytes(spec, config.replay, leased)
+    replay = config.replay.of_one_shard
+    ring = capacity_chunks(spec, replay, leased) * slot_bytes(spec)
+    wanted = config.replay.shards * (ring + overhead_bytes(spec, replay, leased))
     memory = psutil.virtual_memory().available
     crowded = too_many_actors(config, max(memory - wanted, ACTOR_BYTES))
     folder, disk = _disk(run)
@@ -76,10 +77,11 @@ def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
     """A line where the segment log may fill the disk, else nothing. A full disk costs a restart its experience, not the run."""
     if not config.replay.durable or spec.unit == "rollouts":
         return ""
-    rows = capacity_chunks(spec, config.replay, config.learner.leased(spec)) * spec.rows(spec.chunk_length)
+    chunks = config.replay.shards * capacity_chunks(spec, config.replay.of_one_shard, config.learner.leased(spec))
+    rows = chunks * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
     folder, disk = _disk(run)
-    on_disk = sum(path.stat().st_size for path in run.segments.glob("*.segment"))
+    on_disk = sum(path.stat().st_size for path in run.segments.rglob("*.segment"))
     growth = rows * row_bytes - on_disk
     if growth + LEAST_DISK_BYTES <= disk:
         return ""
