@@ -122,18 +122,26 @@ class Refused(Message, frozen=True, tag="refused"):
 # ---- batches: learner (DEALER) <-> replay (ROUTER) --------------------------------------------------------------------
 
 
-class Rows(Struct, frozen=True, forbid_unknown_fields=True):
-    """The part of a batch that one of several shards fills, and what its limiter is to count.
+class Counts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the limiter of one of several shards is to count. The learner began to count when the shard had `since` inserts.
 
-    `share`: of the draws that go to this shard; the probabilities of its items are multiplied by it. `sampled` and `inserts` are
-    those of Counted.
+    `inserts`: this shard's share of what all shards have inserted from then on. `sampled`: the items that all shards have drawn
+    from then on, times that share.
     """
+
+    since: Count
+    sampled: Annotated[float, Meta(ge=0)]
+    inserts: Annotated[float, Meta(ge=0, le=1)]
+
+
+class Rows(Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of a batch that one of several shards fills. `share`: of the draws that go to this shard; the probabilities of its
+    items are multiplied by it."""
 
     first: Annotated[int, Meta(ge=0, le=1_000_000)]
     count: Annotated[int, Meta(ge=1, le=1_000_000)]
     share: Annotated[float, Meta(ge=0, le=1)]
-    sampled: Annotated[float, Meta(ge=0)]
-    inserts: Annotated[float, Meta(ge=0, le=1)]
+    counts: Counts
 
 
 class ShardFigures(Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,6 +152,7 @@ class ShardFigures(Struct, frozen=True, forbid_unknown_fields=True):
     full: bool  # each further insert evicts a chunk
     inserted: Count  # items
     sampled: Count  # items
+    under_way: Count  # items that its actors may have sent
 
 
 class SamplerHello(Message, frozen=True, tag="sampler_hello"):
@@ -206,14 +215,9 @@ class Holding(Message, frozen=True, tag="holding"):
 
 
 class Counted(Message, frozen=True, tag="counted"):
-    """What the limiter of one of several shards is to count. No raw parts.
+    """What the limiter of one of several shards is to count, where it is not requested to fill rows. No raw parts."""
 
-    `inserts`: this shard's share of what all shards have inserted since the learner began to draw. `sampled`: the items that all
-    shards have drawn since then, times that share.
-    """
-
-    sampled: Annotated[float, Meta(ge=0)]
-    inserts: Annotated[float, Meta(ge=0, le=1)]
+    counts: Counts
 
 
 class PriorityUpdate(Message, frozen=True, tag="priority_update"):

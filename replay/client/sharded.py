@@ -56,6 +56,7 @@ class _Part:
 class _Shard:
     """A shard as the learner knows it."""
 
+    index: int
     name: str
     client: Client
     server: int | None = None  # its incarnation; None without a welcome
@@ -109,7 +110,7 @@ class ShardedSampler:
         slab_name = self._slab.name if shared else ""
         self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name, len(addresses))
         self._shards = [
-            _Shard(shard, Client(address, keys=keys, endpoint="replay")) for shard, address in zip(names, addresses, strict=True)
+            _Shard(index, names[index], Client(address, keys=keys, endpoint="replay")) for index, address in enumerate(addresses)
         ]
         self._random = np.random.default_rng(seed)
         self._ledger = Ledger(len(addresses))
@@ -187,11 +188,10 @@ class ShardedSampler:
         whole, first = sum(totals), part.first
         for index, count in enumerate(divide(part.rows, totals, float(self._random.random()))):
             shard, (known, packed_priorities) = self._shards[index], (priorities or {}).get(index, (0, b""))
-            sampled, inserts = self._ledger.counted(shard.figures)
             if count:
                 self._generation += 1
                 shard.requested[self._generation] = _Part(part.slot, first, count)
-                rows = Rows(first, count, totals[index] / whole, sampled, inserts)
+                rows = Rows(first, count, totals[index] / whole, self._ledger.counts(index))
                 message = SampleRequest(part.slot, self._generation, self.oldest_version, known, rows)
                 shard.client.send(message, [packed_priorities] if known else [])
                 first += count
@@ -199,7 +199,7 @@ class ShardedSampler:
             if known:
                 shard.client.send(PriorityUpdate(known), [packed_priorities])
             if shard.server is not None:  # its limiter counts what the others give
-                shard.client.send(Counted(sampled, inserts))
+                shard.client.send(Counted(self._ledger.counts(index)))
         self._missing.setdefault(part.slot, part.rows)
         return True
 
@@ -247,7 +247,7 @@ class ShardedSampler:
             elif isinstance(message, Holding):
                 self._on_figures(shard, message.figures)
                 if self._drawing and shard.server is not None:
-                    shard.client.send(Counted(*self._ledger.counted(shard.figures)))
+                    shard.client.send(Counted(self._ledger.counts(shard.index)))
             elif isinstance(message, SamplerWelcome):
                 self._on_welcome(shard, message)
             elif isinstance(message, Greet) and shard.server is not None:  # else a greeting is on its way
@@ -281,7 +281,7 @@ class ShardedSampler:
         return True
 
     def _on_figures(self, shard: _Shard, figures: ShardFigures) -> None:
-        self._ledger.heard(shard.figures, figures)
+        self._ledger.heard(shard.index, figures, time.monotonic())
         shard.figures = figures
 
     def _on_welcome(self, shard: _Shard, message: SamplerWelcome) -> None:
@@ -289,6 +289,7 @@ class ShardedSampler:
             return  # a second answer to the same greeting
         if message.server_incarnation != shard.incarnation:
             shard.figures = None
+            self._ledger.new(shard.index)
         shard.server = shard.incarnation = message.server_incarnation
         shard.process = _find_process(message.pid) if message.shared else None
         if shard.lost:

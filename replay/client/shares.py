@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from transport.messages import ShardFigures
+from transport.messages import Counts, ShardFigures
+
+COUNT_SECONDS = 60.0
+NOTHING = ShardFigures(0.0, 0, False, 0, 0, 0)
 
 
 def divide(rows: int, totals: Sequence[float], uniform: float) -> list[int]:
@@ -26,27 +30,35 @@ def divide(rows: int, totals: Sequence[float], uniform: float) -> list[int]:
 
 
 class Ledger:
-    """What all shards together have inserted and drawn since the learner began to draw.
+    """What all shards have inserted and drawn since the learner began to count.
 
-    A shard that was restarted reports from 0 again; what it did before still counts.
+    It begins anew when a shard is a new process, and, at most once in COUNT_SECONDS, when actors have come or gone. Else the
+    limiter would hold back the actors of all other shards until the new one had inserted as much as they.
     """
 
     def __init__(self, shards: int) -> None:
-        self._shards = shards
-        self._inserted = self._sampled = 0
+        self._figures = [NOTHING] * shards
+        self._began = [NOTHING] * shards
+        self._began_at = -math.inf
+        self._changed = False
 
-    def heard(self, before: ShardFigures | None, now: ShardFigures) -> None:
-        """`before`: the shard's last figures; None where it is a new process."""
-        self._inserted += _more(before.inserted if before else 0, now.inserted)
-        self._sampled += _more(before.sampled if before else 0, now.sampled)
+    def new(self, shard: int) -> None:
+        """A shard is a new process, which has done nothing yet."""
+        self._figures[shard] = NOTHING
+        self._began, self._began_at = list(self._figures), -math.inf
 
-    def counted(self, figures: ShardFigures | None) -> tuple[float, float]:
-        """(sampled, inserts) as in the message Counted, for a shard with these figures."""
-        if not self._inserted:
-            return self._sampled / self._shards, 1 / self._shards
-        inserts = (figures.inserted if figures else 0) / self._inserted
-        return self._sampled * inserts, inserts
+    def heard(self, shard: int, figures: ShardFigures, now: float) -> None:
+        self._changed |= figures.under_way != self._figures[shard].under_way
+        self._figures[shard] = figures
+        if self._changed and now >= self._began_at + COUNT_SECONDS:
+            self._began, self._began_at, self._changed = list(self._figures), now, False
 
-
-def _more(before: int, now: int) -> int:
-    return now - before if now >= before else now
+    def counts(self, shard: int) -> Counts:
+        """What the limiter of a shard is to count."""
+        pairs = list(zip(self._figures, self._began, strict=True))
+        inserted = sum(max(now.inserted - then.inserted, 0) for now, then in pairs)
+        sampled = sum(max(now.sampled - then.sampled, 0) for now, then in pairs)
+        since = self._began[shard].inserted
+        own = max(self._figures[shard].inserted - since, 0)
+        inserts = own / inserted if inserted else 1 / len(pairs)
+        return Counts(since, sampled * inserts, inserts)

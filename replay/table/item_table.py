@@ -11,7 +11,7 @@ from replay.table.inbox import Inbox, RejectedChunk, Writer
 from replay.table.layout import leaves_per_chunk, overhead_bytes
 from replay.table.ring import Ring
 from transport.experience import Chunk, ExperienceSpec
-from transport.messages import Counted, Rows, SampleRequest
+from transport.messages import Counts, SampleRequest
 from transport.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ class ItemTable:
             arrays["probability"] *= request.rows.share
         return count
 
-    def tell(self, counted: Counted | Rows) -> None:
+    def tell(self, counts: Counts) -> None:
         """What the limiter of one of several shards is to count."""
         if self.ring.told is not None:
-            self.ring.told.tell(counted.sampled, counted.inserts)
+            self.ring.told.tell(counts)
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 
+from transport.messages import Counts
+
 
 class Limiter:
     """Below `min_size` items inserts are free and samples wait. From then on, with I inserted and S sampled items since the
@@ -83,12 +85,12 @@ class ShardLimiter(Limiter):
     def __init__(self, low: float, high: float) -> None:
         super().__init__(1, low, high)
         self._leased = 0
-        self._drawn = 0
+        self._own_inserted = self._own_sampled = 0
 
     @property
-    def counts(self) -> tuple[int, int]:
+    def own(self) -> tuple[int, int]:
         """(items inserted into, items drawn from this shard) since a learner began to draw; (0, 0) before."""
-        return (self._inserted, self._drawn) if self.learner_connected else (0, 0)
+        return (self._own_inserted, self._own_sampled) if self.learner_connected else (0, 0)
 
     def lease(self, items: int) -> None:
         """A learner that connects changes nothing before it draws."""
@@ -96,15 +98,20 @@ class ShardLimiter(Limiter):
         if not items:
             self.disconnect_learner()
 
-    def tell(self, sampled: float, inserts: float) -> None:
-        """What the learner has counted, as in the message Counted."""
+    def tell(self, counts: Counts) -> None:
+        """What the learner has counted."""
         if not self.learner_connected:
             self.connect_learner()
-        self._sampled, self.batches = sampled, self._leased * inserts
+        self._inserted = self._own_inserted - counts.since
+        self._sampled, self.batches = counts.sampled, self._leased * counts.inserts
+
+    def inserted(self, count: int, size: int) -> None:
+        super().inserted(count, size)
+        self._own_inserted += count
 
     def sampled(self, count: int) -> None:
-        self._drawn += count
+        self._own_sampled += count
 
     def _rebase(self) -> None:
         super()._rebase()
-        self._drawn = 0
+        self._own_inserted = self._own_sampled = 0

@@ -168,9 +168,10 @@ class Ring:
 
     def figures(self) -> ShardFigures:
         """Of one of several shards."""
-        inserted, sampled = self.told.counts if self.told else (0, 0)
+        inserted, sampled = self.told.own if self.told else (0, 0)
         total = cast(ShardSelector, self._selector).total
-        return ShardFigures(total, self.size, self._next_chunk >= self._capacity_chunks, inserted, sampled)
+        full = self._next_chunk >= self._capacity_chunks
+        return ShardFigures(total, self.size, full, inserted, sampled, self.limiter.under_way)
 
     # ---- restoring after a restart
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from replay.log.shard_folders import log_folders
 from replay.table.ring import Ring
 from tests.harness.checker import Checker
 from tests.harness.fleet import Fleet
+from tests.harness.run import World
 from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item
 from transport.lifetime import new_incarnation
@@ -26,6 +30,10 @@ from transport.run_dir import RunDir
 from transport.shards import KEY_BITS, shard_names, shard_of
 
 SHARDS, ACTORS, BATCH = 2, 2, 16
+SETTINGS = """
+--algo dqn --algorithm.hidden 16 --envs-per-actor 2 --actors.chunk-seconds 0.5 --replay.capacity 200_000 --replay.min-size 200
+--learner.batch-size 32 --learner.updates-per-epoch 10 --device cpu --seed 3 --evaluator.enabled false
+""".split()
 
 
 class Sharded(Fleet):
@@ -139,3 +147,30 @@ def test_a_shard_that_hangs_keeps_its_rows_and_nothing_is_torn(fleet: Sharded) -
     hung.send_signal(signal.SIGCONT)
     fleet.take_until({0, 1}, batches=20)
     assert fleet.learner.impossible == 0
+
+
+@pytest.mark.flow
+@pytest.mark.alone
+def test_a_supervised_run_replaces_a_shard_and_goes_on_with_another_number_after_reshard(tmp_path: Path) -> None:
+    world = World(tmp_path, "CartPole-v1", [*SETTINGS, "--replay.shards", "2"])
+    try:
+        world.up()
+        world.until(lambda: (world.status["learner"]["updates"] or 0) > 0, "the learner learns")
+        os.kill(world.pid("replay-1"), signal.SIGKILL)
+        world.until(lambda: world.process("replay-1")["restarts"] == 1, "another one is started")
+        learned = world.status["learner"]["updates"]
+        world.until(lambda: world.status["learner"]["updates"] > learned + 20, "it goes on learning")
+        world.until(lambda: all(world.status["shards"][name]["items"] for name in shard_names(2)), "both hold items")
+        assert world.stop() == 0 and "Traceback" not in world.text, world.text
+        steps = world.command("status", "--json").stdout
+        other = world.command("up", "--run", "mine", "--replay.shards", "3")
+        assert other.returncode == 2 and "`headrace reshard 3 mine`" in other.stderr and other.stderr.count("\n") == 1
+        moved = world.command("reshard", "3", "mine")
+        assert moved.returncode == 0 and "of 2 replay shards are now in 3" in moved.stdout, moved.stderr
+        again = world.command("up", "--run", "mine", "--stop-after", "1s")
+        assert again.returncode == 0 and "and all priorities are restored" in again.stdout, again.stdout
+        restored = re.findall(r"replay-\d +\| restored ([\d,]+) items", again.stdout)
+        assert sum(int(number.replace(",", "")) for number in restored) == json.loads(steps)["replay"]["items"]
+    finally:
+        world.close()
+        world.run_dir.remove_sockets()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from replay.client.shares import Ledger, divide
+from replay.client.shares import COUNT_SECONDS, Ledger, divide
 from replay.table.limiter import ShardLimiter
-from transport.messages import ShardFigures
+from transport.messages import Counts, ShardFigures
 from transport.shards import shard_names, shard_of
 
 
@@ -34,65 +36,119 @@ def test_an_actor_keeps_its_shard_and_all_shards_have_actors() -> None:
     assert shard_names(2) == ("replay-0", "replay-1")
 
 
-def figures(inserted: int, sampled: int) -> ShardFigures:
-    return ShardFigures(1.0, 10, False, inserted, sampled)
+def figures(inserted: int, sampled: int, under_way: int = 0) -> ShardFigures:
+    return ShardFigures(1.0, 10, False, inserted, sampled, under_way)
 
 
-def test_a_ledger_goes_on_counting_over_the_restart_of_a_shard() -> None:
+def test_a_shard_counts_its_share_of_the_inserts_and_of_all_draws() -> None:
     ledger = Ledger(2)
-    assert ledger.counted(None) == (0.0, 0.5)
-    ledger.heard(None, figures(30, 10))
-    ledger.heard(None, figures(10, 70))
-    assert ledger.counted(figures(30, 10)) == (80 * 0.75, 0.75)
-    ledger.heard(None, figures(10, 0))  # the first one was restarted
-    assert ledger.counted(figures(10, 0)) == (80 * 0.2, 0.2)
-    ledger.heard(figures(10, 0), figures(10, 20))
-    assert ledger.counted(figures(10, 20)) == (100 * 0.2, 0.2)
+    assert ledger.counts(0) == Counts(0, 0.0, 0.5)
+    ledger.heard(0, figures(30, 10), 0.0)
+    ledger.heard(1, figures(10, 70), 0.0)
+    assert ledger.counts(0) == Counts(0, 80 * 0.75, 0.75) and ledger.counts(1) == Counts(0, 80 * 0.25, 0.25)
+
+
+def test_counting_begins_anew_with_a_new_shard_and_at_times_with_other_actors() -> None:
+    ledger = Ledger(2)
+    ledger.heard(0, figures(30, 10, 5), 0.0)
+    ledger.heard(1, figures(10, 70, 5), 0.0)
+    ledger.heard(0, figures(40, 10, 5), 1.0)
+    ledger.new(1)
+    assert ledger.counts(0) == Counts(40, 0.0, 0.5) and ledger.counts(1) == Counts(0, 0.0, 0.5)
+    ledger.heard(1, figures(4, 8, 5), 2.0)  # it knows its actors now
+    assert ledger.counts(1) == Counts(4, 0.0, 0.5)
+    ledger.heard(0, figures(50, 18, 5), 3.0)
+    ledger.heard(1, figures(14, 8, 0), 3.0)  # they have left it
+    assert ledger.counts(0) == Counts(40, 8 * 0.5, 0.5), "not again so soon"
+    ledger.heard(1, figures(14, 8, 0), 2.0 + COUNT_SECONDS)
+    assert ledger.counts(0) == Counts(50, 0.0, 0.5) and ledger.counts(1) == Counts(14, 0.0, 0.5)
 
 
 def test_inserts_into_a_shard_are_free_until_the_learner_draws() -> None:
     limiter = ShardLimiter(low=1.0, high=2.0)
     limiter.lease(16)
     limiter.inserted(1_000, 1_000)
-    assert limiter.can_insert(1_000) and limiter.counts == (0, 0)
-    limiter.tell(0.0, 0.5)
+    assert limiter.can_insert(1_000) and limiter.own == (0, 0)
+    limiter.tell(Counts(0, 0.0, 0.5))
     limiter.inserted(20, 1_020)
-    assert limiter.counts == (20, 0) and not limiter.can_insert(1_020), "20 > 0 samples + 8 of slack"
-    limiter.tell(12.0, 0.5)
+    assert limiter.own == (20, 0) and not limiter.can_insert(1_020), "20 > 0 samples + 8 of slack"
+    limiter.tell(Counts(0, 12.0, 0.5))
     assert limiter.can_insert(1_020)
-    limiter.tell(49.0, 0.5)
+    limiter.tell(Counts(0, 49.0, 0.5))
     assert not limiter.can_sample(1_020), "49 > 2 * 20 + 8"
+    limiter.tell(Counts(15, 0.0, 0.5))
+    assert limiter.can_insert(1_020), "5 since then"
     limiter.lease(0)
-    assert limiter.can_insert(1_020) and limiter.counts == (0, 0)
+    assert limiter.can_insert(1_020) and limiter.own == (0, 0)
 
 
-@pytest.mark.parametrize("inserting", [(1, 1, 1), (1, 0, 5), (0, 0, 1)])
-@pytest.mark.parametrize("drawn", [(1, 1, 1), (8, 1, 0)])
-def test_shards_never_wait_for_each_other_for_ever(inserting: tuple[int, ...], drawn: tuple[int, ...]) -> None:
-    """However inserts and draws are spread, the run stays near its band; a shard without actors makes nobody wait."""
+class Play:
+    """Shards with actors and a learner that draws, without sockets."""
+
     low, high, batch, chunk = 1.5, 2.0, 12, 4
-    limiters = [ShardLimiter(low, high) for _ in inserting]
-    ledger, known = Ledger(len(limiters)), [figures(0, 0) for _ in inserting]
-    for limiter in limiters:
-        limiter.lease(2 * batch)
-    inserted = sampled = 0
-    for _ in range(3_000):
+
+    def __init__(self, actors: Sequence[int], drawn: Sequence[int]) -> None:
+        self.actors, self.drawn = list(actors), drawn
+        self.ledger, self.now = Ledger(len(actors)), 0.0
+        self.inserted, self.sampled = [0] * len(actors), 0
+        self.limiters = [self.limiter() for _ in actors]
+
+    def limiter(self) -> ShardLimiter:
+        made = ShardLimiter(self.low, self.high)
+        made.lease(2 * self.batch)
+        return made
+
+    def restart(self, shard: int) -> None:
+        self.limiters[shard] = self.limiter()
+        self.ledger.new(shard)
+
+    def turn(self) -> None:
+        self.now += 0.1
         moved = False
-        for index, limiter in enumerate(limiters):
-            now = figures(*limiter.counts)
-            ledger.heard(known[index], now)
-            known[index] = now
-        for limiter, each in zip(limiters, known, strict=True):
-            limiter.tell(*ledger.counted(each))
-        for limiter, weight in zip(limiters, inserting, strict=True):
-            for _ in range(weight):
+        for index, limiter in enumerate(self.limiters):
+            limiter.under_way = 8 * self.chunk * self.actors[index]
+            self.ledger.heard(index, figures(*limiter.own, limiter.under_way), self.now)
+        for index, limiter in enumerate(self.limiters):
+            limiter.tell(self.ledger.counts(index))
+        for index, limiter in enumerate(self.limiters):
+            for _ in range(self.actors[index]):
                 if limiter.can_insert(100):
-                    limiter.inserted(chunk, 100)
-                    inserted, moved = inserted + chunk, True
-        if all(limiter.can_sample(100) for limiter in limiters):
-            for limiter, share in zip(limiters, drawn, strict=True):
-                limiter.sampled(batch * share // sum(drawn))
-                sampled += batch * share // sum(drawn)
+                    limiter.inserted(self.chunk, 100)
+                    self.inserted[index] += self.chunk
+                    moved = True
+        if all(limiter.can_sample(100) for limiter in self.limiters):
+            for limiter, share in zip(self.limiters, self.drawn, strict=True):
+                limiter.sampled(self.batch * share // sum(self.drawn))
+                self.sampled += self.batch * share // sum(self.drawn)
             moved = True
-        assert moved, (inserted, sampled)
-    assert inserted > 1_000 and low * 0.9 < sampled / inserted < high * 1.1
+        assert moved, "all wait for each other"
+
+
+@pytest.mark.parametrize("actors", [(1, 1, 1), (1, 0, 5), (0, 0, 1)])
+@pytest.mark.parametrize("drawn", [(1, 1, 1), (10, 2, 0)])
+def test_shards_never_wait_for_each_other_for_ever(actors: tuple[int, ...], drawn: tuple[int, ...]) -> None:
+    """However inserts and draws are spread, the run stays near its band; a shard without actors makes nobody wait."""
+    play = Play(actors, drawn)
+    for _ in range(6_000):
+        play.turn()
+    assert play.low * 0.9 < play.sampled / sum(play.inserted) < play.high * 1.1
+    shares = np.array(play.inserted) / sum(play.inserted)
+    assert shares == pytest.approx(np.array(actors) / sum(actors), abs=0.1), "the actors of all shards are held back alike"
+
+
+@pytest.mark.parametrize("event", ["a shard is restarted", "actors come"])
+def test_no_shard_has_to_catch_up_with_the_others(event: str) -> None:
+    play = Play((2, 2), (1, 1))
+    for _ in range(6_000):
+        play.turn()
+    if event == "a shard is restarted":
+        play.restart(1)
+    else:
+        play.actors[1] = 6
+    for _ in range(700):  # more than COUNT_SECONDS
+        play.turn()
+    before = list(play.inserted)
+    for _ in range(1_000):
+        play.turn()
+    new = np.array(play.inserted) - before
+    assert new / new.sum() == pytest.approx(np.array(play.actors) / sum(play.actors), abs=0.15)

@@ -94,8 +94,10 @@ class Shards:
             _released(self)
 
     def close(self) -> None:
-        for end in (*self.servers, *filter(None, [self.sampler])):
-            end.close()
+        for server in self.servers:
+            server.close()
+        if self.sampler is not None:
+            self.sampler.close()
 
 
 @pytest.fixture
@@ -168,7 +170,7 @@ def test_priorities_go_back_to_the_shard_that_has_the_item(make: Callable[..., S
     shards = make()
     shards.fill(EVEN)
     sampler = shards.learn()
-    known = {}
+    known: dict[int, float] = {}
     for number in range(30):
         batch = shards.batch()
         key, item = batch.arrays["key"].copy(), batch.arrays["reward"][:, 0] // 10
