@@ -12,6 +12,8 @@ from deploy.supervision.reports import own_cores
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
+from transport.shards import shard_names, shard_of
+from transport.sockets.keys import actor_names
 from transport.sockets.limits import DESCRIPTORS_SHARE, raise_descriptor_limit
 
 LEAST_DISK_BYTES = 200_000_000
@@ -27,10 +29,10 @@ class NoSpace(RuntimeError):
 
 
 def check(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> None:
-    """Prints a note where the disk may become full. Raises NoSpace."""
+    """Prints a note where the disk may become full, or a replay shard gets nothing. Raises NoSpace."""
     if shortages := find_shortages(config, spec, run):
         raise NoSpace("; ".join(shortages))
-    if note := disk_note(config, spec, run):
+    for note in filter(None, (disk_note(config, spec, run), shards_note(config))):
         print(note, flush=True)
 
 
@@ -88,6 +90,18 @@ def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
     return (
         f"note: replay's log may grow by {_gigabytes(growth)} and {folder} has {_gigabytes(disk)} free; when it is full the run "
         "goes on without; lower --replay.capacity, or --replay.durable false"
+    )
+
+
+def shards_note(config: RunConfig) -> str:
+    """A line where no actor sends its experience to some shard, else nothing."""
+    count = config.replay.shards
+    owners = {shard_of(name, count).name for name in actor_names(config.actors.count)}
+    if not (idle := [name for name in shard_names(count) if name not in owners]):
+        return ""
+    return (
+        f"note: none of the {config.actors.count} actors sends to {', '.join(idle)}, whose part of the capacity stays empty; "
+        "take fewer --replay.shards, or several times as many actors"
     )
 
 

@@ -170,7 +170,7 @@ class Learners:
         if self._fits(learner, message):
             learner.requests.append(message)
             if self._items and message.rows:
-                self._items.tell(message.rows.counts)
+                self._items.adopt(message.rows.counts)
         else:
             self._reject(peer, "requests for slots that do not exist")
 
@@ -188,7 +188,7 @@ class Learners:
             self._server.offence(peer, "counts without a greeting", ODDITY)
             self._server.send(peer, Greet())
         elif self._items:
-            self._items.tell(message.counts)
+            self._items.adopt(message.counts)
 
     def on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
         """A learner sends new priorities without leasing a slot."""

@@ -94,7 +94,7 @@ class ReplayServer:
             address, part_bytes, receive_queue=receive_queue, keys=keys, endpoint="replay", most_bytes=chunk_bytes
         )
         self.address = self.socket.address
-        self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics)
+        self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics, settings.place)
         self.learners = Learners(spec, self.table, self.socket, metrics, self.items, settings)
         self._next_hold = 0.0
         counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks", "dropped_steps")

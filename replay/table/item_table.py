@@ -80,10 +80,10 @@ class ItemTable:
             arrays["probability"] *= request.rows.share
         return count
 
-    def tell(self, counts: Counts) -> None:
-        """What the limiter of one of several shards is to count."""
-        if self.ring.told is not None:
-            self.ring.told.tell(counts)
+    def adopt(self, counts: Counts) -> None:
+        """What the learner has counted, for the limiter of one of several shards."""
+        if self.ring.shard_limiter is not None:
+            self.ring.shard_limiter.adopt(counts)
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""

@@ -98,8 +98,8 @@ class ShardLimiter(Limiter):
         if not items:
             self.disconnect_learner()
 
-    def tell(self, counts: Counts) -> None:
-        """What the learner has counted."""
+    def adopt(self, counts: Counts) -> None:
+        """Takes what the learner has counted."""
         if not self.learner_connected:
             self.connect_learner()
         self._inserted = self._own_inserted - counts.since

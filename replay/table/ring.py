@@ -60,8 +60,8 @@ class Ring:
         self._storage = Storage(spec, slots)
         self._selector = make_selector(config, slots * self._leaves, np.random.default_rng(seed))
         band = config.samples_per_insert_low, config.samples_per_insert_high
-        self.told = ShardLimiter(*band) if shard.count > 1 else None
-        self.limiter = self.told or Limiter(config.min_size, *band)
+        self.shard_limiter = ShardLimiter(*band) if shard.count > 1 else None
+        self.limiter = self.shard_limiter or Limiter(config.min_size, *band)
         self._first_key = shard.index << KEY_BITS
         self._chunk_keys = np.full(slots, -1, np.int64)
         self._items = np.zeros(slots, np.int64)  # transitions per slot
@@ -168,7 +168,7 @@ class Ring:
 
     def figures(self) -> ShardFigures:
         """Of one of several shards."""
-        inserted, sampled = self.told.own if self.told else (0, 0)
+        inserted, sampled = self.shard_limiter.own if self.shard_limiter else (0, 0)
         total = cast(ShardSelector, self._selector).total
         full = self._next_chunk >= self._capacity_chunks
         return ShardFigures(total, self.size, full, inserted, sampled, self.limiter.under_way)

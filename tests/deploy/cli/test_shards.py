@@ -171,3 +171,10 @@ def test_steps_are_those_of_all_shards() -> None:
 def test_the_parts_of_all_shards_are_the_whole() -> None:
     config = ReplayConfig(shards=3, capacity=100, min_size=10)
     assert (config.of_one_shard.capacity, config.of_one_shard.min_size) == (34, 4)
+
+
+def test_shards_that_no_actor_sends_to_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([*UP, "--replay.shards", "4", "--actors", "2"])
+    assert "note: none of the 2 actors sends to replay-1, replay-2, whose part" in capsys.readouterr().out
+    cli.main(["up", "--env", "CartPole-v1", "--run", "other", "--replay.shards", "2", "--actors", "2"])
+    assert "sends to" not in capsys.readouterr().out

@@ -69,14 +69,14 @@ def test_inserts_into_a_shard_are_free_until_the_learner_draws() -> None:
     limiter.lease(16)
     limiter.inserted(1_000, 1_000)
     assert limiter.can_insert(1_000) and limiter.own == (0, 0)
-    limiter.tell(Counts(0, 0.0, 0.5))
+    limiter.adopt(Counts(0, 0.0, 0.5))
     limiter.inserted(20, 1_020)
     assert limiter.own == (20, 0) and not limiter.can_insert(1_020), "20 > 0 samples + 8 of slack"
-    limiter.tell(Counts(0, 12.0, 0.5))
+    limiter.adopt(Counts(0, 12.0, 0.5))
     assert limiter.can_insert(1_020)
-    limiter.tell(Counts(0, 49.0, 0.5))
+    limiter.adopt(Counts(0, 49.0, 0.5))
     assert not limiter.can_sample(1_020), "49 > 2 * 20 + 8"
-    limiter.tell(Counts(15, 0.0, 0.5))
+    limiter.adopt(Counts(15, 0.0, 0.5))
     assert limiter.can_insert(1_020), "5 since then"
     limiter.lease(0)
     assert limiter.can_insert(1_020) and limiter.own == (0, 0)
@@ -109,7 +109,7 @@ class Play:
             limiter.under_way = 8 * self.chunk * self.actors[index]
             self.ledger.heard(index, figures(*limiter.own, limiter.under_way), self.now)
         for index, limiter in enumerate(self.limiters):
-            limiter.tell(self.ledger.counts(index))
+            limiter.adopt(self.ledger.counts(index))
         for index, limiter in enumerate(self.limiters):
             for _ in range(self.actors[index]):
                 if limiter.can_insert(100):

@@ -12,6 +12,7 @@ from replay.config import ReplayConfig
 from replay.log import reshard as module
 from replay.log.files import open_regular
 from replay.log.journal import STATE_FILE, Journal
+from replay.log.provenance import NotThere, actors, purge, trace
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused, scan, segments
 from replay.log.shard_folders import log_folders, open_folder, shard_folder, shard_folders, stored_shards
@@ -19,7 +20,7 @@ from replay.table.ring import Ring
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
 from transport.messages import Insert
-from transport.shards import Shard, shard_of
+from transport.shards import KEY_BITS, Shard, shard_of
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
 ACTORS = tuple(f"actor-{index}" for index in range(7))
@@ -186,3 +187,17 @@ def test_one_shard_alone_leaves_no_trace_of_shards(tmp_path: Path) -> None:
     life.stop()
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".segment") == ["run_id", STATE_FILE]
     assert shard_folder(tmp_path, Shard()) == tmp_path
+
+
+def test_trace_and_purge_know_all_shards(base: Path) -> None:
+    for index, folder in enumerate(shard_folders(base, 2)):
+        entry = scan(folder, SPEC).entries[5]
+        origin = trace(base, SPEC, (index << KEY_BITS) + 4 * entry.header.key + 2)
+        header = entry.header
+        assert (origin.actor, origin.incarnation, origin.sequence) == (header.writer, header.incarnation, header.sequence)
+        assert origin.segment == f"{index}-of-2/{entry.path.name}"
+    with pytest.raises(NotThere, match="is of shard 2, and the run has 2"):
+        trace(base, SPEC, 2 << KEY_BITS)
+    assert actors(base, SPEC) == dict.fromkeys(ACTORS, CHUNKS_EACH)
+    assert purge(base, SPEC, ACTORS[1]) == (CHUNKS_EACH, 4 * CHUNKS_EACH)
+    assert actors(base, SPEC) == dict.fromkeys(set(ACTORS) - {ACTORS[1]}, CHUNKS_EACH)

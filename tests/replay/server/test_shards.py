@@ -14,6 +14,7 @@ import pytest
 from replay.client.common import ReplayRefused
 from replay.client.sampler import SampledBatch
 from replay.client.sharded import ShardedSampler
+from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from replay.table.layout import PRIORITY
@@ -23,7 +24,7 @@ from tests.transport.columns import scalars
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
-from transport.shards import KEY_BITS
+from transport.shards import KEY_BITS, shard_of
 
 SPEC = make_spec(length=4, stack=1, n_step=1, extras=scalars(PRIORITY))
 FREE = ReplayConfig(
@@ -281,3 +282,58 @@ def test_a_learner_of_another_number_of_shards_is_refused(make: Callable[..., Sh
         return False
 
     shards.until(refused)
+
+
+def test_an_actor_of_another_shard_is_refused(make: Callable[..., Shards]) -> None:
+    """One that has outlived `headrace reshard` would send again what another shard has."""
+    shards = make()
+    wrong, right = (shard_of("actor-0", 4).index + 1) % 4, shard_of("actor-0", 4)
+    writer = ExperienceWriter(shards.addresses[wrong], "actor-0", new_incarnation(), SPEC, 1)
+    reasons: list[str] = []
+
+    def refused() -> bool:
+        try:
+            writer.poll()
+        except ReplayRefused as error:
+            reasons.append(str(error))
+        return bool(reasons)
+
+    shards.until(refused)
+    writer.close()
+    assert f"actor-0 belongs to {right.name}, this is replay-{wrong}: export its folder again" in reasons[0]
+
+
+def test_two_learner_processes_draw_from_the_same_shards(make: Callable[..., Shards]) -> None:
+    shards = make()
+    shards.fill(SKEWED)
+    first = shards.learn(batch_size=32)
+    second = ShardedSampler(shards.addresses, "learner-1", new_incarnation(), SPEC, 16, 2, 1, seed=2)
+    drawn = {first: 0, second: 0}
+
+    def both() -> bool:
+        for sampler in drawn:
+            if (batch := sampler.next(0.0)) is not None:
+                assert ((batch.arrays["key"] >> KEY_BITS) < 4).all() and (batch.arrays["probability"] > 0).all()
+                sampler.answer(batch, np.ones(len(batch.arrays["key"]), np.float32))
+                drawn[sampler] += 1
+        return min(drawn.values()) > 20
+
+    shards.until(both)
+    assert [server.learners.count for server in shards.servers] == [2] * 4
+    second.close()
+
+
+def test_sequences_are_drawn_from_all_shards_by_their_priorities(make: Callable[..., Shards]) -> None:
+    spec = make_spec(length=4, stack=1, n_step=1, extras=scalars(PRIORITY), unit="sequences")
+    shards = make(FREE, spec)
+    shards.fill(SKEWED)
+    sampler = shards.learn(batch_size=16)
+    shards.skip_first()
+    chunks = sum(SKEWED)
+    values = 4.0 * (np.arange(chunks) + 1)  # the highest priority of its items
+    for _ in range(20):
+        batch = shards.batch()
+        chunk = batch.arrays["reward"][:, 0].astype(int) // 40
+        assert batch.arrays["probability"] == pytest.approx(values[chunk] / values.sum())
+        assert (batch.arrays["observation/position"][:, :4] == 4 * chunk[:, None] + np.arange(4)).all()
+        sampler.release(batch)
