@@ -25,6 +25,7 @@ from transport.messages import Assignment
 from transport.metrics import Metrics, Record
 from transport.names import Named
 from transport.run_dir import RunDir
+from transport.shards import shard_of
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
@@ -42,6 +43,7 @@ class ActorSettings:
     algorithm: Named
     actors: ActorsConfig
     spec: ExperienceSpec
+    shards: int = 1  # replay processes
 
     @property
     def assignment(self) -> Assignment:
@@ -105,7 +107,8 @@ class Actor:
     def run(self) -> None:
         """Raises ReplayRefused."""
         lifetime, streams = self._lifetime, self._settings.actors.envs_per_actor
-        addresses = [self._run_dir.wait_for_endpoint(role, self._beat_while_waiting) for role in ("weights", "payload", "replay")]
+        servers = "weights", "payload", shard_of(lifetime.name, self._settings.shards).name
+        addresses = [self._run_dir.wait_for_endpoint(server, self._beat_while_waiting) for server in servers]
         if None in addresses:
             return
         announce, payload, replay = (str(address) for address in addresses)

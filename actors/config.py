@@ -150,3 +150,4 @@ class ActorProcess(Struct, frozen=True, forbid_unknown_fields=True):
     algorithm: dict[str, Any]
     actors: ActorsConfig = ActorsConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
+    shards: int = 1  # replay processes

@@ -29,6 +29,7 @@ def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[
         read_algorithm(process.algorithm),
         process.actors,
         read_spec(run_dir.spec.read_bytes()),
+        process.shards,
     )
 
 

@@ -19,14 +19,18 @@ from learner.config import LearnerProcess
 from replay.config import ReplayProcess
 from transport.experience import read_spec
 from transport.run_dir import RunDir, TransportSettings, write_atomically
+from transport.shards import shard_names
 
 
 def write(run: RunDir, config: RunConfig) -> None:
     """Writes the files of all processes. Raises OSError."""
     tree = as_tree(config)
     leased = config.learner.leased(read_spec(run.spec.read_bytes())) if run.spec.is_file() else 0
-    learner = LearnerProcess(config.seed, config.env.id, tree["algorithm"], config.learner, config.replay.max_policy_lag)
-    _write(run, "replay", ReplayProcess(config.seed, config.replay, leased))
+    replay = config.replay
+    drawn = replay.max_policy_lag, replay.shards, replay.min_size
+    learner = LearnerProcess(config.seed, config.env.id, tree["algorithm"], config.learner, *drawn)
+    for index, name in enumerate(shard_names(replay.shards)):
+        _write(run, name, ReplayProcess(config.seed + index, replay.of_one_shard, leased, index))
     _write(run, "learner", learner)
     _write(run, "export", tree)  # an exported policy contains the whole configuration
     for name in ("evaluator", *(f"actor-{number}" for number in range(config.actors.count))):
@@ -38,7 +42,8 @@ def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
     tree, deploy = as_tree(config), config.deploy
     files = deploy.metrics_bytes, deploy.files_kept, deploy.record_seconds
     _write(run, "transport", TransportSettings(deploy.bind, deploy.advertise, *files))
-    _write(run, name, ActorProcess(config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator))
+    acting = config.actors, config.evaluator, config.replay.shards
+    _write(run, name, ActorProcess(config.seed, tree["env"], tree["algorithm"], *acting))
 
 
 def _write(run: RunDir, name: str, settings: Struct | Tree) -> None:

@@ -147,6 +147,8 @@ class LearnerProcess(Struct, frozen=True, forbid_unknown_fields=True):
     algorithm: dict[str, Any]
     learner: LearnerConfig
     max_policy_lag: int = 1  # versions that a rollout's policy may lag behind
+    shards: int = 1  # replay processes
+    min_size: int = 1  # transitions in all of them together before training starts, where there are several
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,13 @@ class LearnerSettings:
     learner: LearnerConfig
     spec: ExperienceSpec
     max_policy_lag: int
+    shards: int = 1
+    min_size: int = 1
 
 
 def read_settings(run_dir: RunDir) -> LearnerSettings:
     """Raises ValueError (also SpecError and UnknownName) and OSError."""
     given = msgspec.json.decode(run_dir.settings("learner").read_bytes(), type=LearnerProcess)
     algorithm, spec = read_algorithm(given.algorithm), read_spec(run_dir.spec.read_bytes())
-    return LearnerSettings(given.seed, given.env_id, algorithm, given.learner, spec, given.max_policy_lag)
+    replay = given.max_policy_lag, given.shards, given.min_size
+    return LearnerSettings(given.seed, given.env_id, algorithm, given.learner, spec, *replay)

@@ -20,6 +20,7 @@ from learner.weights.rollback import Rollback
 from learner.weights.training_checkpoints import TrainingCheckpoints
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
+from transport.shards import shard_names
 
 WAIT_SECONDS = 0.2
 MOST_UPDATES = 10_000  # of an epoch in episodes: where none ends, actors would never get new weights
@@ -64,11 +65,13 @@ class Learner:
 
     def run(self) -> None:
         """Trains until the process is asked to stop, then saves. Raises ReplayRefused, OSError, Diverged."""
-        address = self._run_dir.wait_for_endpoint("replay", lambda: not self.runtime.waiting())
-        if self.group.any(address is None) or address is None:
+        names = shard_names(self.settings.shards)
+        found = (self._run_dir.wait_for_endpoint(name, lambda: not self.runtime.waiting()) for name in names)
+        addresses = [address for address in found if address is not None]
+        if self.group.any(len(addresses) < len(names)):
             self.group.close()
             return
-        feed = open_feed(address, self.settings, self.runtime, self._life)
+        feed = open_feed(addresses, self.settings, self.runtime, self._life)
         try:
             self._life.ready()
             while not self.runtime.ending:

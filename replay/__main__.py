@@ -10,6 +10,7 @@ import msgspec
 
 from replay.config import ReplayProcess
 from replay.log.journal import RestoreStopped
+from replay.log.shard_folders import open_folder
 from replay.server.server import ReplayServer
 from transport.experience import SpecError, read_spec
 from transport.lifetime import Lifetime, say, share_heap
@@ -61,28 +62,31 @@ def _blocked(record: Record) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m replay", description="The replay process of a run.")
     parser.add_argument("run_dir", type=Path)
-    run_dir = RunDir(parser.parse_args().run_dir)
+    parser.add_argument("--shard", type=int, metavar="I", help="which of several shards, from 0; default: there is one")
+    arguments = parser.parse_args()
+    run_dir = RunDir(arguments.run_dir)
     share_heap()
-    settings = msgspec.json.decode(run_dir.settings("replay").read_bytes(), type=ReplayProcess)
+    name = "replay" if arguments.shard is None else f"replay-{arguments.shard}"
+    settings = msgspec.json.decode(run_dir.settings(name).read_bytes(), type=ReplayProcess)
     try:
         spec = read_spec(run_dir.spec.read_bytes())
-        lifetime = Lifetime("replay", run_dir, describe_rollouts if spec.unit == "rollouts" else describe_items)
-        address = run_dir.bind_address("replay")
+        lifetime = Lifetime(name, run_dir, describe_rollouts if spec.unit == "rollouts" else describe_items)
+        address = run_dir.bind_address(name)
 
         def interrupted() -> bool:
             lifetime.beat()
             return lifetime.stopping
 
-        folder = run_dir.segments if settings.replay.durable else None
+        folder = open_folder(run_dir.segments, settings.place) if settings.replay.durable else None
         incarnation, metrics, keys = lifetime.incarnation, lifetime.metrics, lifetime.keys
         server = ReplayServer(spec, settings, address, incarnation, metrics, folder, interrupted, keys)
     except RestoreStopped:
         lifetime.close()
         return 0
     except (SpecError, ValueError, OSError) as error:
-        say(f"replay: {error}")
+        say(f"{name}: {error}")
         return 2
-    run_dir.write_endpoint("replay", server.address)
+    run_dir.write_endpoint(name, server.address)
     say(server.table.summary)
     lifetime.measure, lifetime.steps, lifetime.restored_steps = server.measure, server.steps, server.steps()
     limits = ResourceLimits([server.address], server.table.memory_bytes)

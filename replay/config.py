@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from transport.names import CODE
+from transport.shards import MOST_SHARDS, Shard
+
+LEAST_RECEIVE_BYTES = 1_000_000
 
 
 class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The process that stores experience and samples batches from it."""
+    """The process that stores experience and samples batches from it, or several such processes."""
 
+    shards: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MOST_SHARDS,
+            description="replay processes; each holds the experience of some of the actors, and an equal part of the capacity "
+            "and of the budgets below. Use several where one cannot take what the actors send; rollouts need one",
+        ),
+    ] = 1
     capacity: Annotated[int, Meta(ge=1, description="transitions kept in memory, the newest ones (not used with rollouts)")] = (
         200_000
     )
@@ -61,7 +73,10 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 8.0
     receive_bytes: Annotated[
-        int, Meta(ge=1_000_000, description="memory for chunks that have arrived but are not stored yet, shared by all actors")
+        int,
+        Meta(
+            ge=LEAST_RECEIVE_BYTES, description="memory for chunks that have arrived but are not stored yet, shared by all actors"
+        ),
     ] = 256_000_000
     reward_limit: Annotated[
         float, Meta(gt=0, description="chunks that contain a reward of larger magnitude, or NaN, are rejected and counted")
@@ -85,10 +100,28 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="compression of images between actors and replay and on disk; zstd is smaller, lz4 faster"),
     ] = "lz4"
 
+    @property
+    def of_one_shard(self) -> ReplayConfig:
+        """The part of one shard: what counts items or bytes is divided among all."""
+        if self.shards == 1:
+            return self
+        return structs.replace(
+            self,
+            capacity=-(-self.capacity // self.shards),
+            min_size=-(-self.min_size // self.shards),
+            budget_bytes=self.budget_bytes // self.shards,
+            receive_bytes=max(self.receive_bytes // self.shards, LEAST_RECEIVE_BYTES),
+        )
+
 
 class ReplayProcess(Struct, frozen=True, forbid_unknown_fields=True):
-    """settings/replay.json."""
+    """settings/replay.json; with several shards settings/replay-I.json, where `replay` is the part of shard I."""
 
     seed: int
     replay: ReplayConfig
     leased: int = 0  # transitions, or whole chunks, in all slots of the learner's shared memory
+    shard: int = 0  # index
+
+    @property
+    def place(self) -> Shard:
+        return Shard(self.shard, self.replay.shards)

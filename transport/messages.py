@@ -12,7 +12,9 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 5
+from transport.shards import MOST_SHARDS
+
+PROTOCOL = 6
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
@@ -120,10 +122,44 @@ class Refused(Message, frozen=True, tag="refused"):
 # ---- batches: learner (DEALER) <-> replay (ROUTER) --------------------------------------------------------------------
 
 
+class Counts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the limiter of one of several shards is to count. The learner began to count when the shard had `since` inserts.
+
+    `inserts`: this shard's share of what all shards have inserted from then on. `sampled`: the items that all shards have drawn
+    from then on, times that share.
+    """
+
+    since: Count
+    sampled: Annotated[float, Meta(ge=0)]
+    inserts: Annotated[float, Meta(ge=0, le=1)]
+
+
+class Rows(Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of a batch that one of several shards fills. `share`: of the draws that go to this shard; the probabilities of its
+    items are multiplied by it."""
+
+    first: Annotated[int, Meta(ge=0, le=1_000_000)]
+    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+    share: Annotated[float, Meta(ge=0, le=1)]
+    counts: Counts
+
+
+class ShardFigures(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one of several shards holds, and what it has done since a learner began to draw."""
+
+    total: Annotated[float, Meta(ge=0)]  # sum of the raised priorities of its items
+    items: Count
+    full: bool  # each further insert evicts a chunk
+    inserted: Count  # items
+    sampled: Count  # items
+    under_way: Count  # items that its actors may have sent
+
+
 class SamplerHello(Message, frozen=True, tag="sampler_hello"):
     """A learner greets. `slab` is the name of its shared memory ("": it runs on another host). No raw parts.
 
-    `batch_size` counts transitions, or whole chunks if the spec's unit is "sequences" or "rollouts".
+    `batch_size` counts transitions, or whole chunks if the spec's unit is "sequences" or "rollouts". `shards`: how many replay
+    processes fill its batches together.
     """
 
     name: Name
@@ -133,35 +169,55 @@ class SamplerHello(Message, frozen=True, tag="sampler_hello"):
     batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
     slots: Annotated[int, Meta(ge=1, le=64)]
     slab: Text
+    shards: Annotated[int, Meta(ge=1, le=MOST_SHARDS)] = 1
 
 
 class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
-    """Replay answers a learner's greeting. `shared`: batches arrive in the slab; else as raw parts. No raw parts."""
+    """Replay answers a learner's greeting. `shared`: batches arrive in the slab; else as raw parts. `pid`: of the process that
+    may write to the slab. No raw parts."""
 
     server_incarnation: Incarnation
     shared: bool
+    pid: Count = 0
 
 
 class SampleRequest(Message, frozen=True, tag="sample_request"):
     """Leases `slot` to replay until replay answers with the same `generation`.
 
     Replay drops rollouts whose newest item has a policy_version below `oldest_version`. If `priorities` is above 0, that many
-    priorities of the batch that was in the slot come along in one raw part, as in PriorityUpdate. Else no raw parts.
+    priorities of the batch that was in the slot come along in one raw part, as in PriorityUpdate. Else no raw parts. With several
+    shards each fills `rows` of the slot.
     """
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
     oldest_version: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
     priorities: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    rows: Rows | None = None
 
 
 class Sample(Message, frozen=True, tag="sample"):
-    """A batch is in `slot`. `episodes`: how many have ended in the steps that this server has collected; 0 with rollouts. Raw
-    parts: none with shared memory, else the slot's bytes cut to the frame limit."""
+    """A batch, or one shard's rows of it, is in `slot`. `episodes`: how many have ended in the steps that this server has
+    collected; 0 with rollouts. `figures`: those of one of several shards. Raw parts: none with shared memory, else the slot's
+    bytes, or those of a batch of these rows alone, cut to the frame limit."""
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
     episodes: Count = 0
+    figures: ShardFigures | None = None
+
+
+class Holding(Message, frozen=True, tag="holding"):
+    """One of several shards tells a learner what it holds: after the welcome, then twice a second instead of Hold. No raw
+    parts."""
+
+    figures: ShardFigures
+
+
+class Counted(Message, frozen=True, tag="counted"):
+    """What the limiter of one of several shards is to count, where it is not requested to fill rows. No raw parts."""
+
+    counts: Counts
 
 
 class PriorityUpdate(Message, frozen=True, tag="priority_update"):
@@ -254,7 +310,7 @@ class Stopping(Message, frozen=True, tag="stopping"):
 
 AnyMessage = (
     WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Credit | Goodbye | Present | Refused
-    | SamplerHello | SamplerWelcome | SampleRequest | Sample | PriorityUpdate
+    | SamplerHello | SamplerWelcome | SampleRequest | Sample | Holding | Counted | PriorityUpdate
     | Announce | FetchWeights | Weights
     | Progress | Assignment | Scale | Scaling | Stop | Stopping
 )  # fmt: skip

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from deploy.config.files import Tree, as_tree, lookup
 from deploy.config.run import RunConfig
-from replay.table.selectors import selector_config
+from replay.table.selectors import selector_config, serves_shards
 from transport.experience import ExperienceSpec
 from transport.names import FIXED
 
@@ -68,6 +68,8 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
     ]
     try:
         selector_config(replay)
+        if replay.shards > 1 and not serves_shards(replay):
+            complaints.append(f"replay.selector {replay.selector} needs replay.shards 1: it has no `total`")
     except ValueError as error:
         complaints.append(str(error))
     return complaints

@@ -12,6 +12,8 @@ from deploy.supervision.reports import own_cores
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
+from transport.shards import shard_names, shard_of
+from transport.sockets.keys import actor_names
 from transport.sockets.limits import DESCRIPTORS_SHARE, raise_descriptor_limit
 
 LEAST_DISK_BYTES = 200_000_000
@@ -27,18 +29,19 @@ class NoSpace(RuntimeError):
 
 
 def check(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> None:
-    """Prints a note where the disk may become full. Raises NoSpace."""
+    """Prints a note where the disk may become full, or a replay shard gets nothing. Raises NoSpace."""
     if shortages := find_shortages(config, spec, run):
         raise NoSpace("; ".join(shortages))
-    if note := disk_note(config, spec, run):
+    for note in filter(None, (disk_note(config, spec, run), shards_note(config))):
         print(note, flush=True)
 
 
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """What this machine has too little of for the run to start; each with the setting that helps."""
     leased = config.learner.leased(spec)
-    ring = capacity_chunks(spec, config.replay, leased) * slot_bytes(spec)
-    wanted = ring + overhead_bytes(spec, config.replay, leased)
+    replay = config.replay.of_one_shard
+    ring = capacity_chunks(spec, replay, leased) * slot_bytes(spec)
+    wanted = config.replay.shards * (ring + overhead_bytes(spec, replay, leased))
     memory = psutil.virtual_memory().available
     crowded = too_many_actors(config, max(memory - wanted, ACTOR_BYTES))
     folder, disk = _disk(run)
@@ -76,16 +79,29 @@ def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
     """A line where the segment log may fill the disk, else nothing. A full disk costs a restart its experience, not the run."""
     if not config.replay.durable or spec.unit == "rollouts":
         return ""
-    rows = capacity_chunks(spec, config.replay, config.learner.leased(spec)) * spec.rows(spec.chunk_length)
+    chunks = config.replay.shards * capacity_chunks(spec, config.replay.of_one_shard, config.learner.leased(spec))
+    rows = chunks * spec.rows(spec.chunk_length)
     row_bytes = sum(column.row_bytes / (1 if column.codec == "none" else COMPRESSION) for column in spec.columns)
     folder, disk = _disk(run)
-    on_disk = sum(path.stat().st_size for path in run.segments.glob("*.segment"))
+    on_disk = sum(path.stat().st_size for path in run.segments.rglob("*.segment"))
     growth = rows * row_bytes - on_disk
     if growth + LEAST_DISK_BYTES <= disk:
         return ""
     return (
         f"note: replay's log may grow by {_gigabytes(growth)} and {folder} has {_gigabytes(disk)} free; when it is full the run "
         "goes on without; lower --replay.capacity, or --replay.durable false"
+    )
+
+
+def shards_note(config: RunConfig) -> str:
+    """A line where no actor sends its experience to some shard, else nothing."""
+    count = config.replay.shards
+    owners = {shard_of(name, count).name for name in actor_names(config.actors.count)}
+    if not (idle := [name for name in shard_names(count) if name not in owners]):
+        return ""
+    return (
+        f"note: none of the {config.actors.count} actors sends to {', '.join(idle)}, whose part of the capacity stays empty; "
+        "take fewer --replay.shards, or several times as many actors"
     )
 
 

@@ -11,8 +11,11 @@ from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError, RunConfig
 from learner.inference.base import PolicyDescription, read_description
 from learner.weights.errors import CheckpointError
+from replay.log.segments import LogRefused
+from replay.log.shard_folders import stored_shards
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.run_dir import RunDir
+from transport.shards import shard_names
 
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 ANEW = "use --fresh to start anew or --run for another run"
@@ -23,9 +26,22 @@ def check_config(run: RunDir, config: RunConfig) -> None:
     changed = changes_refused_on_resume(load_run_config(run, trusted=True), config)
     if changed:
         raise ConfigError(f"run {run.name} was made with another {', '.join(changed)}; {ANEW}")
+    _check_shards(run, config.replay.shards)
     done = runs.read_steps(run)
     if config.total_steps and done >= config.total_steps:
         raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
+
+
+def _check_shards(run: RunDir, wanted: int) -> None:
+    try:
+        stored = stored_shards(run.segments)
+    except LogRefused as error:
+        raise ConfigError(f"run {run.name}: {error}") from error
+    if stored not in (None, wanted):
+        raise ConfigError(
+            f"run {run.name} has its experience in {stored} replay shard{'s' * (stored > 1)}, not {wanted}: redistribute it with "
+            f"`headrace reshard {wanted} {run.name}`, or {ANEW}"
+        )
 
 
 def check_spec(run: RunDir, env_id: str, spec: ExperienceSpec) -> None:
@@ -67,7 +83,7 @@ def notice(run: RunDir, config: RunConfig, spec: ExperienceSpec) -> str:
     items = _items(run)
     if spec.unit == "rollouts":
         replay = "rollouts are collected anew"
-    elif not (config.replay.durable and any(run.segments.glob("*.segment"))):
+    elif not (config.replay.durable and any(run.segments.rglob("*.segment"))):
         replay = "the replay buffer starts empty"
     elif items > config.replay.capacity:
         replay = f"the newest {config.replay.capacity:,} of {items:,} items are restored with their priorities"
@@ -78,8 +94,12 @@ def notice(run: RunDir, config: RunConfig, spec: ExperienceSpec) -> str:
 
 def _items(run: RunDir) -> int:
     """The items in replay when it last measured; 0 where there is no figure."""
+    return sum(_last_items(run, name) for name in shard_names(stored_shards(run.segments) or 1))
+
+
+def _last_items(run: RunDir, process: str) -> int:
     try:
-        with open(run.metrics("replay"), "rb") as file:
+        with open(run.metrics(process), "rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LAST_RECORD_BYTES, 0))
             return int(json.loads(file.read().splitlines()[-1])["items"])
     except (OSError, ValueError, KeyError, IndexError):

@@ -91,10 +91,16 @@ def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
             f"--learner.batch-size {config.learner.batch_size} holds no sequence: each has {spec.chunk_length} steps "
             "(--env.chunk-length)"
         )
+    shards = config.replay.shards
+    if spec.unit == "rollouts" and shards > 1:
+        raise ConfigError(
+            f"--replay.shards {shards}: --algo {config.algorithm.name} learns from rollouts, which need one shard: "
+            "--replay.shards 1"
+        )
     try:
-        capacity_chunks(spec, config.replay, config.learner.leased(spec))
+        capacity_chunks(spec, config.replay.of_one_shard, config.learner.leased(spec))
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"{error} (the part of each of {shards} shards)" if shards > 1 else str(error)) from error
 
 
 def settle_hang_seconds(config: RunConfig, slowest_seconds: float) -> RunConfig:

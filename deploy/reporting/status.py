@@ -18,6 +18,7 @@ from deploy.config.files import lookup, read_run
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
 from deploy.reporting.remote import RemoteActors
+from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, ReplayFigures
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import Supervisor
@@ -68,6 +69,7 @@ def document(
     records = remote.records | {
         slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots
     }
+    shards = shard_records(records)
     return {
         "run": run.name,
         "state": run_state(supervisor),
@@ -83,10 +85,11 @@ def document(
             *(_process(slot, supervisor) for slot in supervisor.slots),
             *(_remote_actor(name, remote) for name in sorted(remote.known) if not supervisor.finished),
         ],
-        "replay": figures(records.get("replay", {}), REPLAY_KEYS),
+        "replay": figures(replay_record(records), REPLAY_KEYS),
         "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
         "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
         "troubles": troubles(records),
+        **({"shards": {name: figures(record, REPLAY_KEYS) for name, record in shards.items()}} if shards else {}),
     }
 
 
@@ -198,6 +201,10 @@ def show(status: Document, console: Console | None = None) -> None:
             f"rejected {_cell(replay['rejected'], '{:,}')}"
             + (f" · quarantined {replay['quarantined']:,}" if replay.get("quarantined") else "")
         )
+    for name, shard in status.get("shards", {}).items():
+        if shard["items"] is not None:
+            ratio = _cell(shard["samples_per_insert"], "{:.1f}")
+            console.print(f"{name:<8} {shard['items']:,}/{_cell(shard['capacity'], '{:,}')} items · samples/insert {ratio}")
     if learner["updates"] is not None:
         console.print(
             f"learner  epoch {_cell(learner['epoch'], '{:,}')} · {_cell(learner['updates_per_second'], '{:.1f}')} updates/s · "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 Number = float | int | None
 
@@ -64,6 +64,7 @@ class Status(Struct):
     learner: LearnerFigures
     evaluation: EvaluationFigures
     troubles: dict[str, dict[str, int]] = {}
+    shards: dict[str, ReplayFigures] | UnsetType = UNSET  # of several replay processes, which `replay` sums up
     uptime_seconds: Number = None
     time: float = 0.0
     pid: int | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from deploy.reporting.base import Point
@@ -14,6 +15,7 @@ from transport.metrics import Record
 
 # Figures of the learner that have another tag, or that do not measure training.
 NOT_TRAINING = ("policy_version", "epoch", "lag_mean", "rejected_weights")
+SHARD_FIGURES = {"size": "items", "samples_per_insert": "samples_per_insert"}  # tag replay/<i>/…: figure of the record
 DERIVED = ("_per_second", "_per_second_60", "_fraction", "_seconds")
 
 
@@ -57,8 +59,16 @@ class TensorBoard:
         self._file.flush()
 
 
-def tags(actors: dict[int, Record], replay: Record, learner: Record, evaluation: Record, steps: float) -> Record:
-    """The values to plot, from the newest records of the processes; those without a figure are left out."""
+def tags(
+    actors: dict[int, Record],
+    replay: Record,
+    learner: Record,
+    evaluation: Record,
+    steps: float,
+    shards: Mapping[str, Record] = MappingProxyType({}),
+) -> Record:
+    """The values to plot, from the newest records of the processes; those without a figure are left out. `shards`: of replay, by
+    name; `replay` is then all of them together."""
     records = [record for record in actors.values() if record]
     found: dict[str, float | None] = {
         "rollout/ep_rew_mean": _mean(records, "episode_return"),
@@ -77,6 +87,8 @@ def tags(actors: dict[int, Record], replay: Record, learner: Record, evaluation:
         "learner/data_wait_fraction": learner.get("data_wait_fraction"),
     }
     found |= {f"actor/{index}/fps": record.get("steps_per_second") for index, record in actors.items()}
+    for name, record in shards.items():
+        found |= {f"{name.replace('-', '/')}/{figure}": record.get(key) for figure, key in SHARD_FIGURES.items()}
     counters = {name.removesuffix("_per_second") for name in learner if name.endswith("_per_second")}
     training = {name for name in learner if not name.endswith(DERIVED)} - counters - set(NOT_TRAINING)
     found |= {f"train/{name}": learner[name] for name in training}

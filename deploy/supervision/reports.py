@@ -18,6 +18,7 @@ from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.events import EventLog
 from deploy.reporting.logs import Log
 from deploy.reporting.remote import RemoteActors
+from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks import Sinks
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
 from deploy.reporting.tensorboard import tags
@@ -94,7 +95,7 @@ class Reports:
             evaluation = {}
         self._plotted_version = version
         actors = {int(name.partition("-")[2]): record for name, record in records.items() if name.startswith("actor-")}
-        values = tags(actors, records.get("replay", {}), records.get("learner", {}), evaluation, steps)
+        values = tags(actors, replay_record(records), records.get("learner", {}), evaluation, steps, shard_records(records))
         if self._curriculum.levels:
             level = self._curriculum.figures()
             values |= {f"curriculum/{name}": float(value) for name, value in level.items() if value is not None}
@@ -104,7 +105,7 @@ class Reports:
         records = {slot.name: slot.record for slot in self._supervisor.slots}
         return bottleneck(
             [*(slot.record for slot in self._supervisor.slots if slot.plan.role == "actor"), *self._remote.records.values()],
-            records.get("replay", {}),
+            replay_record(records),
             records.get("learner", {}),
             min_size=0 if self._rollouts else config.replay.min_size,
             envs_per_actor=config.actors.envs_per_actor,

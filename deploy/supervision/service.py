@@ -35,6 +35,7 @@ from deploy.supervision.topology import Plan, topology
 from transport.messages import DRAIN_SECONDS, Progress, Scaling, Stop, Stopping, printable
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets.authenticator import AUTHENTICATOR
+from transport.sockets.keys import role_of
 from transport.sockets.limits import ResourceLimits
 
 TURN_SECONDS = 0.1
@@ -58,7 +59,7 @@ class Service:
         processes run on this machine, and `learner` becomes the first learner. Raises OSError, KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._first_step: float | None = None  # when it arrived; --stop-after counts from there
-        self._steps = StepCount(runs.read_steps(run))
+        self._steps = StepCount(runs.read_steps(run), config.replay.shards)
         next_seed = (runs.read_status(run) or {}).get("next_seed") or run_seed(config.seed)
         self._curriculum = Curriculum(run.curriculum)
         self._assignments = Assignments(config.actors.count, config.actors.envs_per_actor, int(next_seed), self._curriculum.level)
@@ -156,7 +157,7 @@ class Service:
         return self.supervisor.knows(progress)
 
     def heard(self, progress: Progress) -> None:
-        if progress.name == "replay" and self.supervisor.knows(progress):
+        if role_of(progress.name) == "replay" and self.supervisor.knows(progress):
             self._steps.heard(progress)
         self.supervisor.heard(progress)
         if progress.record and (news := self._curriculum.heard(progress.name, progress.record)):

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from transport.messages import Progress
+
+
+@dataclass
+class _Collected:
+    """By one replay process, in all its incarnations."""
+
+    total: int = 0
+    before: int = 0  # by earlier incarnations
+    pid: int | None = None
 
 
 class StepCount:
     """Steps of actors that crash, or that run on other machines, count as all others do: what arrived counts."""
 
-    def __init__(self, before: int) -> None:
-        """`before`: the steps when the run was stopped."""
+    def __init__(self, before: int, shards: int = 1) -> None:
+        """`before`: the steps when the run was stopped. `shards`: the number of replay processes."""
         self.total = self._before = before
         self.moved = False  # whether a step has been collected since this count was made
-        self._pid: int | None = None
+        self._shards = shards
+        self._collected: dict[str, _Collected] = {}
+        self._restored = False  # whether any of them has restored steps
 
     def heard(self, progress: Progress) -> None:
         """Takes a report of replay."""
-        if progress.pid != self._pid:
-            self._pid, self._before = progress.pid, self.total
+        one = self._collected.setdefault(progress.name, _Collected())
+        if progress.pid != one.pid:
+            one.pid, one.before = progress.pid, one.total
         # A replay that restored experience counts from the first step of the run on; another one from its own start.
-        self.total = progress.steps if progress.restored_steps else self._before + progress.steps
+        one.total = progress.steps if progress.restored_steps else one.before + progress.steps
+        self._restored |= progress.restored_steps > 0
+        total = sum(each.total for each in self._collected.values()) + (0 if self._restored else self._before)
+        self.total = total if len(self._collected) == self._shards else max(total, self.total)
         self.moved |= progress.steps > progress.restored_steps

@@ -234,7 +234,7 @@ class Supervisor:
         left = sum(slot.state != "failed" for slot in peers)
         least = min(self._config.min_actors, len(peers)) if culprit.plan.role == "actor" else 1
         if culprit.plan.vital or not left:
-            name = culprit.name if len(peers) == 1 else f"every {culprit.plan.role}"
+            name = culprit.name if culprit.plan.vital or len(peers) == 1 else f"every {culprit.plan.role}"
             self.stop(f"{name} failed ({culprit.last_exit})", exit_status=1)
         elif left < least:
             needed = f"{left} of {len(peers)} actors left, and deploy.min_actors is {self._config.min_actors}"

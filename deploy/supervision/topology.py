@@ -7,6 +7,7 @@ from pathlib import Path
 
 from actors.trust import FLAG
 from deploy.config.run import RunConfig
+from transport.shards import shard_names
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
 # An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end.
@@ -42,8 +43,12 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
     learner = config.learner
     computing = learner.threads or 1  # 0 was replaced by the launch
+    shards = shard_names(config.replay.shards)
     servers = (
-        Plan("replay", "replay", "replay", (folder,), vital=True),
+        *(
+            Plan(name, "replay", "replay", (folder, *(("--shard", str(index)) if len(shards) > 1 else ())), vital=True)
+            for index, name in enumerate(shards)
+        ),
         Plan("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),
     )
     actors = (

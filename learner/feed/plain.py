@@ -8,7 +8,7 @@ from torch import Tensor
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import as_tensors, mean_version, to_batch
 from learner.updates.base import Tensors
-from replay.client.sampler import SampledBatch, Sampler
+from replay.client.sampler import BatchSampler, SampledBatch
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
 
@@ -17,7 +17,7 @@ class PlainFeed:
     """Copies each batch when it is needed; on the CPU the batch stays in replay's slot, which is released after the update."""
 
     def __init__(
-        self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, updates_per_epoch: int
+        self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, updates_per_epoch: int
     ) -> None:
         self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
         self.updates_per_epoch = updates_per_epoch

@@ -10,7 +10,7 @@ from torch import Tensor
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import device_views, mean_version, to_batch, to_chunks
 from learner.updates.base import Batch
-from replay.client.sampler import SampledBatch, Sampler
+from replay.client.sampler import BatchSampler, SampledBatch
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
@@ -23,7 +23,7 @@ class RolloutFeed:
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: BatchSampler,
         spec: ExperienceSpec,
         device: torch.device,
         metrics: Metrics,
@@ -75,7 +75,7 @@ class RolloutFeed:
 class _Pieces:
     """Device memory for one slot. A slot is copied in the stream that computes, so what it overwrites has been used."""
 
-    def __init__(self, sampler: Sampler, spec: ExperienceSpec, device: torch.device, streams: Any) -> None:
+    def __init__(self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, streams: Any) -> None:
         arrays = layout(spec, sampler.batch_size)
         self._spec, self._device, self._streams = spec, device, streams
         self._slots = torch.from_numpy(sampler.memory).reshape(-1, arrays.slot_bytes)

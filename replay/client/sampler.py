@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +26,36 @@ class SampledBatch:
     slot: int
     generation: int
     arrays: dict[str, np.ndarray]
+
+
+class BatchSampler(Protocol):
+    """What feeds need of a learner's client of replay: a Sampler of one replay process, or a ShardedSampler of several."""
+
+    batch_size: int
+    oldest_version: int
+
+    @property
+    def memory(self) -> np.ndarray:
+        """The bytes of all slots, one after the other."""
+
+    @property
+    def episodes(self) -> int:
+        """The episodes that replay had collected when it sent its last batch."""
+
+    def next(self, timeout_seconds: float) -> SampledBatch | None:
+        """The next batch; None if none arrived in time. Raises ReplayRefused."""
+
+    def release(self, batch: SampledBatch) -> None:
+        """Gives the slot of a batch back."""
+
+    def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
+        """Gives the slot back and sends new priorities [N] of its items."""
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Sends new priorities [N] of keys [N]."""
+
+    def close(self) -> None:
+        """Disconnects and releases the memory."""
 
 
 class Sampler:
@@ -94,13 +125,13 @@ class Sampler:
         Waking the server up costs more than sending to it, so requests go out when half of the slots are answered, or when no
         batch is left.
         """
-        self._answered.append((batch.slot, len(priorities), _packed(batch.arrays["key"], priorities)))
+        self._answered.append((batch.slot, len(priorities), packed(batch.arrays["key"], priorities)))
         if 2 * len(self._answered) >= self._slots:
             self._send_answers()
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Sends new priorities [N] of keys [N]."""
-        self.client.send(PriorityUpdate(len(keys)), [_packed(keys, priorities)])
+        self.client.send(PriorityUpdate(len(keys)), [packed(keys, priorities)])
 
     def close(self) -> None:
         """Closes the socket and releases the memory."""
@@ -182,5 +213,6 @@ class Sampler:
         self._ready.append(SampledBatch(message.slot, message.generation, self._slab.slots[message.slot]))
 
 
-def _packed(keys: np.ndarray, priorities: np.ndarray) -> bytes:
+def packed(keys: np.ndarray, priorities: np.ndarray) -> bytes:
+    """The raw part of a PriorityUpdate: priorities [N] of keys [N]."""
     return np.ascontiguousarray(keys, "<i8").tobytes() + np.ascontiguousarray(priorities, "<f4").tobytes()

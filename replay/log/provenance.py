@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from replay.log.files import open_regular
 from replay.log.segments import Entry, Scan, pack_record, read_chunk, scan_segment, segments, start_of
+from replay.log.shard_folders import log_folders
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
 from transport.run_dir import replacing
+from transport.shards import KEY_BITS
 
 
 class NotThere(ValueError):
@@ -29,9 +31,15 @@ class Origin(NamedTuple):
     segment: str
 
 
-def trace(folder: Path, spec: ExperienceSpec, key: int) -> Origin:
-    """The origin of the item with this key; also while the run is up. Raises NotThere, LogRefused, OSError."""
-    chunk_key, offset = divmod(key, spec.chunk_length)
+def trace(base: Path, spec: ExperienceSpec, key: int) -> Origin:
+    """The origin of the item with this key, from the logs of all shards; also while the run is up. Raises NotThere, LogRefused,
+    OSError."""
+    shard, own_key = divmod(key, 1 << KEY_BITS)
+    folders = log_folders(base)
+    if shard >= len(folders):
+        raise NotThere(f"item {key} is of shard {shard}, and the run has {len(folders)}")
+    folder = folders[shard]
+    chunk_key, offset = divmod(own_key, spec.chunk_length)
     segment = next((path for path in reversed(segments(folder)) if path.stem.isdecimal() and int(path.stem) <= chunk_key), None)
     entries = _entries(segment, spec) if segment else []
     entry = next((entry for entry in entries if entry.header.key == chunk_key), None)
@@ -39,7 +47,9 @@ def trace(folder: Path, spec: ExperienceSpec, key: int) -> Origin:
         raise NotThere(f"item {key} is not in the log: it was evicted, was never logged, or does not exist yet")
     version = _policy_version(entry, spec, offset)
     header = entry.header
-    return Origin(key, header.writer, header.incarnation, header.sequence, header.stream, offset, version, entry.path.name)
+    return Origin(
+        key, header.writer, header.incarnation, header.sequence, header.stream, offset, version, str(entry.path.relative_to(base))
+    )
 
 
 def _policy_version(entry: Entry, spec: ExperienceSpec, offset: int) -> int:
@@ -50,13 +60,13 @@ def _policy_version(entry: Entry, spec: ExperienceSpec, offset: int) -> int:
         raise NotThere(f"chunk {entry.header.key} of {entry.header.writer}, which has the item, is damaged ({error})") from error
 
 
-def purge(folder: Path, spec: ExperienceSpec, actor: str) -> tuple[int, int]:
-    """Removes all chunks of an actor from the log of a stopped run; returns (chunks, rows). Other chunks keep their keys.
+def purge(base: Path, spec: ExperienceSpec, actor: str) -> tuple[int, int]:
+    """Removes all chunks of an actor from the logs of a stopped run; returns (chunks, rows). Other chunks keep their keys.
 
     Each segment is replaced atomically. Raises LogRefused, OSError.
     """
     chunks = rows = 0
-    for path in segments(folder):
+    for path in _all_segments(base):
         entries = _entries(path, spec)
         removed = [entry.header for entry in entries if entry.header.writer == actor]
         if not removed:
@@ -80,13 +90,17 @@ def _without(path: Path, entries: list[Entry], actor: str) -> bytes:
     return b"".join(records)
 
 
-def actors(folder: Path, spec: ExperienceSpec) -> dict[str, int]:
-    """The number of chunks in the log by actor. Raises LogRefused, OSError."""
+def actors(base: Path, spec: ExperienceSpec) -> dict[str, int]:
+    """The number of chunks in the logs by actor. Raises LogRefused, OSError."""
     found: dict[str, int] = {}
-    for path in segments(folder):
+    for path in _all_segments(base):
         for entry in _entries(path, spec):
             found[entry.header.writer] = found.get(entry.header.writer, 0) + 1
     return found
+
+
+def _all_segments(base: Path) -> list[Path]:
+    return [path for folder in log_folders(base) for path in segments(folder)]
 
 
 def _entries(path: Path, spec: ExperienceSpec) -> list[Entry]:

@@ -20,3 +20,10 @@ def mismatch(spec: ExperienceSpec, hello: WriterHello | SamplerHello) -> str:
             "start both from the same run folder"
         )
     return ""
+
+
+def other_shards(hello: SamplerHello, shards: int) -> str:
+    """Why a learner that expects another number of shards cannot be served; "" if it can."""
+    if hello.shards == shards:
+        return ""
+    return f"{hello.name} was started for {hello.shards} replay shards, here are {shards}: start both from the same run folder"

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from replay.server.greetings import GREETING, mismatch
+from replay.config import ReplayProcess
+from replay.server.greetings import GREETING, mismatch, other_shards
 from replay.table.base import Table
+from replay.table.item_table import ItemTable
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
-from transport.messages import Greet, Hold, PriorityUpdate, Refused, Sample, SampleRequest, SamplerHello, SamplerWelcome
+from transport.messages import (
+    Counted,
+    Greet,
+    Hold,
+    Holding,
+    Message,
+    PriorityUpdate,
+    Refused,
+    Sample,
+    SampleRequest,
+    SamplerHello,
+    SamplerWelcome,
+    ShardFigures,
+)
 from transport.metrics import Metrics
 from transport.slab import Layout, Slab, SlabError
 from transport.sockets.frames import cut
@@ -20,7 +36,6 @@ from transport.sockets.server import Server
 
 MOST_LEARNERS = 64
 LEASED_BYTES = 256 << 20  # minimum of the limit on the slots of all learners together
-UpdatePriorities = Callable[[np.ndarray, np.ndarray], int]  # (keys [N], priorities [N]) -> the number of updated items
 
 
 @dataclass
@@ -37,9 +52,21 @@ class ConnectedLearner:
     scratch: np.ndarray = field(repr=False)
     requests: list[SampleRequest] = field(default_factory=list)
 
-    def arrays(self, slot: int) -> dict[str, np.ndarray]:
-        """The arrays to write the batch of a slot to."""
-        return self.slab.slots[slot] if self.slab else self.layout.view(self.scratch)
+    def arrays(self, request: SampleRequest, spec: ExperienceSpec) -> dict[str, np.ndarray]:
+        """The arrays to write a batch, or one shard's rows of it, to."""
+        rows = request.rows
+        if rows is None:
+            return self.slab.slots[request.slot] if self.slab else self.layout.view(self.scratch)
+        if self.slab is None:
+            return layout(spec, rows.count).view(self.scratch)
+        return {name: array[rows.first : rows.first + rows.count] for name, array in self.slab.slots[request.slot].items()}
+
+    def parts(self, request: SampleRequest, spec: ExperienceSpec) -> list[memoryview]:
+        """The raw parts of the answer to a request."""
+        if self.slab:
+            return []
+        used = layout(spec, request.rows.count).slot_bytes if request.rows else self.layout.slot_bytes
+        return cut(self.scratch.data[:used])
 
 
 class Learners:
@@ -55,13 +82,13 @@ class Learners:
         table: Table,
         server: Server,
         metrics: Metrics,
-        update_priorities: UpdatePriorities | None,
-        leased: int = 0,
+        items: ItemTable | None,
+        settings: ReplayProcess,
     ) -> None:
-        """`update_priorities`: None for rollouts. `leased`: the items, or chunks, that all slots together should hold."""
-        self._most_leased_bytes = max(2 * layout(spec, leased).slot_bytes, LEASED_BYTES)
+        """`items`: the table as an ItemTable; None for rollouts."""
+        self._most_leased_bytes = max(2 * layout(spec, settings.leased).slot_bytes, LEASED_BYTES)
         self._spec, self._table, self._server, self._metrics = spec, table, server, metrics
-        self._update_priorities = update_priorities
+        self._items, self._shards = items, settings.place.count
         self.connected: list[ConnectedLearner] = []  # in the order of their turns
 
     @property
@@ -76,7 +103,7 @@ class Learners:
     def on_hello(self, peer: bytes, hello: SamplerHello, server_incarnation: int) -> None:
         """Handles the greeting of a new or a connected learner."""
         self._server.offence(peer, "too many greetings", GREETING)
-        if reason := mismatch(self._spec, hello):
+        if reason := mismatch(self._spec, hello) or other_shards(hello, self._shards):
             self._server.send(peer, Refused(reason))
             return
         known = self._of(peer)
@@ -90,7 +117,9 @@ class Learners:
             self.connected.append(known)
             self._table.learners_changed(*self._wanted())
         known.requests.clear()  # after the welcome the learner requests its slots again
-        self._server.send(peer, SamplerWelcome(server_incarnation, shared=known.slab is not None))
+        self._server.send(peer, SamplerWelcome(server_incarnation, known.slab is not None, os.getpid()))
+        if self._shards > 1:
+            self._server.send(peer, self._reassurance())
 
     def _refusal(self, hello: SamplerHello, arrays: Layout) -> str:
         """Why one more learner cannot be served; "" if it can."""
@@ -138,10 +167,28 @@ class Learners:
             return
         if message.priorities:
             self._prioritise(peer, message.priorities, parts)
-        if message.slot < learner.slots and len(learner.requests) < learner.slots:
+        if self._fits(learner, message):
             learner.requests.append(message)
+            if self._items and message.rows:
+                self._items.adopt(message.rows.counts)
         else:
             self._reject(peer, "requests for slots that do not exist")
+
+    def _fits(self, learner: ConnectedLearner, message: SampleRequest) -> bool:
+        """Whether a request is for a slot, or rows of it, that the learner has. After the death of other shards a slot may have
+        several requests for rows."""
+        rows, most = message.rows, learner.slots * self._shards
+        if message.slot >= learner.slots or len(learner.requests) >= most or (rows is None) != (self._shards == 1):
+            return False
+        return rows is None or rows.first + rows.count <= learner.batch_size
+
+    def on_counted(self, peer: bytes, message: Counted) -> None:
+        """A learner says what the limiter of this shard is to count."""
+        if self._of(peer) is None:
+            self._server.offence(peer, "counts without a greeting", ODDITY)
+            self._server.send(peer, Greet())
+        elif self._items:
+            self._items.adopt(message.counts)
 
     def on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
         """A learner sends new priorities without leasing a slot."""
@@ -160,7 +207,7 @@ class Learners:
             self._reject(peer, "priorities of the wrong length")
             return
         keys, priorities = np.frombuffer(parts[0], "<i8", count), np.frombuffer(parts[0], "<f4", count, 8 * count)
-        taken = self._update_priorities(keys, priorities) if self._update_priorities else 0
+        taken = self._items.update_priorities(keys, priorities) if self._items else 0
         self._metrics.count("stale_priorities", count - taken)
 
     def _next(self) -> ConnectedLearner | None:
@@ -174,21 +221,32 @@ class Learners:
     def serve(self) -> None:
         """Fills leased slots as long as the table has batches."""
         while (learner := self._next()) is not None:
-            request = learner.requests[-1]  # the slot leased last, because it is still in the processor's cache
-            items = self._table.draw(request, learner.arrays(request.slot))
+            # The slot leased last is still in the processor's cache. But several shards fill the same slot, so all go in order.
+            place = 0 if self._shards > 1 else -1
+            request = learner.requests[place]
+            items = self._table.draw(request, learner.arrays(request, self._spec))
             if items is None:
                 return
-            learner.requests.pop()
+            learner.requests.pop(place)
             self.connected.append(self.connected.pop(0))
             self._metrics.count("sampled_items", items)
-            parts = () if learner.slab else cut(learner.scratch.data)
-            sample = Sample(request.slot, request.generation, int(self._metrics.value("inserted_episodes")))
-            if not self._server.send(learner.peer, sample, parts):
+            episodes = int(self._metrics.value("inserted_episodes"))
+            sample = Sample(request.slot, request.generation, episodes, self._figures() if request.rows else None)
+            if not self._server.send(learner.peer, sample, learner.parts(request, self._spec)):
                 self._drop([learner])
 
     def reassure(self) -> None:
-        """Sends Hold to the learners, and removes those that cannot be reached."""
-        self._drop([learner for learner in self.connected if not self._server.send(learner.peer, Hold())])
+        """Sends Hold or Holding to the learners, and removes those that cannot be reached."""
+        if self.connected:
+            message = self._reassurance()
+            self._drop([learner for learner in self.connected if not self._server.send(learner.peer, message)])
+
+    def _reassurance(self) -> Message:
+        figures = self._figures() if self._shards > 1 else None
+        return Holding(figures) if figures else Hold()
+
+    def _figures(self) -> ShardFigures | None:
+        return self._items.ring.figures() if self._items else None
 
 
 def _connected(peer: bytes, hello: SamplerHello, arrays: Layout) -> ConnectedLearner:

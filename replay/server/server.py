@@ -18,7 +18,17 @@ from replay.table.ring import Ring
 from replay.table.rollout_queue import RolloutQueue
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
-from transport.messages import Goodbye, Insert, Present, PriorityUpdate, Refused, SampleRequest, SamplerHello, WriterHello
+from transport.messages import (
+    Counted,
+    Goodbye,
+    Insert,
+    Present,
+    PriorityUpdate,
+    Refused,
+    SampleRequest,
+    SamplerHello,
+    WriterHello,
+)
 from transport.metrics import Metrics, Record
 from transport.sockets.channel import QUEUE_MESSAGES, wait
 from transport.sockets.keys import Keys
@@ -50,7 +60,7 @@ def make_tables(
     inbox = Inbox(config.receive_bytes // spec.chunk_bytes)
     if spec.unit == "rollouts":
         return Tables(inbox, RolloutQueue(spec, config, inbox, metrics, leased), None, None)
-    ring = Ring(spec, config, settings.seed, leased)
+    ring = Ring(spec, config, settings.seed, leased, settings.place)
     journal = Journal(folder, ring, config, interrupted) if folder else None
     items = ItemTable(ring, config, inbox, metrics, journal, leased)
     return Tables(inbox, items, items, journal)
@@ -84,9 +94,8 @@ class ReplayServer:
             address, part_bytes, receive_queue=receive_queue, keys=keys, endpoint="replay", most_bytes=chunk_bytes
         )
         self.address = self.socket.address
-        self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics)
-        update_priorities = self.items.update_priorities if self.items else None
-        self.learners = Learners(spec, self.table, self.socket, metrics, update_priorities, settings.leased)
+        self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics, settings.place)
+        self.learners = Learners(spec, self.table, self.socket, metrics, self.items, settings)
         self._next_hold = 0.0
         counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks", "dropped_steps")
         restored = self.journal.counters if self.journal else {}
@@ -173,6 +182,8 @@ class ReplayServer:
             self.learners.on_request(peer, message, parts)
         elif isinstance(message, PriorityUpdate):
             self.learners.on_priorities(peer, message, parts)
+        elif isinstance(message, Counted):
+            self.learners.on_counted(peer, message)
         elif isinstance(message, WriterHello):
             if self._authorised(peer, "actor", message.name):
                 self.writers.on_hello(peer, message, self._incarnation)

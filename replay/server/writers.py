@@ -13,6 +13,7 @@ from transport.experience import ExperienceSpec
 from transport.lifetime import say
 from transport.messages import MOST_ACTORS, Ack, Credit, Greet, Hold, Insert, Refused, WriterHello, WriterWelcome
 from transport.metrics import Metrics
+from transport.shards import WHOLE, Shard, shard_of
 from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
 
@@ -31,8 +32,16 @@ class Writers:
     """
 
     def __init__(
-        self, spec: ExperienceSpec, table: Table, inbox: Inbox, journal: Journal | None, server: Server, metrics: Metrics
+        self,
+        spec: ExperienceSpec,
+        table: Table,
+        inbox: Inbox,
+        journal: Journal | None,
+        server: Server,
+        metrics: Metrics,
+        shard: Shard = WHOLE,
     ) -> None:
+        self._shard = shard
         self._spec, self._table, self._inbox, self._journal = spec, table, inbox, journal
         self._server, self._metrics = server, metrics
         self.known: dict[tuple[str, int], Writer] = {}  # by name and incarnation, in the order of their last greetings
@@ -73,6 +82,8 @@ class Writers:
         key = (hello.name, hello.incarnation)
         if key in self._server.quarantine:
             return f"{hello.name} is in quarantine after too many invalid messages: find the cause, then restart it"
+        if (owner := shard_of(hello.name, self._shard.count)) != self._shard:  # which may have its chunks already
+            return f"{hello.name} belongs to {owner.name}, this is {self._shard.name}: export its folder again, or restart it"
         if len(self.connected) >= MOST_ACTORS and hello.name not in self.connected:
             return f"{hello.name} would be one actor too many: the limit is {MOST_ACTORS:,}"
         if key not in self.known and hello.first_sequence and self._forgotten and not self._logged_below(*key):

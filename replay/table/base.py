@@ -87,3 +87,11 @@ class Selector(Protocol):
 
     def restore(self, leaves: np.ndarray, values: np.ndarray) -> None:
         """Sets the values [N] of drawable leaves [N] from a state; called after resume() and the inserts."""
+
+
+class ShardSelector(Selector, Protocol):
+    """A selector that several shards can use: its items are drawn in proportion to values, and it knows their sum."""
+
+    @property
+    def total(self) -> float:
+        """The sum of the values of all drawable items."""

@@ -11,7 +11,7 @@ from replay.table.inbox import Inbox, RejectedChunk, Writer
 from replay.table.layout import leaves_per_chunk, overhead_bytes
 from replay.table.ring import Ring
 from transport.experience import Chunk, ExperienceSpec
-from transport.messages import SampleRequest
+from transport.messages import Counts, SampleRequest
 from transport.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class ItemTable:
         self.ring, self._spec, self._config = ring, ring.spec, config
         self._inbox, self._metrics, self._journal = inbox, metrics, journal
         self._overhead_bytes = overhead_bytes(ring.spec, config, leased)
-        self._leased = 0
         self._writers = 1
 
     @property
@@ -74,7 +73,17 @@ class ItemTable:
         self._inbox.use(pending)
 
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
-        return self.ring.sample(arrays) if self.ring.can_sample() else None
+        if not self.ring.can_sample():
+            return None
+        count = self.ring.sample(arrays)
+        if request.rows is not None:
+            arrays["probability"] *= request.rows.share
+        return count
+
+    def adopt(self, counts: Counts) -> None:
+        """What the learner has counted, for the limiter of one of several shards."""
+        if self.ring.shard_limiter is not None:
+            self.ring.shard_limiter.adopt(counts)
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
@@ -84,13 +93,7 @@ class ItemTable:
 
     def learners_changed(self, batch: int, leased: int) -> None:
         """Sets the limiter's slack for batches; without a learner inserts never wait."""
-        limiter, before = self.ring.limiter, self._leased
-        self._leased = leased
-        limiter.batches = leased * self._spec.chunk_length // leaves_per_chunk(self._spec)
-        if leased > before:
-            limiter.connect_learner()
-        elif not leased:
-            limiter.disconnect_learner()
+        self.ring.limiter.lease(leased * self._spec.chunk_length // leaves_per_chunk(self._spec))
 
     def writers_changed(self, present: list[Writer]) -> None:
         """Sets the limiter's slack for outstanding chunks, and the number of writers that share the receive budget."""

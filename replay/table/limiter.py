@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 
+from transport.messages import Counts
+
 
 class Limiter:
     """Below `min_size` items inserts are free and samples wait. From then on, with I inserted and S sampled items since the
@@ -24,10 +26,18 @@ class Limiter:
         # JSON has no infinity, so a settings file has the largest float instead; multiplied with 0 inserts that would be 0.
         self._high = high if high < sys.float_info.max else math.inf
         self.under_way = 0
-        self.batches = 0
+        self.batches: float = 0
         self._inserted = 0
-        self._sampled = 0
+        self._sampled: float = 0
         self.learner_connected = False
+
+    def lease(self, items: int) -> None:
+        """All slots of all learners hold `items` now: more than before when one connects, 0 without learners."""
+        more, self.batches = items > self.batches, items
+        if more:
+            self.connect_learner()
+        elif not items:
+            self.disconnect_learner()
 
     def connect_learner(self) -> None:
         """A learner connects: counting starts again, so that the time without a learner blocks neither side."""
@@ -61,3 +71,47 @@ class Limiter:
 
     def sampled(self, count: int) -> None:
         self._sampled += count
+
+
+class ShardLimiter(Limiter):
+    """The limiter of one of several shards. It counts its own inserts, and as samples what the learner tells it: those from all
+    shards, times this shard's share of all inserts.
+
+    So all shards block at the same samples per insert of the whole run, however unevenly priorities are spread over them, and a
+    shard whose actors have left makes nobody wait. Inserts are free until a learner draws: only the learner knows when all shards
+    together hold enough.
+    """
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__(1, low, high)
+        self._leased = 0
+        self._own_inserted = self._own_sampled = 0
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """(items inserted into, items drawn from this shard) since a learner began to draw; (0, 0) before."""
+        return (self._own_inserted, self._own_sampled) if self.learner_connected else (0, 0)
+
+    def lease(self, items: int) -> None:
+        """A learner that connects changes nothing before it draws."""
+        self._leased = items
+        if not items:
+            self.disconnect_learner()
+
+    def adopt(self, counts: Counts) -> None:
+        """Takes what the learner has counted."""
+        if not self.learner_connected:
+            self.connect_learner()
+        self._inserted = self._own_inserted - counts.since
+        self._sampled, self.batches = counts.sampled, self._leased * counts.inserts
+
+    def inserted(self, count: int, size: int) -> None:
+        super().inserted(count, size)
+        self._own_inserted += count
+
+    def sampled(self, count: int) -> None:
+        self._own_sampled += count
+
+    def _rebase(self) -> None:
+        super()._rebase()
+        self._own_inserted = self._own_sampled = 0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
 from replay.config import ReplayConfig
-from replay.table.base import SelectorState
+from replay.table.base import SelectorState, ShardSelector
 from replay.table.layout import PRIORITY, capacity_chunks, leaves_per_chunk, slot_bytes
-from replay.table.limiter import Limiter
+from replay.table.limiter import Limiter, ShardLimiter
 from replay.table.selectors import make_selector
 from replay.table.storage import Storage
 from transport.experience import Chunk, Columns, ExperienceSpec
+from transport.messages import ShardFigures
 from transport.metrics import Record
+from transport.shards import KEY_BITS, WHOLE, Shard
 
 # The errors of a selector for the state of another selector.
 REFUSED_STATES = (ArithmeticError, LookupError, TypeError, ValueError)
@@ -35,14 +38,14 @@ class Ring:
     """The newest chunks, each in a slot.
 
     An item is a transition, or a whole chunk for sequences; its leaf is its place in the ring. The key of a transition is
-    chunk_key * chunk_length + offset, the key of a sequence is its chunk's key; no key is used twice. `size`, the counters and
-    the limiter count transitions in both cases.
+    chunk_key * chunk_length + offset, the key of a sequence is its chunk's key; no key is used twice, and with several shards the
+    shard's index is above its KEY_BITS. `size`, the counters and the limiter count transitions in both cases.
 
     Eviction is first in, first out, by chunk, and one chunk ahead: the slot of the next chunk is always vacant. So the next chunk
     is decompressed into its slot, and if it is rejected no other chunk has been evicted for it.
     """
 
-    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int, leased: int = 0) -> None:
+    def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int, leased: int = 0, shard: Shard = WHOLE) -> None:
         """Reserves address space for the whole capacity; memory is used as chunks arrive. Raises ValueError if too little fits.
 
         `leased`: the items in the learners' slots, which also count as replay's memory.
@@ -56,7 +59,10 @@ class Ring:
         self.slot_bytes = slot_bytes(spec)
         self._storage = Storage(spec, slots)
         self._selector = make_selector(config, slots * self._leaves, np.random.default_rng(seed))
-        self.limiter = Limiter(config.min_size, config.samples_per_insert_low, config.samples_per_insert_high)
+        band = config.samples_per_insert_low, config.samples_per_insert_high
+        self.shard_limiter = ShardLimiter(*band) if shard.count > 1 else None
+        self.limiter = self.shard_limiter or Limiter(config.min_size, *band)
+        self._first_key = shard.index << KEY_BITS
         self._chunk_keys = np.full(slots, -1, np.int64)
         self._items = np.zeros(slots, np.int64)  # transitions per slot
         self._next_chunk = 0
@@ -141,13 +147,14 @@ class Ring:
             self._storage.gather(leaves, out)
             count = len(leaves)
         out["probability"][:] = probability
-        out["key"][:] = self._chunk_keys[slot] * self._leaves + offset
+        out["key"][:] = self._chunk_keys[slot] * self._leaves + (offset + self._first_key)
         self.sampled_items += count
         self.limiter.sampled(count)
         return count
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
+        """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys, other shards' and invalid priorities."""
+        keys = keys - self._first_key
         chunk, offset = np.divmod(keys, self._leaves)
         slot = chunk % self._storage.slots
         leaves = slot * self._leaves + offset
@@ -158,6 +165,13 @@ class Ring:
 
     def _drawable(self, leaves: np.ndarray) -> np.ndarray:
         return self._items[leaves] > 0 if self._whole else self._storage.drawable(leaves)
+
+    def figures(self) -> ShardFigures:
+        """Of one of several shards."""
+        inserted, sampled = self.shard_limiter.own if self.shard_limiter else (0, 0)
+        total = cast(ShardSelector, self._selector).total
+        full = self._next_chunk >= self._capacity_chunks
+        return ShardFigures(total, self.size, full, inserted, sampled, self.limiter.under_way)
 
     # ---- restoring after a restart
 

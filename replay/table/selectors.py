@@ -48,6 +48,11 @@ class Prioritised:
         self._highest = 1.0  # already raised to the exponent
         self._saved_exponent = 0.0  # of the state that is restored; 0: the state has no priorities
 
+    @property
+    def total(self) -> float:
+        """The sum of all priorities raised to the exponent."""
+        return self._tree.total
+
     def insert(self, first: int, drawable: np.ndarray, priorities: np.ndarray) -> None:
         known = drawable & ~np.isnan(priorities)
         raised = self._raise(priorities[known])  # first, because the highest may be among them
@@ -132,6 +137,11 @@ def selector_config(config: ReplayConfig) -> Struct:
         return msgspec.convert(shared | config.selector_options, kind)
     except msgspec.ValidationError as error:
         raise ValueError(f"replay.selector_options of {config.selector}: {error}") from error
+
+
+def serves_shards(config: ReplayConfig) -> bool:
+    """Whether the configured selector is a ShardSelector. Raises UnknownName."""
+    return hasattr(find_selector(config.selector), "total")
 
 
 def make_selector(config: ReplayConfig, leaves: int, random: np.random.Generator) -> Selector:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
 ALWAYS = ("supervisor", "replay", "learner", "evaluator", OPERATOR)  # every run has these, besides its actors
-# By endpoint: the process that serves it, and the roles that may connect to it.
+# By endpoint (`replay` also for each of its shards): the process that serves it, and the roles that may connect to it.
 OWNERS = {"replay": "replay", "weights": "learner", "payload": "learner", "supervisor": "supervisor"}
 CLIENTS = {
     "replay": ("actor", "learner"),
@@ -22,6 +22,7 @@ CLIENTS = {
     "payload": ("actor", "evaluator"),
     "supervisor": ("replay", "learner", "actor", "evaluator", OPERATOR),
 }
+SHARED = ("learner", "replay")  # roles whose processes have the same key
 KEY_CHARACTERS = 40
 LIST = "public"
 FIX = "see `headrace keys --help`"
@@ -45,8 +46,8 @@ def role_of(name: str) -> str:
 
 
 def key_name(name: str) -> str:
-    """The name of a process's key: its own name, but all learner processes share one key."""
-    return "learner" if role_of(name) == "learner" else name
+    """The name of a process's key: its own name, but all learner processes share one key, and so do all replay shards."""
+    return role if (role := role_of(name)) in SHARED else name
 
 
 def actor_names(count: int) -> list[str]:

@@ -21,6 +21,7 @@ from deploy.launch import access
 from deploy.launch.settle import settle_count
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir, write_atomically
+from transport.shards import shard_names
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 
@@ -122,7 +123,7 @@ def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
     print(f"{folder.path} has all files of {name}: on the other machine start `{command}`")
     if named:
         print(f"its settings name code, which that machine must have: {', '.join(named)}; {FLAG} says that you trust them")
-    if run.endpoint("replay") is None:
+    if any(run.endpoint(server) is None for server in shard_names(config.replay.shards)):
         print(f"run {run.name} is not up, so the folder lacks the addresses of its servers: export again while it is up")
     return 0
 

@@ -33,6 +33,13 @@ def test_a_pair_is_read_back_and_its_repr_keeps_the_secret(ring: Ring) -> None:
     assert len(own.pair.secret) == 40 and own.pair.secret not in repr(own.pair)
 
 
+def test_all_replay_shards_have_the_key_of_replay(ring: Ring) -> None:
+    shard = ring.of("replay-3")
+    assert shard.name == "replay" and shard.pair == ring.of("replay").pair
+    assert shard.client_name("supervisor", shard.pair.public) == "replay"
+    assert shard.client_name("replay", ring.of("actor-1").pair.public) == "actor-1"
+
+
 def test_making_again_makes_only_what_is_missing_and_renewing_all(ring: Ring) -> None:
     before = ring.of("actor-0").pair
     assert keys.make(ring.folder, ("actor-0", "actor-5"), new_pair) == ["actor-5"]

@@ -1,0 +1,39 @@
+"""The figures of several replay shards as those of one replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from transport.metrics import Record
+from transport.shards import shard_names
+
+EVERYWHERE = ("band_low", "band_high")  # the same in all shards
+SLOWEST = ("busy_fraction", "sample_hold_fraction", "uptime_seconds")  # a batch waits for the last shard
+
+
+def shard_records(records: Mapping[str, Record]) -> dict[str, Record]:
+    """The newest records of the shards by name, in order; empty where there is one replay, which is no shard."""
+    several = (name for name in records if name.startswith("replay-"))
+    return {name: records[name] for name in sorted(several, key=lambda name: int(name.partition("-")[2]))}
+
+
+def replay_record(records: Mapping[str, Record]) -> Record:
+    """The record of the one replay, or one that sums up those of all shards; empty where there is none."""
+    (alone,) = shard_names(1)
+    return records[alone] if alone in records else _combined([record for record in shard_records(records).values() if record])
+
+
+def _combined(shards: Sequence[Record]) -> Record:
+    """Counts and rates are added, shares of time are means, but for those of the slowest shard."""
+    found: Record = {}
+    for name in dict.fromkeys(name for shard in shards for name in shard):
+        values = [shard[name] for shard in shards if name in shard]
+        if name in EVERYWHERE or name in SLOWEST:
+            found[name] = max(values)
+        elif name.endswith("_fraction"):
+            found[name] = sum(values) / len(values)
+        else:
+            found[name] = sum(values)
+    if "samples_per_insert" in found:
+        found["samples_per_insert"] = found.get("sampled_items", 0.0) / max(found.get("inserted_steps", 0.0), 1.0)
+    return found

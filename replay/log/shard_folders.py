@@ -1,0 +1,67 @@
+"""Where the shards of a run keep their segment logs, and for how many shards the experience on the disk is divided.
+
+One shard's log is in the run's folder `replay`, that of shard I of N in its folder `I-of-N`. The file `shards` says which of them
+count: `headrace reshard` writes the new ones, then this file, then deletes the old ones.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from replay.log.segments import LogRefused, segments
+from transport.run_dir import replacing
+from transport.shards import MOST_SHARDS, Shard
+
+COUNT_FILE = "shards"
+
+
+def shard_folder(base: Path, shard: Shard) -> Path:
+    return base if shard.count == 1 else base / f"{shard.index}-of-{shard.count}"
+
+
+def shard_folders(base: Path, count: int) -> list[Path]:
+    return [shard_folder(base, Shard(index, count)) for index in range(count)]
+
+
+def stored_shards(base: Path) -> int | None:
+    """The number of shards whose logs hold experience; None where there is none. Raises LogRefused."""
+    noted = _noted(base) or 1
+    return noted if any(segments(folder) for folder in shard_folders(base, noted)) else None
+
+
+def log_folders(base: Path) -> list[Path]:
+    """The folders of all logs that hold experience. Raises LogRefused."""
+    return shard_folders(base, stored_shards(base) or 1)
+
+
+def open_folder(base: Path, shard: Shard) -> Path:
+    """The folder of a shard's log, once it is sure that the experience on the disk is divided for as many shards.
+
+    Raises LogRefused, OSError.
+    """
+    stored = stored_shards(base)
+    if stored not in (None, shard.count):
+        raise LogRefused(f"the experience in {base} is divided for {stored} shards, not {shard.count}: see `headrace reshard`")
+    if (_noted(base) or 1) != shard.count:
+        note(base, shard.count)
+    return shard_folder(base, shard)
+
+
+def note(base: Path, count: int) -> None:
+    """From now on the logs of so many shards count. Raises OSError."""
+    base.mkdir(parents=True, exist_ok=True)
+    with replacing(base / COUNT_FILE) as file:
+        file.write(f"{count}\n".encode())
+
+
+def _noted(base: Path) -> int | None:
+    path = base / COUNT_FILE
+    try:
+        count = int(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LogRefused(f"{path} is damaged: it should hold the number of replay shards ({error})") from error
+    if not 1 <= count <= MOST_SHARDS:
+        raise LogRefused(f"{path} is damaged: {count} is no number of replay shards")
+    return count

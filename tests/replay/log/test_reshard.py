@@ -1,0 +1,203 @@
+"""The experience of a run on other shards: every chunk once, with its priorities, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replay.config import ReplayConfig
+from replay.log import reshard as module
+from replay.log.files import open_regular
+from replay.log.journal import STATE_FILE, Journal
+from replay.log.provenance import NotThere, actors, purge, trace
+from replay.log.reshard import reshard
+from replay.log.segments import LogRefused, scan, segments
+from replay.log.shard_folders import log_folders, open_folder, shard_folder, shard_folders, stored_shards
+from replay.table.ring import Ring
+from tests.replay.examples import make_spec, stream_chunks
+from transport.compression import crc32, pack_chunk
+from transport.messages import Insert
+from transport.shards import KEY_BITS, Shard, shard_of
+
+SPEC = make_spec(length=4, stack=2, n_step=2)
+ACTORS = tuple(f"actor-{index}" for index in range(7))
+CHUNKS_EACH = 12
+
+Name = tuple[str, int, int]  # actor, incarnation, sequence
+
+
+def configured(shards: int) -> ReplayConfig:
+    return ReplayConfig(capacity=4_000, min_size=1, shards=shards).of_one_shard
+
+
+class Life:
+    """One start of all shards of a run."""
+
+    def __init__(self, base: Path, shards: int) -> None:
+        self.parts = []
+        for index in range(shards):
+            shard = Shard(index, shards)
+            ring = Ring(SPEC, configured(shards), index, shard=shard)
+            self.parts.append((ring, Journal(open_folder(base, shard), ring, configured(shards), lambda: False)))
+
+    def insert(self, first: int, last: int) -> None:
+        """Chunks `first` to `last` of all actors, in turn, each with priorities of its own."""
+        for sequence in range(first, last):
+            for number, actor in enumerate(ACTORS):
+                ring, journal = self.parts[shard_of(actor, len(self.parts)).index]
+                chunk = stream_chunks(SPEC, {}, 4 * (last + 1))[sequence]
+                parts = pack_chunk(SPEC, chunk)
+                journal.append(actor, 7 + number, Insert(sequence, 0, chunk.length, crc32(parts)), parts)
+                keys = np.arange(4) + 4 * ring.next_key + ring._first_key
+                ring.insert(chunk)
+                ring.update_priorities(keys, 1 + number + sequence / 100 + np.arange(4))
+
+    def stop(self) -> None:
+        for ring, journal in self.parts:
+            journal.close(lambda ring=ring: {"duplicates": 3.0, "inserted_chunks": float(ring.next_key)})  # type: ignore[misc]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Items and inserted items of all shards."""
+        return sum(ring.size for ring, _ in self.parts), sum(ring.inserted_items for ring, _ in self.parts)
+
+    def priorities(self) -> Counter[float]:
+        """The values of all items, however often each."""
+        values = np.concatenate([ring.state().selector.values for ring, _ in self.parts])
+        return Counter(np.round(values[values > 0], 9).tolist())
+
+
+def contents(base: Path) -> Counter[tuple[Name, bytes]]:
+    """Every chunk in the logs that count, with its bytes."""
+    found: Counter[tuple[Name, bytes]] = Counter()
+    for folder in log_folders(base):
+        for entry in scan(folder, SPEC).entries:
+            with open_regular(entry.path) as file:
+                file.seek(entry.offset)
+                header = entry.header
+                found[(header.writer, header.incarnation, header.sequence), file.read(sum(header.sizes))] += 1
+    return found
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    life = Life(tmp_path, 2)
+    life.insert(0, CHUNKS_EACH)
+    life.stop()
+    return tmp_path
+
+
+def test_every_chunk_is_there_once_after_any_change(base: Path) -> None:
+    before = contents(base)
+    assert sum(before.values()) == len(before) == CHUNKS_EACH * len(ACTORS)
+    life = Life(base, 2)
+    counts, priorities = life.counts, life.priorities()
+    life.stop()
+    for shards in (3, 1, 4, 2):
+        done = reshard(base, SPEC, shards, print)
+        assert sum(done.chunks) == len(before) and len(done.chunks) == shards == stored_shards(base)
+        assert contents(base) == before
+        left = {path for folder in [base, *base.glob("*-of-*")] for path in segments(folder)}
+        assert left == {path for folder in shard_folders(base, shards) for path in segments(folder)}
+        for index, folder in enumerate(shard_folders(base, shards)):
+            assert {shard_of(entry.header.writer, shards).index for entry in scan(folder, SPEC).entries} <= {index}
+        life = Life(base, shards)
+        assert life.counts == counts and life.priorities() == priorities
+        actor = ACTORS[3]
+        journal = life.parts[shard_of(actor, shards).index][1]
+        assert journal.next_sequence(actor, 10) == CHUNKS_EACH, "nothing that is sent again is taken twice"
+        life.stop()
+    assert reshard(base, SPEC, 2, print).chunks == ()
+
+
+def test_an_actors_chunks_keep_their_order(base: Path) -> None:
+    reshard(base, SPEC, 1, print)
+    order: dict[str, list[int]] = {}
+    for entry in scan(base, SPEC).entries:
+        order.setdefault(entry.header.writer, []).append(entry.header.sequence)
+    assert order == {actor: list(range(CHUNKS_EACH)) for actor in ACTORS}
+    ages = [entry.header.sequence for entry in scan(base, SPEC).entries]
+    assert max(abs(np.array(ages) - np.sort(ages))) <= 1, "old chunks are evicted first"
+
+
+def test_what_was_logged_after_the_last_save_is_counted(base: Path) -> None:
+    life = Life(base, 2)
+    life.insert(CHUNKS_EACH, CHUNKS_EACH + 3)
+    for _, journal in life.parts:  # killed: nothing is saved
+        journal.log.close()
+        journal._background.close()
+    reshard(base, SPEC, 3, print)
+    life = Life(base, 3)
+    items = 4 * (CHUNKS_EACH + 3) * len(ACTORS)
+    assert life.counts == (items, items)
+    life.stop()
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("target", [1, 3])
+@pytest.mark.parametrize("moment", ["_write", "write_state", "note", "_remove_all_but"])
+def test_an_interruption_at_any_moment_loses_and_doubles_nothing(
+    base: Path, monkeypatch: pytest.MonkeyPatch, moment: str, target: int
+) -> None:
+    before, calls = contents(base), 0
+    last = {"_write": 1, "write_state": 1, "note": 1, "_remove_all_but": 2}[moment]
+
+    def interrupt(*arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == last:
+            raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, moment, interrupt)
+        with pytest.raises(Interrupted):
+            reshard(base, SPEC, target, print)
+    assert contents(base) == before
+    assert stored_shards(base) == (target if moment == "_remove_all_but" else 2)
+    reshard(base, SPEC, target, print)
+    assert contents(base) == before and stored_shards(base) == target
+
+
+def test_a_shard_refuses_experience_that_is_divided_otherwise(base: Path) -> None:
+    with pytest.raises(LogRefused, match=r"is divided for 2 shards, not 4: see `headrace reshard`"):
+        open_folder(base, Shard(0, 4))
+    with pytest.raises(LogRefused, match="divided for 2 shards, not 1"):
+        open_folder(base, Shard())
+
+
+def test_a_folder_without_experience_takes_any_number(tmp_path: Path) -> None:
+    assert open_folder(tmp_path, Shard(1, 4)) == tmp_path / "1-of-4"
+    assert stored_shards(tmp_path) is None
+    assert open_folder(tmp_path, Shard()) == tmp_path
+    assert reshard(tmp_path, SPEC, 3, print).chunks == ()
+    (tmp_path / "shards").write_text("many")
+    with pytest.raises(LogRefused, match="shards is damaged"):
+        stored_shards(tmp_path)
+
+
+def test_one_shard_alone_leaves_no_trace_of_shards(tmp_path: Path) -> None:
+    life = Life(tmp_path, 1)
+    life.insert(0, 2)
+    life.stop()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".segment") == ["run_id", STATE_FILE]
+    assert shard_folder(tmp_path, Shard()) == tmp_path
+
+
+def test_trace_and_purge_know_all_shards(base: Path) -> None:
+    for index, folder in enumerate(shard_folders(base, 2)):
+        entry = scan(folder, SPEC).entries[5]
+        origin = trace(base, SPEC, (index << KEY_BITS) + 4 * entry.header.key + 2)
+        header = entry.header
+        assert (origin.actor, origin.incarnation, origin.sequence) == (header.writer, header.incarnation, header.sequence)
+        assert origin.segment == f"{index}-of-2/{entry.path.name}"
+    with pytest.raises(NotThere, match="is of shard 2, and the run has 2"):
+        trace(base, SPEC, 2 << KEY_BITS)
+    assert actors(base, SPEC) == dict.fromkeys(ACTORS, CHUNKS_EACH)
+    assert purge(base, SPEC, ACTORS[1]) == (CHUNKS_EACH, 4 * CHUNKS_EACH)
+    assert actors(base, SPEC) == dict.fromkeys(set(ACTORS) - {ACTORS[1]}, CHUNKS_EACH)
