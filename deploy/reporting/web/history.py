@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -76,16 +75,17 @@ class Grid:
 
     def add(self, name: str, seconds: Sequence[float], values: Sequence[float | None]) -> None:
         """Adds values at times from 0 on; those that are None, or not finite, are left out."""
-        pairs = [(at, value) for at, value in zip(seconds, values, strict=True) if value is not None and math.isfinite(value)]
-        if not pairs:
+        found = np.array(values, float)  # None becomes NaN
+        there = np.isfinite(found)
+        if not there.any():
             return
-        latest = max(at for at, _ in pairs)
-        while latest >= self._bins * self.width_seconds:
+        at, found = np.asarray(seconds, float)[there], found[there]
+        while at.max() >= self._bins * self.width_seconds:
             self._merge()
-        where = np.array([int(at / self.width_seconds) for at, _ in pairs])
+        where = (at / self.width_seconds).astype(int)
         column = self._columns.setdefault(name, np.zeros((2, self._bins)))
         np.add.at(column[COUNT], where, 1)
-        np.add.at(column[SUM], where, [value for _, value in pairs])
+        np.add.at(column[SUM], where, found)
         self.used = max(self.used, int(where.max()) + 1)
 
     def seconds(self, first: int = 0) -> np.ndarray:

@@ -39,6 +39,12 @@ ACTOR = re.compile(r"actor-(\d{1,9})")
 
 Record = dict[str, float | None]
 RECORD = msgspec.json.Decoder(Record)
+# Of an actor's records, of which there are most, only these are decoded.
+ActorRecord = msgspec.defstruct(
+    "ActorRecord",
+    [("time", float), *((name, float | None, None) for name in (*OF_ALL_ACTORS, *OF_EACH_ACTOR[:1], "environments"))],
+)
+ACTOR_RECORD = msgspec.json.Decoder(ActorRecord)
 
 
 class Evaluation(NamedTuple):
@@ -114,7 +120,8 @@ class RecordedRun:
     def _records(self, name: str, take: Callable[[Sequence[Record]], None]) -> None:
         file = self._files.setdefault(name, NewLines(self.run.metrics(name)))
         for lines in file.blocks():
-            records = [record for line in lines if (record := read_record(line))]
+            decoder = ACTOR_RECORD if ACTOR.fullmatch(name) else RECORD
+            records = [record for line in lines if (record := read_record(line, decoder))]
             if records:
                 self.newest[name] = records[-1]
                 take(records)
@@ -177,12 +184,13 @@ class RecordedRun:
         return list(found)
 
 
-def read_record(line: bytes) -> Record | None:
+def read_record(line: bytes, decoder: msgspec.json.Decoder[Any] = RECORD) -> Record | None:
     """A line of metrics/PROCESS.jsonl; None for anything else."""
     try:
-        record = RECORD.decode(line)
+        found = decoder.decode(line)
     except (msgspec.MsgspecError, RecursionError):
         return None
+    record: Record = found if isinstance(found, dict) else msgspec.structs.asdict(found)
     return record if record.get("time") is not None else None
 
 

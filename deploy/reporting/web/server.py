@@ -88,11 +88,16 @@ class Watched:
         self.lock = threading.Lock()
         self.pages = 0
 
-    def news(self, follower: Follower, whole: bool) -> bytes:
+    def whole(self, follower: Follower) -> bytes:
+        """What is known now. Reading the files of a long run for the first time takes seconds, so that is left to `news`."""
+        with self.lock:
+            return msgspec.json.encode(follower.whole())
+
+    def news(self, follower: Follower) -> bytes:
         """Reads what is new and returns what this page has not seen."""
         with self.lock:
             self.recorded.read()
-            return msgspec.json.encode(follower.whole() if whole else follower.news())
+            return msgspec.json.encode(follower.news())
 
 
 class Page:
@@ -149,6 +154,7 @@ class Page:
         watched.pages += 1
         follower, silent, seen = Follower(watched.recorded), 0, None
         try:
+            yield b"event: whole\ndata: " + await run_in_threadpool(watched.whole, follower) + b"\n\n"
             while not (self._ending() or await left()):
                 if not run.path.is_dir():
                     yield b"event: gone\ndata: {}\n\n"
@@ -156,8 +162,7 @@ class Page:
                 changed = await run_in_threadpool(stamps, run)
                 silent += 1
                 if changed != seen or silent >= SILENT_TURNS:
-                    data = await run_in_threadpool(watched.news, follower, seen is None)
-                    yield b"event: " + (b"whole" if seen is None else b"news") + b"\ndata: " + data + b"\n\n"
+                    yield b"event: news\ndata: " + await run_in_threadpool(watched.news, follower) + b"\n\n"
                     seen, silent = changed, 0
                 await asyncio.sleep(TURN_SECONDS)
         finally:

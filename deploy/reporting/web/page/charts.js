@@ -54,7 +54,7 @@ function redraw(made) {
 }
 
 function redrawAll() {
-  for (const made of charts.values()) if (made.near) redraw(made);
+  for (const made of charts.values()) if (made.near || made.card.hidden) redraw(made); // what is hidden never comes near
 }
 
 function drawSome() {

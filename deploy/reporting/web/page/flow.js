@@ -17,16 +17,18 @@ function flowPicture(run) {
   const environments = actors.length && known(actors[0].environments) ? whole(actors[0].environments) + ' environments' : '';
   return el('div', { class: 'flow' },
     node('Actors', whole(planned.length || actors.length), environments, ['simulators', 'inference'].includes(limit)),
-    edge('experience', count(replay.inserted_steps_per_second) + ' steps/s', blocked === 'experience' ? 'blocked: actors wait ' + percent(actorsWait)
-      : bytes(sum('sent_bytes_per_second')) + '/s' + (ratio > 1.05 ? ', ' + trim(ratio, 1) + '× compressed' : ''), blocked === 'experience'),
+    edge('experience', of(count, replay.inserted_steps_per_second, ' steps/s'), blocked === 'experience' ? 'blocked: actors wait ' + percent(actorsWait)
+      : of(bytes, sum('sent_bytes_per_second'), '/s') + (ratio > 1.05 ? ', ' + trim(ratio, 1) + '× compressed' : ''), blocked === 'experience'),
     node('Replay', fill === null ? count(replay.items) : percent(fill) + ' full', known(replay.items) ? count(replay.items) + (replay.capacity ? ' of ' + count(replay.capacity) : '') + ' items' : '', limit === 'replay', fill),
-    edge('batches', count(replay.sampled_items_per_second) + ' items/s', blocked === 'batches' ? 'blocked: learner waits ' + percent(learnerWaits)
+    edge('batches', of(count, replay.sampled_items_per_second, ' items/s'), blocked === 'batches' ? 'blocked: learner waits ' + percent(learnerWaits)
       : known(replay.samples_per_insert) ? figure(replay.samples_per_insert) + ' samples per insert' : '', blocked === 'batches'),
-    node('Learner', figure(learner.updates_per_second) + ' updates/s', device, limit === 'learner'),
-    edge('weights', 'v' + whole(evaluator.policy_version), '', false),
+    node('Learner', of(figure, learner.updates_per_second, ' updates/s') || '–', device, limit === 'learner'),
+    edge('weights', known(evaluator.policy_version) ? 'v' + evaluator.policy_version : '', '', false),
     node('Evaluator', known(evaluator.return_mean) ? 'return ' + figure(evaluator.return_mean) : '–', known(evaluator.best_version) ? 'best: v' + evaluator.best_version : ''),
-    el('div', { class: 'back' }, el('span', {}, 'weights v' + whole(learner.policy_version) + (known(mean('lag')) ? ' · actors are ' + figure(mean('lag')) + ' versions behind' : ''))));
+    el('div', { class: 'back' }, el('span', {}, 'weights' + (known(learner.policy_version) ? ' v' + whole(learner.policy_version) : '') + (known(mean('lag')) ? ' · actors are ' + figure(mean('lag')) + ' versions behind' : ''))));
 }
+
+const of = (form, value, unit) => (known(value) ? form(value) + unit : '');
 
 function node(name, value, note, limits, fill) {
   return el('div', { class: 'node' + (limits ? ' limits' : '') }, el('b', {}, name), el('span', { class: 'value' }, value), el('small', {}, note || ''),

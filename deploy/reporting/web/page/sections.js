@@ -39,13 +39,13 @@ function overviewTiles(run) {
   const better = bestOf(evaluations), rate = replay.inserted_steps_per_second;
   const left = done && done < 1 && up && rate ? ' · about ' + duration((status.total_steps - status.steps) / rate) + ' left' : '';
   const tiles = [
-    tile('Steps', count(status.steps), done === null ? whole(status.steps) + (known(status.steps) ? ' steps' : '') : percent(done) + ' of ' + count(status.total_steps) + left, done),
+    tile('Steps', count(status.steps), done === null ? known(status.steps) ? whole(status.steps) + ' steps' : '' : percent(done) + ' of ' + count(status.total_steps) + left, done),
     tile('Time up', duration(last(run.grid.seconds) === null ? status.uptime_seconds : last(run.grid.seconds) + run.grid.width / 2), up || !status.time ? (known(run.began) ? 'since ' + clock(run.began) : '') : 'until ' + clock(status.time)),
     tile('Return', at < 0 ? '–' : figure(evaluations.return_mean[at]), at < 0 ? 'not evaluated yet' : 'v' + whole(evaluations.policy_version[at]) + ', 95 %: ' + figure(evaluations.return_low[at]) + ' to ' + figure(evaluations.return_high[at])),
     tile('Best return', better < 0 ? '–' : figure(evaluations.return_mean[better]), better < 0 ? '' : 'v' + whole(evaluations.policy_version[better]) + ' at ' + count(evaluations.steps[better]) + ' steps'),
   ];
   if (some(evaluations.success_rate)) tiles.push(tile('Success', percent(evaluations.success_rate[at]), '95 %: ' + percent(evaluations.success_low[at]) + ' to ' + percent(evaluations.success_high[at])));
-  tiles.push(tile('Steps per second', count(rate), up ? 'of all actors' : 'at the end'));
+  tiles.push(tile('Steps per second', count(rate), up ? 'of all actors' : known(rate) ? 'at the end' : ''));
   tiles.push(tile('Updates per second', figure(learner.updates_per_second), known(learner.epoch) ? 'epoch ' + whole(learner.epoch) : ''));
   return tiles;
 }

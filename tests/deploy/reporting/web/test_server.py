@@ -244,7 +244,9 @@ def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, show
     connection, events = browser.events("mine")
     try:
         kind, whole = next(events)
-        assert kind == "whole" and len(whole["grid"]["steps"]) == 24 and whole["status"]["state"] == "stopped" and whole["log"]
+        assert kind == "whole" and whole["status"]["state"] == "stopped" and whole["settings"]
+        kind, history = next(events)
+        assert kind == "news" and len(history["grid"]["steps"]) == 24 and history["log"] and history["evaluations"]["best"]
         with run.metrics("replay").open("a") as file:
             file.write(json.dumps({"time": BEGAN + 125, "inserted_steps": 400_000, "items": 7}) + "\n")
         kind, news = next((kind, news) for kind, news in events if "grid" in news)
@@ -269,7 +271,8 @@ def test_markup_in_a_run_travels_as_data(browser: Browser, shown: Recorded, tmp_
     connection, events = browser.events(run.name)
     try:
         _, whole = next(events)
-        assert whole["name"] == run.name and HOSTILE in json.dumps(whole["events"], ensure_ascii=False).replace('\\"', '"')
+        _, history = next(events)
+        assert whole["name"] == run.name and HOSTILE in json.dumps(history["events"], ensure_ascii=False).replace('\\"', '"')
     finally:
         connection.close()
     answer = browser.get("/api/runs")
