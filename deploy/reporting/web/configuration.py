@@ -10,7 +10,7 @@ import msgspec
 
 from deploy.config import algorithm, environment
 from deploy.config.files import Tree, lookup, merge, preset_for, read_run
-from deploy.config.layers import LEFT_OUT
+from deploy.config.layers import CHOSEN_AT_LAUNCH
 from deploy.config.run import ConfigError, RunConfig
 from deploy.supervision.reports import read_device
 from learner.algorithms.base import ALGORITHMS
@@ -46,7 +46,7 @@ def settings_of(run: RunDir) -> list[Setting]:
     layer = preset.layer if preset else None
     gpu = layer.on_gpu if layer and on_gpu(run) else {}
     above = merge(layer.values, gpu) if layer else {}
-    for key in LEFT_OUT:  # chosen by the launch, not by a default
+    for key in CHOSEN_AT_LAUNCH:  # chosen by the launch, not by a default
         if lookup(below, key) == 0:
             section, _, name = key.partition(".")
             del below[section][name]
