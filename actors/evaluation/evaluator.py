@@ -7,8 +7,6 @@ and it sleeps to keep its share of one core below `evaluator.core_share`.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +28,7 @@ from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
 from transport.experience import SpecError
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime, lower_priority, say
 from transport.metrics import Record
 from transport.names import UnknownName
 from transport.run_dir import RunDir
@@ -38,7 +36,6 @@ from transport.run_dir import RunDir
 NAME = "evaluator"
 ENVIRONMENTS = 4
 OWN_SEEDS = SEED_OFFSET + 1_000  # other seeds than `headrace eval`, which must not measure `best` on the starts that selected it
-NICENESS = 5  # enough to yield to others; with much more it could not stop in time on a busy machine
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
 
@@ -173,17 +170,6 @@ def describe(version: int, figures: dict[str, Any], best: int) -> str:
     success = "" if figures["success_rate"] is None else f" · success {figures['success_rate']:.0%}"
     spoilt = "".join(f" · {figures[f'{name}_episodes']} {name}" for name in ("broken", "idle") if figures[f"{name}_episodes"])
     return f"v{version} · {figures['episodes']} episodes{success} · return {figures['return_mean']:,.1f}{spoilt} · best v{best}"
-
-
-def lower_priority() -> None:
-    """Lowers the priority of this process, if the system has priorities."""
-    with contextlib.suppress(OSError):
-        if hasattr(os, "nice"):
-            os.nice(NICENESS)
-        # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
-        # Only change the group's if this process has its own session: that of a terminal contains other processes.
-        if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
-            Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def no_line(record: Record) -> str:

@@ -34,7 +34,7 @@ from transport.run_dir import RunDir
 HOSTILE = "hostile:Thing"
 CODE = {
     **{key: HOSTILE for key in ("env.id", "algorithm.name", "algorithm.network", "replay.selector")},
-    **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks")},
+    **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks", "deploy.track", "deploy.callbacks")},
     "deploy.actor_python": "/tmp/hostile/python",
 }
 COMMANDS = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
