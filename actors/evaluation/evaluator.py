@@ -29,7 +29,7 @@ from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
 from transport.experience import SpecError
 from transport.lifetime import Lifetime, lower_priority, say
-from transport.metrics import Record
+from transport.metrics import INFO, Record
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 
@@ -162,6 +162,8 @@ class Evaluator:
         for name in ("episodes", "success_rate", "return_mean", "return_std", "length_mean", "score_mean", "broken_episodes"):
             if figures[name] is not None:
                 metrics.gauge(name, figures[name])
+        for key, mean in figures.get("info", {}).items():
+            metrics.gauge(f"{INFO}{key}", mean)
         say(describe(version, figures, self._best.version))
 
 

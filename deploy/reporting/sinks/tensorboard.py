@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from deploy.reporting.base import Point
-from transport.metrics import Record
+from transport.metrics import INFO, Record
 
 # Figures of the learner that have another tag, or that do not measure training.
 NOT_TRAINING = ("policy_version", "epoch", "lag_mean", "rejected_weights")
@@ -76,6 +76,9 @@ def tags(actors: dict[int, Record], replay: Record, learner: Record, evaluation:
         "learner/updates_per_second": learner.get("updates_per_second"),
         "learner/data_wait_fraction": learner.get("data_wait_fraction"),
     }
+    names = dict.fromkeys(name for record in records for name in record if name.startswith(INFO))
+    found |= {f"rollout/{name}": _mean(records, name) for name in names}
+    found |= {f"eval/{name}": value for name, value in evaluation.items() if name.startswith(INFO)}
     found |= {f"actor/{index}/fps": record.get("steps_per_second") for index, record in actors.items()}
     counters = {name.removesuffix("_per_second") for name in learner if name.endswith("_per_second")}
     training = {name for name in learner if not name.endswith(DERIVED)} - counters - set(NOT_TRAINING)
