@@ -42,6 +42,7 @@ COMMANDS = {
     "export": ("policies.export", "write the policy of a run and its configuration to one file"),
     "trace": ("experience.trace", "show which actor collected an item of replay"),
     "purge": ("experience.purge", "delete the experience of one actor from a stopped run"),
+    "init": ("machine.init", "write a package of your own to begin with: environment, network, settings, test"),
     "doctor": ("machine.doctor", "check what this machine has and lacks for Headrace"),
     "envs": ("machine.envs", "list environments and their options, or check one"),
     "presets": ("machine.presets", "list the presets: settings that work well for an environment"),
