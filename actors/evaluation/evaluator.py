@@ -31,6 +31,7 @@ from transport.experience import SpecError
 from transport.lifetime import Lifetime, lower_priority, say
 from transport.metrics import INFO, Record
 from transport.names import UnknownName
+from transport.progress import Progress
 from transport.run_dir import RunDir
 
 NAME = "evaluator"
@@ -134,7 +135,7 @@ class Evaluator:
         lifetime, metrics = self._lifetime, self._lifetime.metrics
         played: list[Episode] = []
         self._throttle.begin()
-        began = last_report = time.monotonic()
+        began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
@@ -144,9 +145,9 @@ class Evaluator:
             lifetime.beat()
             if lifetime.stopping:
                 return None
-            if time.monotonic() >= last_report + PROGRESS_SECONDS:  # episodes are long, or never end
-                last_report = time.monotonic()
-                say(f"v{version} · {len(played)} of {self._config.episodes} episodes after {last_report - began:,.0f} s")
+            if progress.due:  # episodes are long, or never end
+                so_far = f"{len(played)} of {self._config.episodes} episodes after {time.monotonic() - began:,.0f} s"
+                say(f"v{version} · {so_far}{progress.left(len(played))}")
         return played
 
     def _report(self, version: int, figures: dict[str, Any]) -> None:

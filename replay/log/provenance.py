@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,14 @@ from replay.log.files import open_regular
 from replay.log.segments import Entry, Scan, pack_record, read_chunk, scan_segment, segments, start_of
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
+from transport.progress import reported
 from transport.run_dir import replacing
+
+Say = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
 
 
 class NotThere(ValueError):
@@ -50,13 +58,13 @@ def _policy_version(entry: Entry, spec: ExperienceSpec, offset: int) -> int:
         raise NotThere(f"chunk {entry.header.key} of {entry.header.writer}, which has the item, is damaged ({error})") from error
 
 
-def purge(folder: Path, spec: ExperienceSpec, actor: str) -> tuple[int, int]:
+def purge(folder: Path, spec: ExperienceSpec, actor: str, say: Say = silent) -> tuple[int, int]:
     """Removes all chunks of an actor from the log of a stopped run; returns (chunks, rows). Other chunks keep their keys.
 
-    Each segment is replaced atomically. Raises LogRefused, OSError.
+    Each segment is replaced atomically. `say` gets a line every few seconds. Raises LogRefused, OSError.
     """
     chunks = rows = 0
-    for path in segments(folder):
+    for path in reported(segments(folder), "segments without its chunks", say):
         entries = _entries(path, spec)
         removed = [entry.header for entry in entries if entry.header.writer == actor]
         if not removed:
@@ -80,10 +88,10 @@ def _without(path: Path, entries: list[Entry], actor: str) -> bytes:
     return b"".join(records)
 
 
-def actors(folder: Path, spec: ExperienceSpec) -> dict[str, int]:
-    """The number of chunks in the log by actor. Raises LogRefused, OSError."""
+def actors(folder: Path, spec: ExperienceSpec, say: Say = silent) -> dict[str, int]:
+    """The number of chunks in the log by actor. `say` gets a line every few seconds. Raises LogRefused, OSError."""
     found: dict[str, int] = {}
-    for path in segments(folder):
+    for path in reported(segments(folder), "segments that were read", say):
         for entry in _entries(path, spec):
             found[entry.header.writer] = found.get(entry.header.writer, 0) + 1
     return found
