@@ -43,6 +43,7 @@ OWNERS = {
     "optuna": ("deploy/studies/sweep/study.py",),
     "starlette": ("deploy/reporting/web/server.py",),
     "uvicorn": ("deploy/reporting/web/server.py",),
+    "shtab": ("deploy/cli/machine/completion.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
 LAZY = {
@@ -59,6 +60,7 @@ LAZY = {
     "wandb",
     "mlflow",
     "prometheus_client",
+    "shtab",
     "imageio_ffmpeg",
     "pygame",
     "matplotlib",
