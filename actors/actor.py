@@ -13,19 +13,19 @@ import numpy as np
 from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig, run_seed
-from actors.envs.vector import Episode, VectorEnv, successes
+from actors.envs.vector import Episode, VectorEnv, info_means, successes
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference, run_description
 from learner.weights.follow import WeightFollower
 from replay.client.writer import ExperienceWriter
+from replay.shards import shard_of
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
-from transport.metrics import Metrics, Record
+from transport.metrics import INFO, Metrics, Record
 from transport.names import Named
 from transport.run_dir import RunDir
-from transport.shards import shard_of
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
@@ -61,6 +61,7 @@ def describe(record: Record) -> str:
     if get("episode_score") != get("episode_return"):  # the environment reports its own figure
         score = get("episode_score", 0)
         episode += f" · score {score:,.0f}" if abs(score) >= 10 else f" · score {score:.3g}"
+    episode += "".join(f" · {name.removeprefix(INFO)} {value:.3g}" for name, value in record.items() if name.startswith(INFO))
     if get("levels"):
         episode += f" · level {get('level', 0) + 1:.0f}/{get('levels', 0):.0f}"
     if get("broken_episodes"):
@@ -102,6 +103,7 @@ class Actor:
         self._chunker = Chunker(spec, streams, chunk_seconds, annotate=self._annotate, staggered=not self._rollouts)
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
+        self._unknown_info = set[str]()  # keys of info that were reported to be missing
         self._next_poll = 0.0
 
     def run(self) -> None:
@@ -230,10 +232,15 @@ class Actor:
             if not metrics.value("broken_episodes"):
                 say("an observation or reward was not finite: its episode was truncated before that step, and so will others be")
             metrics.count("broken_episodes", self._env.broken - metrics.value("broken_episodes"))
+        for key in sorted(self._env.unknown_info - self._unknown_info):
+            say(f"env.info_keywords: info has no number {key!r} at the end of an episode")
+        self._unknown_info |= self._env.unknown_info
         if self._recent:
             metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
             metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))
             metrics.gauge("episode_score", float(np.mean([episode.score for episode in self._recent])))
+            for name, mean in info_means(self._recent).items():
+                metrics.gauge(f"{INFO}{name}", mean)
             succeeded = successes(self._recent, self._env.reports_success)
             if succeeded is not None:
                 metrics.gauge("success_rate", float(np.mean(succeeded)))

@@ -8,6 +8,9 @@ from msgspec import Meta, Struct
 
 from transport.names import CODE, FIXED
 
+# Of a figure: it is part of tags, column names and messages.
+InfoKeyword = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=40)]
+
 
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The environment, and what applies to every environment. An environment's own options are in the same table."""
@@ -55,6 +58,14 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="wrappers put around the environment in this order, each package.module:Wrapper, separated by commas",
             extra=FIXED | CODE,
+        ),
+    ] = ()
+    info_keywords: Annotated[
+        tuple[InfoKeyword, ...],
+        Meta(
+            max_length=32,
+            description='keys of info whose values at the end of episodes are measured: distance for info["distance"]; separated '
+            "by commas",
         ),
     ] = ()
     preflight_seconds: Annotated[

@@ -17,9 +17,9 @@ from deploy.config.files import Tree, as_tree
 from deploy.config.run import RunConfig
 from learner.config import LearnerProcess
 from replay.config import ReplayProcess
+from replay.shards import shard_names
 from transport.experience import read_spec
 from transport.run_dir import RunDir, TransportSettings, write_atomically
-from transport.shards import shard_names
 
 
 def write(run: RunDir, config: RunConfig) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.envs.base import EnvironmentFamily
-    from deploy.reporting.base import Sink
+    from deploy.reporting.base import Callbacks, Sink
     from headrace.errors import ConfigurationError, HeadraceError, RefusedError, RunFailedError
     from headrace.evaluation import evaluate
     from headrace.policy import Policy, load
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Algorithm",
+    "Callbacks",
     "ConfigurationError",
     "EnvironmentFamily",
     "HeadraceError",
@@ -55,6 +56,7 @@ _PLACES = {
     "Network": "learner.networks.base:TorsoFactory",
     "EnvironmentFamily": "actors.envs.base:EnvironmentFamily",
     "Selector": "replay.table.base:Selector",
+    "Callbacks": "deploy.reporting.base:Callbacks",
     "Sink": "deploy.reporting.base:Sink",
 }
 

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
+from replay.shards import Shard
+from transport.messages import MOST_SHARDS
 from transport.names import CODE
-from transport.shards import MOST_SHARDS, Shard
 
 LEAST_RECEIVE_BYTES = 1_000_000
 

@@ -32,7 +32,10 @@ OWNERS = {
     "ale_py": ("actors/envs/atari/env.py",),
     "pybullet": ("actors/envs/robot/backends/bullet.py",),
     "envpool": ("actors/envs/foreign/batched/pool.py",),
-    "tensorboard": ("deploy/reporting/tensorboard.py",),
+    "tensorboard": ("deploy/reporting/sinks/tensorboard.py",),
+    "wandb": ("deploy/reporting/sinks/wandb.py",),
+    "mlflow": ("deploy/reporting/sinks/mlflow.py",),
+    "prometheus_client": ("deploy/reporting/sinks/prometheus.py",),
     "matplotlib": ("actors/drawing.py", "actors/evaluation/picture.py"),
     "imageio_ffmpeg": ("actors/evaluation/demo.py",),
     "pygame": ("actors/evaluation/window.py",),
@@ -40,6 +43,7 @@ OWNERS = {
     "optuna": ("deploy/studies/sweep/study.py",),
     "starlette": ("deploy/reporting/web/server.py",),
     "uvicorn": ("deploy/reporting/web/server.py",),
+    "shtab": ("deploy/cli/machine/completion.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
 LAZY = {
@@ -53,6 +57,10 @@ LAZY = {
     "ray",
     "optuna",
     "tensorboard",
+    "wandb",
+    "mlflow",
+    "prometheus_client",
+    "shtab",
     "imageio_ffmpeg",
     "pygame",
     "matplotlib",

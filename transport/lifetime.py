@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
@@ -20,6 +22,7 @@ from transport.sockets.keys import KeysError
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 BEAT_SECONDS = 0.5
+NICENESS = 5  # enough to yield to others; with much more a process could not stop in time on a busy machine
 GOODBYE_SECONDS = 0.5
 REFUSED = 3  # exit status, the same as of the headrace command
 HOPELESS_STATUS = 4  # exit status of a process that would fail again after a restart
@@ -44,6 +47,17 @@ def die_with_parent() -> None:
             os._exit(1)
     else:
         threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def lower_priority() -> None:
+    """Lowers the priority of this process, if the system has priorities."""
+    with contextlib.suppress(OSError):
+        if hasattr(os, "nice"):
+            os.nice(NICENESS)
+        # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
+        # Only change the group's if this process has its own session: that of a terminal contains other processes.
+        if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
+            Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def keep_memory() -> None:

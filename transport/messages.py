@@ -12,11 +12,10 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-from transport.shards import MOST_SHARDS
-
 PROTOCOL = 6
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
+MOST_SHARDS = 64  # of the replay of a run
 MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
 DRAIN_SECONDS = 2.0  # for an actor to send its remaining experience when the run stops
 

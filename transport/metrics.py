@@ -13,6 +13,7 @@ import msgspec
 from transport.run_dir import set_aside
 
 Record = dict[str, float]
+INFO = "info/"  # begins the names of values of an environment's info
 SHORT_SECONDS, LONG_SECONDS = 10.0, 60.0
 FILE_BYTES, FILES_KEPT = 20_000_000, 1  # defaults; a file holds about a day
 

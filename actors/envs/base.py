@@ -35,7 +35,7 @@ their top level. Only the pre-flight and the processes that make environments im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -153,7 +153,7 @@ class Outcome(NamedTuple):
     observation; "action_mask" is the mask of actions, if there is one. reward: [K] float32. terminated, truncated: [K] bool,
     never both. The other fields are only read where an episode ended. score and success: [K]; None where the environment has no
     such figure. group: the name under which an episode is reported, such as a tier; "" for none. level: the curriculum's level
-    that the episode was played at; -1 for the full task. group and level may be empty.
+    that the episode was played at; -1 for the full task. group and level may be empty. info: further values, [K] by their keys.
     """
 
     observation: dict[str, np.ndarray]
@@ -164,6 +164,7 @@ class Outcome(NamedTuple):
     success: Sequence[Any] | np.ndarray
     group: Sequence[str] = ()
     level: Sequence[int] | np.ndarray = ()
+    info: Mapping[str, Any] = {}
 
 
 class Simulators(Protocol):

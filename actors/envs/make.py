@@ -84,7 +84,7 @@ def unknown_option(env_id: str, option: str, known: Iterable[str]) -> str:
     """The message about an option that an environment does not have."""
     if having := families_with(option):
         return f"only {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it; {env_id} does not"
-    return f"{env_id} has no such option; {nearest(option, [*known, *COMMON])}"
+    return f"{env_id} has no such option; {nearest(option, {*known, *COMMON})}"
 
 
 def settle(config: EnvConfig) -> EnvConfig:

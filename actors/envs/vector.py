@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -41,6 +41,16 @@ class Episode(NamedTuple):
     level: int = -1  # of the curriculum; -1: the full task
     broken: bool = False  # truncated because an observation or reward was not finite
     idle: bool = False  # truncated because it gave no reward for too long
+    info: Mapping[str, float] = {}  # what env.info_keywords name, of its last step
+
+
+def info_means(episodes: Iterable[Episode]) -> dict[str, float]:
+    """The mean of each value of info, over the episodes that have it."""
+    values: dict[str, list[float]] = {}
+    for episode in episodes:
+        for key, value in episode.info.items():
+            values.setdefault(key, []).append(value)
+    return {key: float(np.mean(found)) for key, found in values.items()}
 
 
 def successes(episodes: Sequence[Episode], reported: bool = False) -> list[bool] | None:
@@ -91,6 +101,8 @@ class VectorEnv:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
         self.broken = 0  # episodes truncated because an observation or reward was not finite
+        self.unknown_info: set[str] = set()  # keys of info without a number at the end of an episode
+        self._info_keywords = config.info_keywords
         self._evaluation = evaluation
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         self._family = family = open_family(config)
@@ -107,7 +119,7 @@ class VectorEnv:
             random = np.random.default_rng(list(seeds))
             options = partial(family.evaluation_start, random) if evaluation else lambda: None
             envs = [env, *(made() for _ in range(count - 1))]
-            self._simulators = EnvsInTurn(envs, spec.fields, options, beat)
+            self._simulators = EnvsInTurn(envs, spec.fields, options, beat, config.info_keywords)
         self._fields = spec.fields
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
@@ -129,7 +141,7 @@ class VectorEnv:
         If an observation or reward is not finite, as physics simulators sometimes give, the episode is truncated at the previous
         observation, with a reward of 0, and counted in `broken`.
         """
-        values, reward, terminated, truncated, score, success, group, level = self._simulators.step(actions)
+        values, reward, terminated, truncated, score, success, group, level, info = self._simulators.step(actions)
         observation = self._encode(values)
         broken = self._not_finite(observation, reward)
         if broken.any():
@@ -149,7 +161,11 @@ class VectorEnv:
         levels = [int(level[k]) if len(level) else -1 for k in ended.tolist()]
         episodes = [
             self._episode(k, score[k], success[k])._replace(
-                group=groups[i], level=levels[i], broken=bool(broken[k]), idle=idle is not None and bool(idle[k])
+                group=groups[i],
+                level=levels[i],
+                broken=bool(broken[k]),
+                idle=idle is not None and bool(idle[k]),
+                info=self._info(k, info),
             )
             for i, k in enumerate(ended.tolist())
         ]
@@ -218,11 +234,23 @@ class VectorEnv:
             success = bool(np.all(success)) and not np.any(np.not_equal(success, success))  # NaN is no success
         return Episode(k, total, int(self._length[k]), _finite(score, total), success)
 
+    def _info(self, k: int, info: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers under env.info_keywords of environment k."""
+        found = {}
+        for key in self._info_keywords:
+            values = info.get(key)
+            value = math.nan if values is None else _finite(values[k], math.nan)
+            if math.isnan(value):
+                self.unknown_info.add(key)
+            else:
+                found[key] = value
+        return found
+
 
 def _finite(score: Any, otherwise: float) -> float:
     """A finite number of no more than LARGEST_SCORE, or else the other: environments may use the key for anything."""
     try:
-        found = float(score) if isinstance(score, int | float | np.number) else math.nan
+        found = float(score) if isinstance(score, int | float | np.number | np.bool_) else math.nan
     except (OverflowError, TypeError):  # an int with 400 digits, a complex number
         return otherwise
     return found if abs(found) <= LARGEST_SCORE else otherwise
@@ -238,9 +266,12 @@ class EnvsInTurn(Simulators):
         fields: Sequence[Column],
         reset_options: Callable[[], dict[str, Any] | None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
+        info_keywords: Sequence[str] = (),
     ) -> None:
-        """`fields`: of the spec. `beat` is called after each environment's step or reset."""
+        """`fields`: of the spec. `beat` is called after each environment's step or reset. `info_keywords`: what else of info is
+        given."""
         self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
+        self._info_keywords = info_keywords
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
         # The dtype and shape of observations that are stored without conversion; None: all are converted.
         self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
@@ -263,7 +294,7 @@ class EnvsInTurn(Simulators):
         count = len(self._envs)
         rows, reward = self._empty(count), np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-        score, success, group, level = [], [], [], []
+        score, success, group, level, infos = [], [], [], [], []
         for k, env in enumerate(self._envs):
             observation, reward[k], terminal, limited, info = env.step(to_env_action(self._action_space, actions[k]))
             self._write("step", rows, k, observation)
@@ -274,8 +305,10 @@ class EnvsInTurn(Simulators):
             own_group, own_level = info.get("group", ""), info.get("level", -1)
             group.append(plain(own_group)[:MOST_GROUP] if isinstance(own_group, str) else "")
             level.append(own_level if type(own_level) is int else -1)
+            infos.append(info)
             self._beat()
-        return Outcome(rows, reward, terminated, truncated, score, success, group, level)
+        named = {key: [info.get(key) for info in infos] for key in self._info_keywords}
+        return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
 
     def close(self) -> None:
         for env in self._envs:

@@ -23,6 +23,7 @@ from actors.settings import read_evaluator, read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.names import UnknownName
+from transport.progress import Progress
 from transport.run_dir import RunDir
 
 FRAMES_PER_SECOND = 30.0  # of an environment without render_fps
@@ -156,9 +157,13 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
         if recorder is not None:
             opened.callback(recorder.close)
         policy.assign(options.seed, 0, 1, 1)
+        progress = Progress(options.episodes)
         try:
-            for counted in play(env, settings.spec, policy, options.episodes):
+            for steps, counted in enumerate(play(env, settings.spec, policy, options.episodes), 1):
                 played += counted
+                if recorder is not None and progress.due:
+                    left = progress.left(len(played))
+                    print(f"{len(played)} of {options.episodes} episodes{left} · {steps:,} steps …", file=sys.stderr, flush=True)
                 for episode in counted:
                     success = "" if episode.success is None else ", success" if episode.success else ", no success"
                     line = f"return {episode.total_reward:,.1f}, score {amount(episode.score)}, {episode.length:,} steps{success}"

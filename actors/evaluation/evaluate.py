@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,11 +32,11 @@ from learner.inference.open import open_inference, run_description
 from learner.weights.checkpoint import CheckpointError, Weights, policy_weights, read
 from transport.experience import Columns, ExperienceSpec, SpecError, bounded
 from transport.names import UnknownName
+from transport.progress import Progress
 from transport.run_dir import RunDir
 
 ENVIRONMENTS = 8
 SEED_OFFSET = 1_000_000_007  # far from any seed of training
-PROGRESS_SECONDS = 5.0
 
 
 class Played(NamedTuple):
@@ -150,15 +149,14 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
     """
     env = environments(settings, min(ENVIRONMENTS, episodes), config)
     policy.assign(settings.seed + SEED_OFFSET, 0, env.count, env.count)
-    next_report = time.monotonic() + PROGRESS_SECONDS
+    progress = Progress(episodes)
     played: list[Episode] = []
     fault = ""
     try:
         for counted in play(env, settings.spec, policy, episodes, mode):
             played += counted
-            if time.monotonic() >= next_report:
-                next_report = time.monotonic() + PROGRESS_SECONDS
-                print(f"{len(played)} of {episodes} episodes …", file=sys.stderr, flush=True)
+            if progress.due:
+                print(f"{len(played)} of {episodes} episodes{progress.left(len(played))} …", file=sys.stderr, flush=True)
     except Exception as error:  # an environment may raise anything
         if not played:
             raise EnvError(f"no episode of {settings.env.id} could be played to its end: {in_one_line(error)}") from error

@@ -7,8 +7,6 @@ and it sleeps to keep its share of one core below `evaluator.core_share`.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,15 +28,15 @@ from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
 from transport.experience import SpecError
-from transport.lifetime import Lifetime, say
-from transport.metrics import Record
+from transport.lifetime import Lifetime, lower_priority, say
+from transport.metrics import INFO, Record
 from transport.names import UnknownName
+from transport.progress import Progress
 from transport.run_dir import RunDir
 
 NAME = "evaluator"
 ENVIRONMENTS = 4
 OWN_SEEDS = SEED_OFFSET + 1_000  # other seeds than `headrace eval`, which must not measure `best` on the starts that selected it
-NICENESS = 5  # enough to yield to others; with much more it could not stop in time on a busy machine
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
 
@@ -137,7 +135,7 @@ class Evaluator:
         lifetime, metrics = self._lifetime, self._lifetime.metrics
         played: list[Episode] = []
         self._throttle.begin()
-        began = last_report = time.monotonic()
+        began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
@@ -147,9 +145,9 @@ class Evaluator:
             lifetime.beat()
             if lifetime.stopping:
                 return None
-            if time.monotonic() >= last_report + PROGRESS_SECONDS:  # episodes are long, or never end
-                last_report = time.monotonic()
-                say(f"v{version} · {len(played)} of {self._config.episodes} episodes after {last_report - began:,.0f} s")
+            if progress.due:  # episodes are long, or never end
+                so_far = f"{len(played)} of {self._config.episodes} episodes after {time.monotonic() - began:,.0f} s"
+                say(f"v{version} · {so_far}{progress.left(len(played))}")
         return played
 
     def _report(self, version: int, figures: dict[str, Any]) -> None:
@@ -165,6 +163,8 @@ class Evaluator:
         for name in ("episodes", "success_rate", "return_mean", "return_std", "length_mean", "score_mean", "broken_episodes"):
             if figures[name] is not None:
                 metrics.gauge(name, figures[name])
+        for key, mean in figures.get("info", {}).items():
+            metrics.gauge(f"{INFO}{key}", mean)
         say(describe(version, figures, self._best.version))
 
 
@@ -173,17 +173,6 @@ def describe(version: int, figures: dict[str, Any], best: int) -> str:
     success = "" if figures["success_rate"] is None else f" · success {figures['success_rate']:.0%}"
     spoilt = "".join(f" · {figures[f'{name}_episodes']} {name}" for name in ("broken", "idle") if figures[f"{name}_episodes"])
     return f"v{version} · {figures['episodes']} episodes{success} · return {figures['return_mean']:,.1f}{spoilt} · best v{best}"
-
-
-def lower_priority() -> None:
-    """Lowers the priority of this process, if the system has priorities."""
-    with contextlib.suppress(OSError):
-        if hasattr(os, "nice"):
-            os.nice(NICENESS)
-        # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
-        # Only change the group's if this process has its own session: that of a terminal contains other processes.
-        if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
-            Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def no_line(record: Record) -> str:

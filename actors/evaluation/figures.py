@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.envs.vector import Episode, VectorEnv, successes
+from actors.envs.vector import Episode, VectorEnv, info_means, successes
 
 
 def interval(successes: int, episodes: int) -> tuple[float, float]:
@@ -41,6 +41,7 @@ def summarise(played: Sequence[Episode], reported: bool = False) -> dict[str, An
         "score_median": float(np.median([episode.score for episode in played])),
         "broken_episodes": sum(episode.broken for episode in played),
         "idle_episodes": sum(episode.idle for episode in played),
+        **({"info": info} if (info := info_means(played)) else {}),
         **({"by_tier": by_tier} if by_tier else {}),
     }
 
@@ -72,6 +73,7 @@ def describe(figures: dict[str, Any]) -> str:
         low, high = figures["success_ci95"]
         lines.append(f"  success  {figures['success_rate']:.0%} (95% interval {low:.0%} to {high:.0%})")
     lines.append(f"  score    {amount(figures['score_mean'])} on average, median {amount(figures['score_median'])}")
+    lines += [f"  {key:<8} {value:.4g} on average" for key, value in figures.get("info", {}).items()]
     if broken := figures["broken_episodes"]:
         lines.append(f"  broken   {broken} episodes, truncated because an observation or reward was not finite")
     if idle := figures["idle_episodes"]:

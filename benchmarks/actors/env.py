@@ -43,6 +43,7 @@ from learner.algorithms.base import make_algorithm
 from learner.weights.publish import WeightPublisher
 from transport.experience import write_spec
 from transport.lifetime import new_incarnation
+from transport.progress import Progress
 from transport.run_dir import RunDir
 
 ALONE = ("simulator", "environment", "policy")
@@ -164,9 +165,10 @@ def processors(records: list[dict[str, float]]) -> float:
 def measure(benches: dict[str, Bench], learner: bool, runs: int, seconds: float) -> Report:
     """Every case of every environment, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    progress = Progress(runs)
 
     def add(env: str, case: str, run: int, figures: Callable[[], dict[str, float]]) -> None:
-        print(f"run {run + 1} of {runs}: {env} {case} …", file=sys.stderr)
+        print(f"run {run + 1} of {runs}{progress.left(run)}: {env} {case} …", file=sys.stderr)
         found.setdefault((env, case), []).append(figures())
 
     for run in range(runs):

@@ -35,6 +35,7 @@ from benchmarks.device.side_by_side import CompareError, read, table
 from benchmarks.device.side_by_side import compare as set_side_by_side
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import DeviceError, capabilities
+from transport.progress import reported
 
 CASES = ("matrices", "memory", "operations")
 CPU = torch.device("cpu")
@@ -107,9 +108,7 @@ def measure_operations(report: Report, device: torch.device, items: int, compare
     """Times by operation and by network; the lists."""
     operations, outcomes = recorded(device, items, say), []
     try:
-        for number, operation in enumerate(operations):
-            if number % 50 == 0:
-                say(f"operation {number + 1} of {len(operations)}")
+        for operation in reported(operations, "operations", say):
             outcomes.append(compare_(operation))
     except KeyboardInterrupt:
         report.notes.append(f"stopped after {len(outcomes)} operations")

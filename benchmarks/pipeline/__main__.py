@@ -37,6 +37,7 @@ from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import ConfigError
 from transport.experience import read_spec, write_spec
+from transport.progress import Progress
 from transport.run_dir import RunDir
 
 ENV = "benchmarks.pipeline.null_env:make"
@@ -194,13 +195,14 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
     report.notes.append(f"{actors}; {items}; a pause is a sleep: it takes no processor's time")
     limits: dict[str, list[float]] = defaultdict(list)
     found: dict[str, list[Measured]] = defaultdict(list)
+    progress = Progress(runs)
     for number in range(runs):
         for kind in LIMITS:
             if kind != "update" or any(case.update == "real" for case in chosen):
-                _say(number, runs, f"{kind}, alone")
+                _say(number, runs, progress, f"{kind}, alone")
                 limits[kind].append(bench.limit(kind, seconds))
         for case in chosen:
-            _say(number, runs, case.name)
+            _say(number, runs, progress, case.name)
             found[case.name].append(bench.measure(case, seconds))
     for kind, values in limits.items():
         report.add("each alone", kind, LIMITS[kind], values)
@@ -262,8 +264,8 @@ def show(report: Report, as_json: bool) -> None:
             print(f"{case:<28} {process:<14} % of its time: {' · '.join(shares)}")
 
 
-def _say(number: int, runs: int, what: str) -> None:
-    print(f"run {number + 1} of {runs}: {what} …", file=sys.stderr)
+def _say(number: int, runs: int, progress: Progress, what: str) -> None:
+    print(f"run {number + 1} of {runs}{progress.left(number)}: {what} …", file=sys.stderr)
 
 
 def milliseconds(text: str) -> float:

@@ -37,6 +37,7 @@ from benchmarks.common.report import Report, result
 from benchmarks.peers.run import PEERS, Peer, PeerFailed
 from benchmarks.replay.wire import BATCH, CAPACITY, Kind, Link, Outcome, Wire, budget_bytes, item_bytes, make_recording, make_spec
 from transport.experience import ExperienceSpec
+from transport.progress import Progress
 
 GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "safety")
 MILLION = 1e6
@@ -245,8 +246,9 @@ def measure(bench: Bench, peers: list[Peer], runs: int) -> Report:
     report = Report("replay")
     ours: dict[Metric, list[float]] = {}
     theirs: list[dict[Metric, list[float]]] = [{} for _ in peers]
+    progress = Progress(runs)
     for number in range(runs):
-        print(f"run {number + 1} of {runs}", file=sys.stderr)
+        print(f"run {number + 1} of {runs}{progress.left(number)}", file=sys.stderr)
         for peer, found in zip(peers, theirs, strict=True):
             say(peer.name)
             for each in peer.run():

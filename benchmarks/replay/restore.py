@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.common.report import Report
 from benchmarks.replay.wire import CAPACITY, Wire, make_recording, make_spec
 from replay.table.ring import Ring
+from transport.progress import Progress
 
 SAMPLE_SECONDS = 5.0
 
@@ -32,9 +33,10 @@ def price_of_the_log(report: Report, folder: Path, runs: int, items: int) -> Non
     """
     rates: dict[bool, list[float]] = {True: [], False: []}
     cpu: dict[bool, list[float]] = {True: [], False: []}
+    progress = Progress(runs)
     for number in range(runs):
         for durable in (True, False):
-            print(f"writer, durable {durable}, run {number + 1} of {runs} …", file=sys.stderr)
+            print(f"writer, durable {durable}, run {number + 1} of {runs}{progress.left(number)} …", file=sys.stderr)
             with make_wire(folder / f"price-{number}-{durable}", CAPACITY, durable) as wire:
                 wire.fill()  # all pages are touched before it counts
                 before = wire.cpu_seconds()

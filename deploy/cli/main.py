@@ -43,6 +43,8 @@ COMMANDS = {
     "trace": ("experience.trace", "show which actor collected an item of replay"),
     "purge": ("experience.purge", "delete the experience of one actor from a stopped run"),
     "reshard": ("experience.reshard", "redistribute the experience of a stopped run over replay shards"),
+    "init": ("machine.init", "write a package of your own to begin with: environment, network, settings, test"),
+    "completion": ("machine.completion", "print a script for completion by the tab key of a shell"),
     "doctor": ("machine.doctor", "check what this machine has and lacks for Headrace"),
     "envs": ("machine.envs", "list environments and their options, or check one"),
     "presets": ("machine.presets", "list the presets: settings that work well for an environment"),
@@ -77,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def help_text() -> str:
-    lines = [f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()]
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:<{width}}{about}" for name, (_, about) in COMMANDS.items()]
     more = "`headrace COMMAND --help` shows the options of a command, `headrace --version` the version."
     return "\n".join(["usage: headrace COMMAND …", "", ABOUT, "commands:", *lines, "", more])
 

@@ -29,6 +29,8 @@ SHORT = {
     "actors.envs_per_actor": "--envs-per-actor",
     "learner.device": "--device",
     "deploy.sinks": "--sinks",
+    "deploy.track": "--track",
+    "deploy.callbacks": "--callbacks",
 }
 METAVARS = {"env.id": "ENV", "env.urdf": "FILE", "learner.weights": "FILE", "weights": "FILE", "video": "FILE"}
 Target = argparse.ArgumentParser | argparse._ArgumentGroup

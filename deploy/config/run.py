@@ -93,11 +93,23 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     sinks: Annotated[
         tuple[str, ...],
         Meta(
-            description="where metrics are written besides the run's own files: tensorboard, jsonl, or "
-            "package.module:Name for your own, separated by commas",
+            description="where metrics are written besides the run's own files: tensorboard, jsonl, csv, prometheus, wandb, "
+            "mlflow, or package.module:Name for your own, separated by commas",
             extra=CODE,
         ),
     ] = ("tensorboard",)
+    track: Annotated[
+        tuple[str, ...],
+        Meta(description="more sinks, which are added to deploy.sinks: wandb, mlflow or any other", extra=CODE),
+    ] = ()
+    callbacks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="your own classes, each package.module:Name, whose methods on_metrics, on_evaluation and on_checkpoint "
+            "are called in a process of their own, separated by commas",
+            extra=CODE,
+        ),
+    ] = ()
     sink_options: Annotated[
         dict[str, dict[str, Any]],
         Meta(description="options of a sink, as a table of its own in a configuration file: [deploy.sink_options.NAME]"),

@@ -23,7 +23,7 @@ from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import access, preflight, resources, resume, settle
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
-from deploy.reporting import sinks
+from deploy.reporting.sinks import feeds
 from deploy.reporting.status import algorithm_name
 from learner.algorithms.base import suited
 from learner.inference.base import PolicyDescription
@@ -168,7 +168,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
 def _check_settings(run: RunDir, config: RunConfig) -> None:
     """What can be checked without trying anything. Raises ConfigError, Refused, KeysError."""
     access.check(run, config)
-    sinks.check(config.deploy.sinks, config.deploy.sink_options)
+    feeds.check(config.deploy)
     _check_processes(config)
     preflight.check_precision(config)
     _check_weights(config.learner.weights)

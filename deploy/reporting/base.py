@@ -1,6 +1,7 @@
-"""The protocol of sinks, which receive the figures of a run besides its own files.
+"""The protocol of sinks, which receive the figures of a run besides its own files, and the base of a user's callbacks.
 
-`--sinks tensorboard,package.module:Name` names them; `[deploy.sink_options."package.module:Name"]` holds the options of one.
+`--sinks tensorboard,package.module:Name` names sinks, `--track wandb` adds some to them, and
+`[deploy.sink_options."package.module:Name"]` holds the options of one. `--callbacks package.module:Name` names callbacks.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ class Point(NamedTuple):
 
 
 class Sink(Protocol):
-    """Made and used in a thread of its own. Waiting delays no other; an exception ends the sink, not the run."""
+    """Made and used in a thread of the supervisor, or in a process of its own. Waiting delays no other; an exception ends the
+    sink, not the run."""
 
-    Config: ClassVar[type[Struct]]  # its options; a sink without options may leave it out
+    # The optional attributes of a sink's class:
+    Config: ClassVar[type[Struct]]  # its options; without it there are none
+    # own_process: ClassVar[bool] = True: it is made in a process of its own, for libraries that are large, start threads or hang.
+    # package, extra: ClassVar[str]: a package that it needs, and the extra of Headrace that brings it; checked before the launch.
 
     def __init__(self, run: Path, config: Any) -> None:
         """`run` is the run's folder, `config` an instance of Config."""
@@ -36,4 +41,26 @@ class Sink(Protocol):
         """Takes a point. There is one about every ten seconds."""
 
     def close(self) -> None:
-        """Called when the run is over, two seconds before the process ends."""
+        """Called when the run is over. A process of its own is killed after five seconds, a thread is left after two."""
+
+
+class Callbacks:
+    """What a user's class for `--callbacks` may inherit. It has a process of its own; its methods are called one after the other.
+
+    An exception of a method is written to the log, and the next call follows. While a method waits, points queue up; when more
+    than a hundred wait, the newest are left out.
+    """
+
+    def __init__(self, run: Path) -> None:
+        """`run` is the run's folder."""
+        self.run = run
+
+    def on_metrics(self, point: Point) -> None:
+        """About every ten seconds, with all figures."""
+
+    def on_evaluation(self, point: Point) -> None:
+        """After an evaluation, with its figures alone: eval/mean_reward, eval/success_rate … Of several within ten seconds, the
+        newest."""
+
+    def on_checkpoint(self, path: Path) -> None:
+        """After a file in the run's folder checkpoints/ was written anew: latest.safetensors, best.safetensors, epoch-…"""

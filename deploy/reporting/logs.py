@@ -33,7 +33,7 @@ LINE = re.compile(r"^(?P<time>\S+ \S+ )(?P<name>[a-z]+(?:-\d+)?)(?P<rest> +\| |:
 
 def colours_wanted(stream: TextIO) -> bool:
     """Whether this stream is a terminal that shows colours."""
-    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(name: str, text: str) -> str:

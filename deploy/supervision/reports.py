@@ -19,9 +19,9 @@ from deploy.reporting.events import EventLog
 from deploy.reporting.logs import Log
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
-from deploy.reporting.sinks import Sinks
+from deploy.reporting.sinks.feeds import Sinks
+from deploy.reporting.sinks.tensorboard import tags
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
-from deploy.reporting.tensorboard import tags
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
@@ -39,7 +39,7 @@ class Reports:
         self, run: RunDir, config: RunConfig, log: Log, supervisor: Supervisor, remote: RemoteActors, curriculum: Curriculum
     ) -> None:
         self._run, self._log, self._supervisor, self._remote, self._curriculum = run, log, supervisor, remote, curriculum
-        self._sinks = Sinks(config.deploy.sinks, config.deploy.sink_options, run.path, partial(log.line, "supervisor"))
+        self._sinks = Sinks(config.deploy, run.path, partial(log.line, "supervisor"), log.line)
         self._rollouts = runs.learns_from_rollouts(run)
         self._began = time.monotonic()
         self._next_status, self._next_point, self._next_bottleneck = 0.0, self._began + POINT_SECONDS, self._began

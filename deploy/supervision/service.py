@@ -104,10 +104,10 @@ class Service:
             verb = "failed" if self.supervisor.exit_status else "stopped"
             self.say(f"run {self._run.name} {verb}: {self.supervisor.reason} · {self.steps:,.0f} environment steps")
         finally:
+            self._reports.close()  # first: the place ends every process that is left
             self._place.close()
             self._control.close()
             AUTHENTICATOR.say = print_line
-            self._reports.close()
             self._run.remove_sockets()
             self.log.close()
         return self.supervisor.exit_status

@@ -21,6 +21,7 @@ from transport.compression import CorruptChunk
 from transport.lifetime import say
 from transport.messages import Insert
 from transport.metrics import Record
+from transport.progress import Progress
 from transport.run_dir import write_atomically
 
 STATE_FILE, ID_FILE = "state.npz", "run_id"
@@ -128,15 +129,14 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
     counters = dict(state.counters) if state else {}
     saved_next = state.next_chunk if state else 0
     unsaved = chunks = 0
-    next_line = started + PROGRESS_SECONDS
+    progress = Progress(len(wanted), PROGRESS_SECONDS)
     for path, entries in groupby(wanted, lambda entry: entry.path):
         with open_regular(path) as file:
             for entry in entries:
                 if interrupted():
                     raise RestoreStopped
-                if time.monotonic() >= next_line:
-                    next_line = time.monotonic() + PROGRESS_SECONDS
-                    say(f"restoring: {ring.size:,} items so far ({chunks / len(wanted):.0%})")
+                if progress.due:
+                    say(f"restoring: {ring.size:,} items so far ({chunks / len(wanted):.0%}){progress.left(chunks)}")
                 try:
                     chunk = read_chunk(file, entry, ring.spec)
                 except CorruptChunk:

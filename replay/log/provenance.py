@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from replay.log.files import open_regular
 from replay.log.segments import Entry, Scan, pack_record, read_chunk, scan_segment, segments, start_of
 from replay.log.shard_folders import log_folders
+from replay.shards import KEY_BITS
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
+from transport.progress import reported
 from transport.run_dir import replacing
-from transport.shards import KEY_BITS
+
+Say = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
 
 
 class NotThere(ValueError):
@@ -60,13 +68,13 @@ def _policy_version(entry: Entry, spec: ExperienceSpec, offset: int) -> int:
         raise NotThere(f"chunk {entry.header.key} of {entry.header.writer}, which has the item, is damaged ({error})") from error
 
 
-def purge(base: Path, spec: ExperienceSpec, actor: str) -> tuple[int, int]:
+def purge(base: Path, spec: ExperienceSpec, actor: str, say: Say = silent) -> tuple[int, int]:
     """Removes all chunks of an actor from the logs of a stopped run; returns (chunks, rows). Other chunks keep their keys.
 
-    Each segment is replaced atomically. Raises LogRefused, OSError.
+    Each segment is replaced atomically. `say` gets a line every few seconds. Raises LogRefused, OSError.
     """
     chunks = rows = 0
-    for path in _all_segments(base):
+    for path in reported(_all_segments(base), "segments without its chunks", say):
         entries = _entries(path, spec)
         removed = [entry.header for entry in entries if entry.header.writer == actor]
         if not removed:
@@ -90,10 +98,10 @@ def _without(path: Path, entries: list[Entry], actor: str) -> bytes:
     return b"".join(records)
 
 
-def actors(base: Path, spec: ExperienceSpec) -> dict[str, int]:
-    """The number of chunks in the logs by actor. Raises LogRefused, OSError."""
+def actors(base: Path, spec: ExperienceSpec, say: Say = silent) -> dict[str, int]:
+    """The number of chunks in the logs by actor. `say` gets a line every few seconds. Raises LogRefused, OSError."""
     found: dict[str, int] = {}
-    for path in _all_segments(base):
+    for path in reported(_all_segments(base), "segments that were read", say):
         for entry in _entries(path, spec):
             found[entry.header.writer] = found.get(entry.header.writer, 0) + 1
     return found

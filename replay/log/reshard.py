@@ -18,6 +18,7 @@ from replay.log.segment_log import SegmentLog
 from replay.log.segments import Entry, Scan, Writers, read_chunk, scan, segments
 from replay.log.shard_folders import note, shard_folder, shard_folders, stored_shards
 from replay.log.state import DamagedState, read_state, write_state
+from replay.shards import Shard, shard_of
 from replay.table.base import SelectorState
 from replay.table.layout import leaves_per_chunk
 from replay.table.ring import RingState
@@ -25,7 +26,6 @@ from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
 from transport.messages import Insert
 from transport.run_dir import sync_folder
-from transport.shards import Shard, shard_of
 
 SEGMENT_CHUNKS = 256
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from replay.log.segments import LogRefused, segments
+from replay.shards import Shard
+from transport.messages import MOST_SHARDS
 from transport.run_dir import replacing
-from transport.shards import MOST_SHARDS, Shard
 
 COUNT_FILE = "shards"
 

@@ -6,6 +6,7 @@ import time
 
 from replay.log.journal import Journal
 from replay.server.greetings import GREETING, mismatch
+from replay.shards import WHOLE, Shard, shard_of
 from replay.table.base import Table
 from replay.table.inbox import Inbox, Writer
 from transport.compression import chunk_wire_bytes
@@ -13,7 +14,6 @@ from transport.experience import ExperienceSpec
 from transport.lifetime import say
 from transport.messages import MOST_ACTORS, Ack, Credit, Greet, Hold, Insert, Refused, WriterHello, WriterWelcome
 from transport.metrics import Metrics
-from transport.shards import WHOLE, Shard, shard_of
 from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
 

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from replay.config import ReplayConfig
+from replay.shards import KEY_BITS, WHOLE, Shard
 from replay.table.base import SelectorState, ShardSelector
 from replay.table.layout import PRIORITY, capacity_chunks, leaves_per_chunk, slot_bytes
 from replay.table.limiter import Limiter, ShardLimiter
@@ -16,7 +17,6 @@ from replay.table.storage import Storage
 from transport.experience import Chunk, Columns, ExperienceSpec
 from transport.messages import ShardFigures
 from transport.metrics import Record
-from transport.shards import KEY_BITS, WHOLE, Shard
 
 # The errors of a selector for the state of another selector.
 REFUSED_STATES = (ArithmeticError, LookupError, TypeError, ValueError)

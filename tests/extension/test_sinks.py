@@ -7,14 +7,19 @@ import pytest
 
 from deploy.config.files import FLAGS, Layer, write_config
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.run import ConfigError
-from deploy.reporting import sinks
+from deploy.config.run import ConfigError, DeployConfig
 from deploy.reporting.base import Point
-from deploy.reporting.sinks import Sinks
+from deploy.reporting.sinks import feeds
+from deploy.reporting.sinks.feeds import Sinks
 from tests.harness.waiting import wait_until
 from transport.run_dir import RunDir
 
 CSV = "tests.extension.sinks:Csv"
+
+
+def opened(tmp_path: Path, said: list[str], names: list[str], **options: dict[str, str]) -> Sinks:
+    deploy = DeployConfig(sinks=tuple(names), sink_options=options)
+    return Sinks(deploy, tmp_path, said.append, lambda label, line: said.append(f"{label}: {line}"))
 
 
 def point(steps: int) -> Point:
@@ -23,7 +28,7 @@ def point(steps: int) -> Point:
 
 def test_a_sink_of_ones_own_gets_its_options_every_point_and_the_end(tmp_path: Path) -> None:
     said: list[str] = []
-    made = Sinks([CSV, "jsonl"], {CSV: {"tag": "eval/mean_reward"}}, tmp_path, said.append)
+    made = opened(tmp_path, said, [CSV, "jsonl"], **{CSV: {"tag": "eval/mean_reward"}})
     (tmp_path / "metrics").mkdir()
     for steps in (100, 200):
         made.write(point(steps))
@@ -36,7 +41,7 @@ def test_a_sink_of_ones_own_gets_its_options_every_point_and_the_end(tmp_path: P
 def test_a_sink_that_raises_is_off_with_one_line_and_the_others_go_on(tmp_path: Path) -> None:
     said: list[str] = []
     names = ["tests.extension.sinks:Raising", CSV, "tests.extension.sinks:Unmakeable"]
-    made = Sinks(names, {}, tmp_path, said.append)
+    made = opened(tmp_path, said, names)
     made.write(point(100))
     wait_until(lambda: len(said) == 2, what="both are off")
     made.write(point(200))
@@ -59,7 +64,7 @@ def test_a_sink_that_raises_is_off_with_one_line_and_the_others_go_on(tmp_path: 
 )
 def test_a_mistake_is_one_line_before_the_launch(names: list[str], options: dict[str, dict[str, str]], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as error:
-        sinks.check(names, options)
+        feeds.check(DeployConfig(sinks=tuple(names), sink_options=options))
     assert "\n" not in str(error.value)
 
 

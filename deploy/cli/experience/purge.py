@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from functools import partial
 
 from deploy import runs
 from deploy.cli.common import add_run
@@ -20,16 +22,16 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    folder = runs.chosen(parsed)
+    folder, say = runs.chosen(parsed), partial(print, file=sys.stderr, flush=True)
     with runs.locked(folder):
         spec = read_spec_of(folder)
         try:
-            known = provenance.actors(folder.segments, spec)
+            known = provenance.actors(folder.segments, spec, say)
             if parsed.actor not in known:
                 raise ConfigError(
                     f"run {folder.name} has stored no experience of {parsed.actor!r}; {nearest(parsed.actor, known)}"
                 )
-            chunks, rows = provenance.purge(folder.segments, spec, parsed.actor)
+            chunks, rows = provenance.purge(folder.segments, spec, parsed.actor, say)
         except LogRefused as error:
             raise ConfigError(f"run {folder.name}: {error}") from error
     print(f"run {folder.name}: deleted {chunks:,} chunks of {parsed.actor} ({rows:,} steps); the next start restores the others")

@@ -15,8 +15,8 @@ from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused
+from transport.messages import MOST_SHARDS
 from transport.run_dir import RunDir, write_atomically
-from transport.shards import MOST_SHARDS
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import preflight, resources, settle
 from deploy.launch.probe import question, read_answer
-from deploy.reporting import sinks
+from deploy.reporting.sinks import feeds
 from deploy.studies.sweep.plan import Plan, nested
 from deploy.studies.sweep.ranges import Range
 from replay.table.layout import capacity_chunks, overhead_bytes, slot_bytes
@@ -77,7 +77,7 @@ def check_keys(plan: Plan) -> Plan:
         config = resolve(variation.stack)
         if not config.evaluator.enabled:
             raise ConfigError(f"{plan.path}: evaluator.enabled must be true: trials are judged by their evaluations")
-        sinks.check(config.deploy.sinks, config.deploy.sink_options)
+        feeds.check(config.deploy)
         preflight.check_device_name(config.learner.device)
         tree = as_tree(config)
         search = {key: _fitted(key, found, lookup(tree, key), plan) for key, found in search.items()}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from deploy.studies.score import time_to_score
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import POINTS, State, Study, Suggestion, Trial
+from transport.progress import Progress
 
 FAILURES_IN_A_ROW = 5  # after which the sweep ends: the settings that it chose are hardly the cause
 OVERTIME_SECONDS = 600.0  # beyond its time, for start and end: a run that takes longer is stopped
@@ -94,6 +95,8 @@ class Sweeper:
         self._say, self._clock, self._pause = say, clock, pause
         self._active: list[Active] = []
         self._failures, self._last_fault = 0, ""
+        self._before = self.done  # trials of earlier processes
+        self._progress = Progress(plan.config.trials - self._before, clock=clock)
         self.reason = ""  # why it ended early; empty while there is no reason
         self.interrupted = False
         if again := study.repeat():
@@ -224,7 +227,8 @@ class Sweeper:
         self._active.remove(active)
         self._study.end(number, state, {"runs": active.results, "reason": reason}, value)
         self._failures, self._last_fault = (self._failures + 1, reason) if state == "failed" else (0, "")
-        best, count = self._study.best(), f"{self.done} of {self._plan.config.trials}"
+        best, done = self._study.best(), self.done
+        count = f"{done} of {self._plan.config.trials}{self._progress.left(done - self._before)}"
         so_far = f"; best so far: trial {best.number}, {shown(self._plan, best)}" if best else ""
         seconds = sum(result["seconds"] for result in active.results)
         if state == "failed":

@@ -20,7 +20,7 @@ from deploy.launch import preflight
 from deploy.reporting import status
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
-from deploy.reporting.tensorboard import tags
+from deploy.reporting.sinks.tensorboard import tags
 from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount
 from deploy.supervision.topology import Plan, topology

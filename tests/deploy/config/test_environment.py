@@ -84,7 +84,7 @@ def test_what_was_given_is_written_and_read_again_without_importing_anyones_modu
     path.write_bytes(write_config(config))
     assert read_run(path).values["env"] | {"stack": 0} == {
         "id": MAZE, "stack": 0, "max_episode_steps": 0, "quantise": False, "chunk_length": 0, "wrappers": [],
-        "preflight_seconds": 60.0, "size": 12, "rooms": [1, 2],
+        "info_keywords": [], "preflight_seconds": 60.0, "size": 12, "rooms": [1, 2],
     }  # fmt: skip
     path.write_text(path.read_text().replace(MODULE, "gone_away"))
     assert load_run_config(RunDir(path.parent), trusted=True).env.options.size == 12

@@ -34,14 +34,14 @@ from transport.run_dir import RunDir
 HOSTILE = "hostile:Thing"
 CODE = {
     **{key: HOSTILE for key in ("env.id", "algorithm.name", "algorithm.network", "replay.selector")},
-    **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks")},
+    **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks", "deploy.track", "deploy.callbacks")},
     "deploy.actor_python": "/tmp/hostile/python",
 }
 COMMANDS = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
 # Settings with a text that is never imported or run.
 HARMLESS = {
     *("deploy.bind", "deploy.advertise", "learner.device", "learner.weights"),
-    *("env.urdf", "env.arm", "env.actions"),
+    *("env.urdf", "env.arm", "env.actions", "env.info_keywords"),
 }
 SPEC = make_spec(vector())
 
@@ -100,7 +100,7 @@ def msgspec_sections() -> list[tuple[str, type[msgspec.Struct]]]:
 
 def is_text(kind: Any) -> bool:
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return kind in (str, tuple[str, ...])
+    return kind is str or (get_origin(kind) is tuple and is_text(get_args(kind)[0]))
 
 
 @pytest.mark.parametrize("key", CODE)

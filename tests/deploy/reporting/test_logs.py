@@ -61,6 +61,19 @@ def test_names_are_coloured_only_for_a_person(run: RunDir, monkeypatch: pytest.M
     assert "\x1b" not in run.log("run").read_text()
 
 
+@pytest.mark.parametrize(("value", "coloured"), [("1", False), ("", True)])
+def test_no_color_takes_the_colours_away(value: str, coloured: bool, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As https://no-color.org has it: set to anything but the empty text."""
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", value)
+    log = Log(run, 1_000_000, 1, Terminal(stream))
+    log.line("replay", "in")
+    log.close()
+    assert ("\x1b" in stream.getvalue()) is coloured
+
+
 def test_a_log_is_set_aside_at_its_limit_and_as_many_older_are_kept_as_asked(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "learner.log", 100, 2)
     for number in range(205):

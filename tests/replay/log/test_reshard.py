@@ -16,11 +16,11 @@ from replay.log.provenance import NotThere, actors, purge, trace
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused, scan, segments
 from replay.log.shard_folders import log_folders, open_folder, shard_folder, shard_folders, stored_shards
+from replay.shards import KEY_BITS, Shard, shard_of
 from replay.table.ring import Ring
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
 from transport.messages import Insert
-from transport.shards import KEY_BITS, Shard, shard_of
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
 ACTORS = tuple(f"actor-{index}" for index in range(7))

@@ -17,6 +17,7 @@ from replay.client.sharded import ShardedSampler
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
+from replay.shards import KEY_BITS, shard_of
 from replay.table.layout import PRIORITY
 from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
@@ -24,7 +25,6 @@ from tests.transport.columns import scalars
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
-from transport.shards import KEY_BITS, shard_of
 
 SPEC = make_spec(length=4, stack=1, n_step=1, extras=scalars(PRIORITY))
 FREE = ReplayConfig(

@@ -54,17 +54,15 @@ class PoolSimulators(Simulators):
 
     def step(self, actions: np.ndarray) -> Outcome:
         taken = to_env_actions(self._action_space, actions)
-        observation, reward, terminated, truncated, _ = self._pool.step(taken)
+        observation, reward, terminated, truncated, info = self._pool.step(taken)
         self._length += 1
         none = [None] * self._count
-        return Outcome(
-            flatten_batch(self._observation_space, observation),
-            reward.astype(np.float32),
-            terminated,
-            ~terminated & (truncated | (self._length >= self._limit)),
-            none,
-            none,
-        )
+        truncated = ~terminated & (truncated | (self._length >= self._limit))
+        values = {}
+        if (terminated | truncated).any():
+            values = {name: found for name, found in info.items() if isinstance(found, np.ndarray) and len(found) == self._count}
+        observed = flatten_batch(self._observation_space, observation)
+        return Outcome(observed, reward.astype(np.float32), terminated, truncated, none, none, info=values)
 
     def _make(self, seeds: list[int]) -> Any:
         limit = min(self._limit + 1, UNLIMITED)

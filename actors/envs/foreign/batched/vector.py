@@ -47,17 +47,22 @@ class VectorSimulators(Simulators):
     def step(self, actions: np.ndarray) -> Outcome:
         observation, reward, terminated, truncated, info = self._batch.step(to_env_actions(self._action_space, actions))
         self._length += 1
+        truncated = ~terminated & (truncated | (self._length >= self._limit))
         return Outcome(
             flatten_batch(self._observation_space, observation),
             np.array(reward, np.float32),
             np.array(terminated, bool),
-            ~terminated & (truncated | (self._length >= self._limit)),
+            truncated,
             self._figure(info, "score"),
             self._figure(info, "is_success"),
+            info=self._arrays(info) if (terminated | truncated).any() else {},
         )
 
     def close(self) -> None:
         self._batch.close()
+
+    def _arrays(self, info: dict[str, Any]) -> dict[str, Sequence[Any]]:
+        return {name: self._figure(info, name) for name, values in info.items() if isinstance(values, np.ndarray)}
 
     def _figure(self, info: dict[str, Any], name: str) -> Sequence[Any]:
         """[K] of the info's values, None where an environment gave none."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import IO
 
 from deploy.reporting.base import Point
-from transport.metrics import Record
+from transport.metrics import INFO, Record
 
 # Figures of the learner that have another tag, or that do not measure training.
 NOT_TRAINING = ("policy_version", "epoch", "lag_mean", "rejected_weights")
@@ -86,6 +86,9 @@ def tags(
         "learner/updates_per_second": learner.get("updates_per_second"),
         "learner/data_wait_fraction": learner.get("data_wait_fraction"),
     }
+    names = dict.fromkeys(name for record in records for name in record if name.startswith(INFO))
+    found |= {f"rollout/{name}": _mean(records, name) for name in names}
+    found |= {f"eval/{name}": value for name, value in evaluation.items() if name.startswith(INFO)}
     found |= {f"actor/{index}/fps": record.get("steps_per_second") for index, record in actors.items()}
     for name, record in shards.items():
         found |= {f"{name.replace('-', '/')}/{figure}": record.get(key) for figure, key in SHARD_FIGURES.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-MOST_SHARDS = 64
 KEY_BITS = 56  # of an item's key within its shard; the shard's index is above them
 
 

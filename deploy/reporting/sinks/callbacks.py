@@ -1,0 +1,122 @@
+"""A user's callbacks, which are told of points, evaluations and checkpoints: `--callbacks package.module:Name`.
+
+`python -m deploy.reporting.sinks.callbacks NAME` imports them and says what is wrong with them, in a process of its own as well:
+what a user's module does when it is imported must not reach the supervisor.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from deploy.children import child_environment, python_command
+from deploy.config.run import ConfigError
+from deploy.reporting.base import Callbacks, Point
+from transport.names import UnknownName, find, nearest
+from transport.run_dir import RunDir
+
+CHECK_SECONDS = 60.0  # importing a large library takes seconds, on a busy machine many
+EVALUATION = "eval/"
+METHODS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
+
+
+class CallbackConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which callbacks."""
+
+    name: str
+
+
+class CallbackSink:
+    """Calls them. Checkpoints are looked for at each point."""
+
+    Config: ClassVar[type[Struct]] = CallbackConfig
+    own_process: ClassVar[bool] = True
+
+    def __init__(self, run: Path, config: CallbackConfig) -> None:
+        self._checkpoints = RunDir(run).checkpoints
+        self._found = find(config.name, {}, "callbacks")(run)
+        self._known = self._files()
+
+    def write(self, record: Point) -> None:
+        self._call("on_metrics", record)
+        evaluation = {tag: value for tag, value in record.values.items() if tag.startswith(EVALUATION)}
+        if evaluation:
+            self._call("on_evaluation", record._replace(values=evaluation))
+        self._look()
+
+    def close(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        """Reports the files that were written since the last call."""
+        before, self._known = self._known, self._files()
+        for path, written in sorted(self._known.items(), key=lambda entry: entry[1]):
+            if before.get(path) != written:
+                self._call("on_checkpoint", path)
+
+    def _files(self) -> dict[Path, int]:
+        """When each checkpoint was written, in nanoseconds."""
+        found = {}
+        for path in self._checkpoints.glob("[!.]*.safetensors"):
+            try:
+                found[path] = path.stat().st_mtime_ns
+            except OSError:  # removed since it was listed
+                continue
+        return found
+
+    def _call(self, method: str, argument: Any) -> None:
+        found = self._found
+        called: Callable[[Any], object] | None = getattr(found, method, None)
+        if called is None:
+            return
+        try:
+            called(argument)
+        except Exception:
+            traceback.print_exc()
+
+
+def check(name: str) -> None:
+    """Raises ConfigError where these callbacks cannot be imported, or have no method that is ever called."""
+    command = python_command("deploy.reporting.sinks.callbacks", name)
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CHECK_SECONDS, env=child_environment()
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"--callbacks {name}: importing it takes longer than {CHECK_SECONDS:.0f} s") from None
+    if done.returncode:
+        reason = next(iter((done.stderr or done.stdout).splitlines()[-1:]), f"importing it ended with {done.returncode}")
+        raise ConfigError(f"--callbacks: {reason}")
+
+
+def complaint(name: str) -> str:
+    """What is wrong with callbacks of this name; empty if nothing is."""
+    try:
+        found = find(name, {}, "callbacks")
+    except UnknownName as error:
+        return str(error)
+    if not callable(found):
+        return f"{name} is not a class"
+    own = [method for method in dir(found) if method.startswith("on_")]
+    if unknown := [method for method in own if method not in METHODS]:
+        return f"{name} has {unknown[0]}, which is never called; {nearest(unknown[0], METHODS)}"
+    if all(getattr(found, method, None) in (None, getattr(Callbacks, method)) for method in METHODS):
+        return f"{name} has none of the methods {', '.join(METHODS)}"
+    return ""
+
+
+def main() -> int:
+    wrong = complaint(sys.argv[1])
+    if wrong:
+        print(wrong, file=sys.stderr)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""A run's figures as a table for spreadsheets: metrics/progress.csv, one column a tag."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from deploy.reporting.base import Point
+from transport.run_dir import set_aside
+
+FIRST = ("steps", "time")
+
+
+class CsvConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of CsvTable."""
+
+    bytes: Annotated[int, Meta(ge=10_000, description="the file is set aside at this size")] = 20_000_000
+    kept: Annotated[int, Meta(ge=1, description="files set aside that are kept")] = 1
+
+
+class CsvTable:
+    """A row for each point; the cell of a tag that a point lacks is empty. A tag that is new becomes the last column, and the
+    file is written anew for it, which happens a few times at the beginning of a run."""
+
+    Config: ClassVar[type[Struct]] = CsvConfig
+
+    def __init__(self, run: Path, config: CsvConfig) -> None:
+        self._path, self._config = run / "metrics" / "progress.csv", config
+        self._columns = _read(self._path)[0]  # those of a resumed run
+
+    def write(self, record: Point) -> None:
+        """Appends the point. On a full disk it is lost."""
+        values = dict(zip(FIRST, (record.steps, record.time), strict=True)) | dict(record.values)
+        try:
+            if values.keys() - set(self._columns) or not self._path.exists():
+                self._widen([*self._columns, *(name for name in values if name not in self._columns)])
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerow([values.get(name, "") for name in self._columns])
+                full = file.tell() >= self._config.bytes
+            if full:
+                set_aside(self._path, self._config.kept)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        pass
+
+    def _widen(self, columns: list[str]) -> None:
+        """Writes the file with these columns, and its rows so far. Raises OSError."""
+        rows = _read(self._path)[1]
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(_padded([columns, *rows], len(columns)))
+        os.replace(temporary, self._path)
+        self._columns = columns
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The columns and the rows of a file; none where there is no file."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        lines = []
+    return (lines[0], lines[1:]) if lines else ([], [])
+
+
+def _padded(rows: Iterable[Sequence[str]], width: int) -> Iterable[list[str]]:
+    return ([*row, *[""] * (width - len(row))] for row in rows)
