@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from replay.shards import shard_names
 from transport.metrics import Record
 
-EVERYWHERE = ("band_low", "band_high")  # the same in all shards
+EVERYWHERE = ("band_low", "band_high", "time")  # about the same in all shards
 SLOWEST = ("busy_fraction", "sample_hold_fraction", "uptime_seconds")  # a batch waits for the last shard
 
 
@@ -20,20 +20,20 @@ def shard_records(records: Mapping[str, Record]) -> dict[str, Record]:
 def replay_record(records: Mapping[str, Record]) -> Record:
     """The record of the one replay, or one that sums up those of all shards; empty where there is none."""
     (alone,) = shard_names(1)
-    return records[alone] if alone in records else _combined([record for record in shard_records(records).values() if record])
+    return records[alone] if alone in records else combined([record for record in shard_records(records).values() if record])
 
 
-def _combined(shards: Sequence[Record]) -> Record:
+def combined(shards: Sequence[Record]) -> Record:
     """Counts and rates are added, shares of time are means, but for those of the slowest shard."""
     found: Record = {}
     for name in dict.fromkeys(name for shard in shards for name in shard):
         values = [shard[name] for shard in shards if name in shard]
         if name in EVERYWHERE or name in SLOWEST:
             found[name] = max(values)
-        elif name.endswith("_fraction"):
+        elif name.endswith("_fraction") or name == "samples_per_insert":
             found[name] = sum(values) / len(values)
         else:
             found[name] = sum(values)
-    if "samples_per_insert" in found:
-        found["samples_per_insert"] = found.get("sampled_items", 0.0) / max(found.get("inserted_steps", 0.0), 1.0)
+    if {"samples_per_insert", "sampled_items", "inserted_steps"} <= found.keys():
+        found["samples_per_insert"] = found["sampled_items"] / max(found["inserted_steps"], 1.0)
     return found

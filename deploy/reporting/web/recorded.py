@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from deploy.config.run import ConfigError
 from deploy.reporting.events import Event
+from deploy.reporting.shards import combined
 from deploy.reporting.status import current_status
 from deploy.reporting.web.configuration import Setting, settings_of
-from deploy.reporting.web.history import Grid, RunClock
+from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock
 from deploy.reporting.web.new_lines import NewLines, rotated
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
@@ -24,6 +27,7 @@ BIN_SECONDS = 5.0
 EVALUATIONS, EVENTS, LOG_LINES = 2000, 1000, 4000  # kept
 LOG_BYTES = 1_000_000  # of the log, read at first
 LINE_LENGTH = 1000
+RECORDS_AT_ONCE = 1000
 MOST_FIGURES = 100  # of the learner: an algorithm may have any number
 OF_EACH_ACTOR = ("steps_per_second", "wait_credit_fraction")
 OF_ALL_ACTORS = (
@@ -35,6 +39,7 @@ OF_REPLAY = (
     *("sampled_items_per_second", "insert_hold_fraction", "sample_hold_fraction", "busy_fraction"),
 )
 OF_EVALUATION = ("policy_version", "episodes", "return_mean", "return_std", "success_rate", "score_mean", "length_mean")
+SHARD = re.compile(r"replay-\d{1,2}")
 ACTOR = re.compile(r"actor-(\d{1,9})")
 
 Record = dict[str, float | None]
@@ -81,10 +86,15 @@ class RecordedRun:
         self._files: dict[str, NewLines] = {}
         self._events, self._log = NewLines(run.events), NewLines(run.log("run"), LOG_BYTES)
         self._learner_figures: list[str] = []
+        self._replays: dict[str, dict[str, float]] = {}  # the newest record of each of several replays
+        self._replay_time = 0.0  # of the newest of them
 
     def read(self) -> None:
         """Takes what has been written since the last call."""
-        self._records("replay", self._replay)
+        if shards := self._shards():
+            self._several_replays(["replay", *shards])
+        else:
+            self._records("replay", self._replay)
         if self.clock.begun:
             for name in self._processes():
                 if name == "learner":
@@ -117,14 +127,40 @@ class RecordedRun:
         names = {path.name.partition(".jsonl")[0] for path in folder.glob("*.jsonl*")} if folder.is_dir() else set()
         return sorted(names - {"replay"})
 
+    def _shards(self) -> list[str]:
+        """The processes of several replay shards that have recorded anything."""
+        return [name for name in self._processes() if SHARD.fullmatch(name)]
+
+    def _several_replays(self, names: Sequence[str]) -> None:
+        """Takes the records of all of them by time, each as one of all that were up then."""
+        new = heapq.merge(*map(self._named, names), key=lambda found: _time(found[1]))
+        while records := [self._together(name, record) for name, record in islice(new, RECORDS_AT_ONCE)]:
+            self.newest["replay"] = records[-1]
+            self._replay(records)
+
+    def _named(self, name: str) -> Iterator[tuple[str, Record]]:
+        return ((name, record) for records in self._new(name) for record in records)
+
+    def _together(self, name: str, record: Record) -> Record:
+        """All replays when `name` made this record."""
+        self._replays[name] = {key: value for key, value in record.items() if value is not None}
+        self._replay_time = max(_time(record), self._replay_time)  # what is read late is not another start of the run
+        up = [each for each in self._replays.values() if self._replay_time - each["time"] < BREAK_SECONDS]
+        return {**combined(up), "time": self._replay_time}
+
     def _records(self, name: str, take: Callable[[Sequence[Record]], None]) -> None:
+        for records in self._new(name):
+            take(records)
+
+    def _new(self, name: str) -> Iterator[list[Record]]:
+        """The new records of a process, many at a time."""
         file = self._files.setdefault(name, NewLines(self.run.metrics(name)))
         for lines in file.blocks():
             decoder = ACTOR_RECORD if ACTOR.fullmatch(name) else RECORD
             records = [record for line in lines if (record := read_record(line, decoder))]
             if records:
                 self.newest[name] = records[-1]
-                take(records)
+                yield records
 
     def _replay(self, records: Sequence[Record]) -> None:
         steps = [self.clock.record(_time(record), _steps(record)) for record in records]

@@ -103,6 +103,28 @@ def test_the_same_figures_whether_read_at_once_or_bit_by_bit(tmp_path: Path) -> 
         np.testing.assert_allclose(recorded.grid.column(name), at_once.grid.column(name))
 
 
+def test_several_replay_shards_are_one_history(tmp_path: Path) -> None:
+    one, several = made_up(tmp_path / "one", seconds=400, actors=1), made_up(tmp_path / "several", seconds=400, actors=1)
+    records = [json.loads(line) for line in several.metrics("replay").read_text().splitlines()]
+    several.metrics("replay").unlink()
+    added = ("inserted_steps", "items", "capacity", "bytes", "log_bytes", "inserted_steps_per_second", "sampled_items_per_second")
+    recorded, alone = RecordedRun(several), RecordedRun(one)
+    for first, last in ((0, 30), (30, 80)):
+        for shard, share in ((1, 0.75), (0, 0.25)):
+            parts = [record | {name: record[name] * share for name in added} for record in records[first:last]]
+            lines = "".join(json.dumps(part | {"time": part["time"] - shard / 10}) + "\n" for part in parts)
+            with several.metrics(f"replay-{shard}").open("a") as file:
+                file.write(lines)
+        recorded.read()
+    alone.read()
+    assert set(recorded.grid.names) == set(alone.grid.names) and recorded.clock.begun
+    for name in ("steps", "replay.items", "replay.samples_per_insert", "replay.band_high"):  # the first record is of one shard
+        found, wanted = recorded.grid.column(name)[2:-1], alone.grid.column(name)[2:-1]
+        np.testing.assert_allclose(found, wanted, rtol=0.05)
+    assert recorded.newest["replay"]["items"] == pytest.approx(records[-1]["items"])
+    assert recorded.newest["replay-0"]["capacity"] == 25_000 and "replay" in Follower(recorded).whole()["newest"]
+
+
 def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
     found = [Evaluation(float(number), number in (3, 77), {}) for number in range(EVALUATIONS)]
     fewer = thinned(found)
