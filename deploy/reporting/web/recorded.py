@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from deploy.config.run import ConfigError
 from deploy.reporting.events import Event
+from deploy.reporting.shards import replay_record
 from deploy.reporting.status import current_status
 from deploy.reporting.web.configuration import Setting, settings_of
-from deploy.reporting.web.history import Grid, RunClock
+from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock
 from deploy.reporting.web.new_lines import NewLines, rotated
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
@@ -35,7 +38,9 @@ OF_REPLAY = (
     *("sampled_items_per_second", "insert_hold_fraction", "sample_hold_fraction", "busy_fraction"),
 )
 OF_EVALUATION = ("policy_version", "episodes", "return_mean", "return_std", "success_rate", "score_mean", "length_mean")
-ACTOR = re.compile(r"actor-(\d{1,9})")
+COUNTED = ("inserted_steps", "dropped_steps", "sampled_items")
+ACTOR, REPLAY = re.compile(r"actor-\d{1,9}"), re.compile(r"replay(-\d{1,3})?")
+RECORDS_AT_ONCE = 1000
 
 Record = dict[str, float | None]
 RECORD = msgspec.json.Decoder(Record)
@@ -81,10 +86,11 @@ class RecordedRun:
         self._files: dict[str, NewLines] = {}
         self._events, self._log = NewLines(run.events), NewLines(run.log("run"), LOG_BYTES)
         self._learner_figures: list[str] = []
+        self._shards: dict[str, tuple[float, dict[str, float]]] = {}  # the newest record of each, and when it was written
 
     def read(self) -> None:
         """Takes what has been written since the last call."""
-        self._records("replay", self._replay)
+        self._replays()
         if self.clock.begun:
             for name in self._processes():
                 if name == "learner":
@@ -115,16 +121,39 @@ class RecordedRun:
     def _processes(self) -> list[str]:
         folder = self.run.metrics("replay").parent
         names = {path.name.partition(".jsonl")[0] for path in folder.glob("*.jsonl*")} if folder.is_dir() else set()
-        return sorted(names - {"replay"})
+        return sorted(names)
 
-    def _records(self, name: str, take: Callable[[Sequence[Record]], None]) -> None:
+    def _blocks(self, name: str) -> Iterator[list[Record]]:
+        """The new records of a process, many at a time."""
         file = self._files.setdefault(name, NewLines(self.run.metrics(name)))
         for lines in file.blocks():
             decoder = ACTOR_RECORD if ACTOR.fullmatch(name) else RECORD
             records = [record for line in lines if (record := read_record(line, decoder))]
             if records:
                 self.newest[name] = records[-1]
-                take(records)
+                yield records
+
+    def _records(self, name: str, take: Callable[[Sequence[Record]], None]) -> None:
+        for records in self._blocks(name):
+            take(records)
+
+    def _replays(self) -> None:
+        """The records of replay, or of its shards in the order of their times, each as the sum of all shards at that time."""
+        names = [name for name in self._processes() if REPLAY.fullmatch(name)]
+        merged = heapq.merge(*map(self._timed, names), key=lambda found: found[0])
+        while some := list(islice(merged, RECORDS_AT_ONCE)):
+            self._replay([self._sum_of_shards(*one) for one in some])
+
+    def _timed(self, name: str) -> Iterator[tuple[float, str, Record]]:
+        for records in self._blocks(name):
+            yield from ((_time(record), name, record) for record in records)
+
+    def _sum_of_shards(self, time: float, name: str, record: Record) -> Record:
+        kept = {key: value for key in (*OF_REPLAY, *COUNTED) if (value := record.get(key)) is not None}
+        self._shards[name] = time, kept
+        # A run may have been given another number of shards.
+        self._shards = {one: found for one, found in self._shards.items() if time - found[0] <= BREAK_SECONDS}
+        return {"time": time, **replay_record({one: found for one, (_, found) in self._shards.items()})}
 
     def _replay(self, records: Sequence[Record]) -> None:
         steps = [self.clock.record(_time(record), _steps(record)) for record in records]
@@ -132,6 +161,7 @@ class RecordedRun:
         self.grid.add("steps", seconds, steps)
         for name in OF_REPLAY:
             self.grid.add(f"replay.{name}", seconds, [record.get(name) for record in records])
+        self.newest["replay"] = records[-1]
 
     def _learner(self, records: Sequence[Record]) -> None:
         records, seconds = self._placed(records)
