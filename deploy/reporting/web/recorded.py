@@ -13,7 +13,7 @@ import msgspec
 
 from deploy.config.run import ConfigError
 from deploy.reporting.events import Event
-from deploy.reporting.shards import combined
+from deploy.reporting.shards import replay_record
 from deploy.reporting.status import current_status
 from deploy.reporting.web.configuration import Setting, settings_of
 from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock
@@ -27,7 +27,6 @@ BIN_SECONDS = 5.0
 EVALUATIONS, EVENTS, LOG_LINES = 2000, 1000, 4000  # kept
 LOG_BYTES = 1_000_000  # of the log, read at first
 LINE_LENGTH = 1000
-RECORDS_AT_ONCE = 1000
 MOST_FIGURES = 100  # of the learner: an algorithm may have any number
 OF_EACH_ACTOR = ("steps_per_second", "wait_credit_fraction")
 OF_ALL_ACTORS = (
@@ -39,8 +38,9 @@ OF_REPLAY = (
     *("sampled_items_per_second", "insert_hold_fraction", "sample_hold_fraction", "busy_fraction"),
 )
 OF_EVALUATION = ("policy_version", "episodes", "return_mean", "return_std", "success_rate", "score_mean", "length_mean")
-SHARD = re.compile(r"replay-\d{1,2}")
-ACTOR = re.compile(r"actor-(\d{1,9})")
+COUNTED = ("inserted_steps", "dropped_steps", "sampled_items")
+ACTOR, REPLAY = re.compile(r"actor-\d{1,9}"), re.compile(r"replay(-\d{1,3})?")
+RECORDS_AT_ONCE = 1000
 
 Record = dict[str, float | None]
 RECORD = msgspec.json.Decoder(Record)
@@ -86,15 +86,11 @@ class RecordedRun:
         self._files: dict[str, NewLines] = {}
         self._events, self._log = NewLines(run.events), NewLines(run.log("run"), LOG_BYTES)
         self._learner_figures: list[str] = []
-        self._replays: dict[str, dict[str, float]] = {}  # the newest record of each of several replays
-        self._replay_time = 0.0  # of the newest of them
+        self._shards: dict[str, tuple[float, dict[str, float]]] = {}  # the newest record of each, and when it was written
 
     def read(self) -> None:
         """Takes what has been written since the last call."""
-        if shards := self._shards():
-            self._several_replays(["replay", *shards])
-        else:
-            self._records("replay", self._replay)
+        self._replays()
         if self.clock.begun:
             for name in self._processes():
                 if name == "learner":
@@ -125,34 +121,9 @@ class RecordedRun:
     def _processes(self) -> list[str]:
         folder = self.run.metrics("replay").parent
         names = {path.name.partition(".jsonl")[0] for path in folder.glob("*.jsonl*")} if folder.is_dir() else set()
-        return sorted(names - {"replay"})
+        return sorted(names)
 
-    def _shards(self) -> list[str]:
-        """The processes of several replay shards that have recorded anything."""
-        return [name for name in self._processes() if SHARD.fullmatch(name)]
-
-    def _several_replays(self, names: Sequence[str]) -> None:
-        """Takes the records of all of them by time, each as one of all that were up then."""
-        new = heapq.merge(*map(self._named, names), key=lambda found: _time(found[1]))
-        while records := [self._together(name, record) for name, record in islice(new, RECORDS_AT_ONCE)]:
-            self.newest["replay"] = records[-1]
-            self._replay(records)
-
-    def _named(self, name: str) -> Iterator[tuple[str, Record]]:
-        return ((name, record) for records in self._new(name) for record in records)
-
-    def _together(self, name: str, record: Record) -> Record:
-        """All replays when `name` made this record."""
-        self._replays[name] = {key: value for key, value in record.items() if value is not None}
-        self._replay_time = max(_time(record), self._replay_time)  # what is read late is not another start of the run
-        up = [each for each in self._replays.values() if self._replay_time - each["time"] < BREAK_SECONDS]
-        return {**combined(up), "time": self._replay_time}
-
-    def _records(self, name: str, take: Callable[[Sequence[Record]], None]) -> None:
-        for records in self._new(name):
-            take(records)
-
-    def _new(self, name: str) -> Iterator[list[Record]]:
+    def _blocks(self, name: str) -> Iterator[list[Record]]:
         """The new records of a process, many at a time."""
         file = self._files.setdefault(name, NewLines(self.run.metrics(name)))
         for lines in file.blocks():
@@ -162,12 +133,35 @@ class RecordedRun:
                 self.newest[name] = records[-1]
                 yield records
 
+    def _records(self, name: str, take: Callable[[Sequence[Record]], None]) -> None:
+        for records in self._blocks(name):
+            take(records)
+
+    def _replays(self) -> None:
+        """The records of replay, or of its shards in the order of their times, each as the sum of all shards at that time."""
+        names = [name for name in self._processes() if REPLAY.fullmatch(name)]
+        merged = heapq.merge(*map(self._timed, names), key=lambda found: found[0])
+        while some := list(islice(merged, RECORDS_AT_ONCE)):
+            self._replay([self._sum_of_shards(*one) for one in some])
+
+    def _timed(self, name: str) -> Iterator[tuple[float, str, Record]]:
+        for records in self._blocks(name):
+            yield from ((_time(record), name, record) for record in records)
+
+    def _sum_of_shards(self, time: float, name: str, record: Record) -> Record:
+        kept = {key: value for key in (*OF_REPLAY, *COUNTED) if (value := record.get(key)) is not None}
+        self._shards[name] = time, kept
+        # A run may have been given another number of shards.
+        self._shards = {one: found for one, found in self._shards.items() if time - found[0] <= BREAK_SECONDS}
+        return {"time": time, **replay_record({one: found for one, (_, found) in self._shards.items()})}
+
     def _replay(self, records: Sequence[Record]) -> None:
         steps = [self.clock.record(_time(record), _steps(record)) for record in records]
         seconds = [self.clock.seconds(_time(record)) or 0.0 for record in records]
         self.grid.add("steps", seconds, steps)
         for name in OF_REPLAY:
             self.grid.add(f"replay.{name}", seconds, [record.get(name) for record in records])
+        self.newest["replay"] = records[-1]
 
     def _learner(self, records: Sequence[Record]) -> None:
         records, seconds = self._placed(records)

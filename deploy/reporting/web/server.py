@@ -155,7 +155,8 @@ class Page:
         follower, silent, seen = Follower(watched.recorded), 0, None
         try:
             yield b"event: whole\ndata: " + await run_in_threadpool(watched.whole, follower) + b"\n\n"
-            while not (self._ending() or await left()):
+            while True:
+                over = self._ending() or await left()  # asked first, so that the last news is still sent
                 if not run.path.is_dir():
                     yield b"event: gone\ndata: {}\n\n"
                     return
@@ -164,6 +165,8 @@ class Page:
                 if changed != seen or silent >= SILENT_TURNS:
                     yield b"event: news\ndata: " + await run_in_threadpool(watched.news, follower) + b"\n\n"
                     seen, silent = changed, 0
+                if over:
+                    return
                 await asyncio.sleep(TURN_SECONDS)
         finally:
             watched.pages -= 1

@@ -98,3 +98,24 @@ def test_the_page_beside_a_run_ends_with_it(folder: Path, capfd: pytest.CaptureF
         assert status_of(links[0]) == 200
     with pytest.raises(OSError):
         status_of(links[0])
+
+
+@pytest.mark.flow
+def test_the_page_shows_the_end_of_its_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = made_up(folder / "runs" / "mine", seconds=60)
+    printed = ""
+    with beside.page_beside(run):
+        while len(links := LINK.findall(printed)) < 2:
+            printed += capfd.readouterr().out
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(links[0]).port, timeout=20)
+        connection.request("GET", links[0][links[0].index("/?") :])
+        answer = connection.getresponse()
+        cookie = str(answer.getheader("set-cookie")).partition(";")[0]
+        answer.read()
+        connection.request("GET", "/api/events?run=mine", headers={"cookie": cookie})
+        events = connection.getresponse()
+        while not events.readline().startswith(b"event: news"):
+            pass
+        run.status.write_text(run.status.read_text().replace("stopped by you", "the last word"))
+    assert b"the last word" in events.read()
+    connection.close()

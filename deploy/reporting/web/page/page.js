@@ -56,7 +56,7 @@ function show(name, comparison, controls) {
   const main = document.getElementById('main');
   if (name === COMPARISON) {
     document.title = 'Headrace · comparison';
-    main.replaceChildren(...comparisonSections(comparison), runTable());
+    main.replaceChildren(el('h1', {}, 'Comparison of ' + runs.size + ' runs'), ...comparisonSections(comparison), runTable());
     return;
   }
   const run = runs.get(name);
@@ -141,7 +141,7 @@ function showServer() {
       refresh(news);
     });
     source.addEventListener('gone', () => say('this run has been removed'));
-    source.onerror = () => say('no connection: has headrace web ended? Trying again …');
+    source.onerror = () => say('no connection: the command that serves this page has ended. Trying again …');
   };
 
   const listRuns = async () => {
@@ -156,7 +156,7 @@ function showServer() {
         const wanted = decodeURIComponent((/^#run=(.*)$/.exec(location.hash) || [])[1] || '');
         choose(names.includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
       } else if (names.join() !== before) bar(names, shownRun || names[0], '');
-    } catch { say('no connection: has headrace web ended? Trying again …'); }
+    } catch { say('no connection: the command that serves this page has ended. Trying again …'); }
     setTimeout(listRuns, EVERY_RUN_MS);
   };
   listRuns();

@@ -204,4 +204,4 @@ def test_a_browser_shows_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
         and 'aria-label="Return"' in shown["hostile"]
     )
     assert "<img" not in shown["hostile"]
-    assert "Comparison · CartPole-v1" in shown["many"] and "Steps to" in shown["many"]
+    assert "Comparison of 2 runs" in shown["many"] and "Steps to" in shown["many"]
