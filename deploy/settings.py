@@ -17,9 +17,8 @@ from deploy.config.files import Tree, as_tree
 from deploy.config.run import RunConfig
 from learner.config import LearnerProcess
 from replay.config import ReplayProcess
-from replay.shards import shard_names
 from transport.experience import read_spec
-from transport.run_dir import RunDir, TransportSettings, write_atomically
+from transport.run_dir import RunDir, TransportSettings, shard_names, write_atomically
 
 
 def write(run: RunDir, config: RunConfig) -> None:
@@ -39,17 +38,33 @@ def write(run: RunDir, config: RunConfig) -> None:
 
 def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
     """Writes the files of an actor or the evaluator. Raises OSError."""
-    tree, deploy = as_tree(config), config.deploy
+    _write(run, "transport", connections(config))
+    _write(run, name, acting(config))
+
+
+def connections(config: RunConfig) -> TransportSettings:
+    """The content of settings/transport.json."""
+    deploy = config.deploy
     files = deploy.metrics_bytes, deploy.files_kept, deploy.record_seconds
-    _write(run, "transport", TransportSettings(deploy.bind, deploy.advertise, *files))
+    return TransportSettings(deploy.bind, deploy.port, deploy.advertise, *files)
+
+
+def acting(config: RunConfig) -> ActorProcess:
+    """The content of settings/evaluator.json, and of that of every actor."""
+    tree = as_tree(config)
     acting = config.actors, config.evaluator, config.replay.shards
-    _write(run, name, ActorProcess(config.seed, tree["env"], tree["algorithm"], *acting))
+    return ActorProcess(config.seed, tree["env"], tree["algorithm"], *acting)
+
+
+def encode(settings: Struct | Tree) -> bytes:
+    """The content of a settings file."""
+    return msgspec.json.encode(_finite(msgspec.to_builtins(settings)))
 
 
 def _write(run: RunDir, name: str, settings: Struct | Tree) -> None:
     path = run.settings(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, msgspec.json.encode(_finite(msgspec.to_builtins(settings))))
+    write_atomically(path, encode(settings))
 
 
 def _finite(value: Any) -> Any:

@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, TransportSettings, write_atomically
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
 
@@ -24,6 +25,14 @@ def short() -> Iterator[Path]:
 
 
 @POSIX
+def test_with_a_fixed_port_the_servers_have_those_after_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.create()
+    run.settings("transport").write_bytes(msgspec.json.encode(TransportSettings(bind="127.0.0.1", port=7701)))
+    found = [run.bind_address(role) for role in ("supervisor", "weights", "payload", "replay", "replay-0", "replay-2")]
+    assert found == [f"tcp://127.0.0.1:{port}" for port in (7701, 7702, 7703, 7704, 7704, 7706)]
+
+
 def test_sockets_are_in_the_runs_folder_where_nobody_removes_them(short: Path) -> None:
     run_dir = RunDir(short / "runs with $HOME" / "mine")
     assert run_dir.bind_address("replay") == f"ipc://{run_dir.path}/sockets/replay"

@@ -19,9 +19,8 @@ from deploy.config.trust import code_in
 from deploy.config.values import COUNT
 from deploy.launch import access
 from deploy.launch.settle import settle_count
-from replay.shards import shard_names
 from transport.messages import MOST_ACTORS
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, shard_names, write_atomically
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 
@@ -56,7 +55,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Raises ConfigError, KeysError, OSError."""
-    folder = _run(parsed.run)
+    folder = run_of(parsed.run)
     if parsed.export:
         name, target = parsed.export
         return _export(folder, name, target, parsed.trusted)
@@ -128,7 +127,7 @@ def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
     return 0
 
 
-def _run(name: str | None) -> RunDir:
+def run_of(name: str | None) -> RunDir:
     """By name the run need not exist yet; a text with a slash is a folder."""
     if name is None:
         return runs.find(None)
