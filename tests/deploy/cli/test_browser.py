@@ -17,6 +17,7 @@ from deploy.cli import main as cli
 from deploy.cli.browser import beside, common
 from deploy.cli.browser.common import Buttons, TheseRuns
 from tests.deploy.reporting.web.made_up import made_up
+from tests.harness.waiting import wait_until
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
 
@@ -88,13 +89,23 @@ def test_the_command_prints_its_links_and_ctrl_c_ends_it_quietly(folder: Path) -
         assert (process.returncode, errors) == (cli.DONE, "")
 
 
+def printed_links(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """The links that another process prints."""
+    printed: list[str] = []
+
+    def found() -> list[str]:
+        printed.append(capfd.readouterr().out)
+        links = LINK.findall("".join(printed))
+        return links if len(links) == 2 else []
+
+    return wait_until(found, what="two links are printed")
+
+
 @pytest.mark.flow
 def test_the_page_beside_a_run_ends_with_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = made_up(folder / "runs" / "mine", seconds=60)
-    printed = ""
     with beside.page_beside(run):
-        while len(links := LINK.findall(printed)) < 2:
-            printed += capfd.readouterr().out
+        links = printed_links(capfd)
         assert status_of(links[0]) == 200
     with pytest.raises(OSError):
         status_of(links[0])
@@ -103,10 +114,8 @@ def test_the_page_beside_a_run_ends_with_it(folder: Path, capfd: pytest.CaptureF
 @pytest.mark.flow
 def test_the_page_shows_the_end_of_its_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = made_up(folder / "runs" / "mine", seconds=60)
-    printed = ""
     with beside.page_beside(run):
-        while len(links := LINK.findall(printed)) < 2:
-            printed += capfd.readouterr().out
+        links = printed_links(capfd)
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(links[0]).port, timeout=20)
         connection.request("GET", links[0][links[0].index("/?") :])
         answer = connection.getresponse()
