@@ -70,11 +70,16 @@ def code_in(values: dict[str, Any], marked: Collection[str]) -> Found:
 def check(process: ActorProcess, path: Path, run: RunDir) -> None:
     """Raises UntrustedSettings where `process`, which was read from `path` in the run's folder, names code and this account has
     not made the run on this machine."""
-    marked = {*code_keys(EnvConfig, "env."), *code_keys(Named, "algorithm.")}
-    named = from_elsewhere(run, code_in({"env": process.env, "algorithm": process.algorithm}, marked))
+    named = from_elsewhere(run, code_of(process))
     if named:
         told = described(named, path)
         raise UntrustedSettings(f"{told}: this account has not made the run on this machine; add {FLAG} if you trust it")
+
+
+def code_of(process: ActorProcess) -> Found:
+    """The settings of an actor that name code which is not built in. Imports nothing."""
+    marked = {*code_keys(EnvConfig, "env."), *code_keys(Named, "algorithm.")}
+    return code_in({"env": process.env, "algorithm": process.algorithm}, marked)
 
 
 def described(named: Found, path: Path) -> str:

@@ -39,17 +39,44 @@ def write(run: RunDir, config: RunConfig) -> None:
 
 def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
     """Writes the files of an actor or the evaluator. Raises OSError."""
-    tree, deploy = as_tree(config), config.deploy
+    _write(run, "transport", connections(config))
+    _write(run, name, acting(config))
+
+
+def connections(config: RunConfig) -> TransportSettings:
+    """The content of settings/transport.json."""
+    deploy = config.deploy
     files = deploy.metrics_bytes, deploy.files_kept, deploy.record_seconds
-    _write(run, "transport", TransportSettings(deploy.bind, deploy.advertise, *files))
+    ports = fixed_ports(config) if deploy.port else {}
+    return TransportSettings(deploy.bind, ports, deploy.advertise, *files)
+
+
+def servers(shards: int) -> tuple[str, ...]:
+    """The servers of a run with so many replay shards, by endpoint."""
+    return ("supervisor", "weights", "payload", *shard_names(shards))
+
+
+def fixed_ports(config: RunConfig) -> dict[str, int]:
+    """The ports of the servers, by endpoint, where deploy.port says which is the first."""
+    return {name: config.deploy.port + number for number, name in enumerate(servers(config.replay.shards))}
+
+
+def acting(config: RunConfig) -> ActorProcess:
+    """The content of settings/evaluator.json, and of that of every actor."""
+    tree = as_tree(config)
     acting = config.actors, config.evaluator, config.replay.shards
-    _write(run, name, ActorProcess(config.seed, tree["env"], tree["algorithm"], *acting))
+    return ActorProcess(config.seed, tree["env"], tree["algorithm"], *acting)
+
+
+def encode(settings: Struct | Tree) -> bytes:
+    """The content of a settings file."""
+    return msgspec.json.encode(_finite(msgspec.to_builtins(settings)))
 
 
 def _write(run: RunDir, name: str, settings: Struct | Tree) -> None:
     path = run.settings(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, msgspec.json.encode(_finite(msgspec.to_builtins(settings))))
+    write_atomically(path, encode(settings))
 
 
 def _finite(value: Any) -> Any:

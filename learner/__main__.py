@@ -47,8 +47,8 @@ def main() -> int:
     line = partial(describe, figures=make_algorithm(settings.algorithm).figures)
     if size == 1:
         life = Lifetime("learner", run_dir, line)
-    else:  # to the supervisor the process that it started is the learner; rank 0 reports for it
-        life = Lifetime(process_name(rank), run_dir, line if rank == 0 else lambda record: "", os.getppid(), rank == 0)
+    else:  # all have the incarnation of the process that the supervisor started; rank 0 reports for it
+        life = Lifetime(process_name(rank), run_dir, line if rank == 0 else lambda record: "", reports=rank == 0)
     status = _learn(settings, run_dir, life, rank, size)
     if not status:
         life.close()

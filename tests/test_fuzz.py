@@ -85,8 +85,13 @@ def example(kind: type[Message]) -> Message:
     counts = messages.Counts(1, 0.5, 0.5)
     values |= {"counts": counts, "rows": messages.Rows(0, 8, 0.5, counts)}
     values["figures"] = messages.ShardFigures(1.5, 8, True, 1, 1, 1)
+    ended = (messages.Ended(3, -9, "text"),) if kind is messages.HostHello else (3,)
+    running = (messages.Begun("actor-7", 5, "k" * 40, 100, "", 1_000, 50.0),)
+    values |= {"public": "k" * 40, "running": running, "ended": ended, "leaving": False, "kill": True, "role": "actor"}
+    values |= {"endpoints": {"replay": "tcp://trunk:1"}, "public_keys": {"replay": "k" * 40}, "orphan_seconds": 1.0}
+    values |= {"assignment": messages.Assignment(8, 64, 1), "lines": ("text", "text")}
     fields = msgspec.structs.fields(kind)
-    texts = {"name", "spec_digest", "reason", "sha256", "slab"}
+    texts = {"name", "spec_digest", "reason", "sha256", "slab", "folder", "digest", "run", "host"}
     return kind(**{field.name: values.get(field.name, "text" if field.name in texts else 1) for field in fields})
 
 

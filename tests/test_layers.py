@@ -97,6 +97,7 @@ DECODERS = (
     "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
     "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/weights/publish.py",
     "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
+    "deploy/places/agent.py", "deploy/places/host_folder.py", "deploy/places/hosts.py",
 )  # fmt: skip
 
 

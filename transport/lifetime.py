@@ -21,6 +21,7 @@ from transport.sockets.client import Client
 from transport.sockets.keys import KeysError
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
+INCARNATION_VARIABLE = "HEADRACE_INCARNATION"
 BEAT_SECONDS = 0.5
 NICENESS = 5  # enough to yield to others; with much more a process could not stop in time on a busy machine
 GOODBYE_SECONDS = 0.5
@@ -31,8 +32,13 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
 def new_incarnation() -> int:
-    """A random number that identifies one start of a process."""
+    """A random number that identifies one start of a process: process numbers repeat, above all on several machines."""
     return secrets.randbits(63)
+
+
+def given_incarnation() -> int:
+    """The number that this process's starter has given it, by which the supervisor knows its reports; a new one without."""
+    return int(os.environ.get(INCARNATION_VARIABLE, "0")) or new_incarnation()
 
 
 def die_with_parent() -> None:
@@ -106,14 +112,11 @@ class Lifetime:
     record, prints the line that `describe` makes of it (nothing if the line is empty), and sends the record along.
     """
 
-    def __init__(
-        self, name: str, run_dir: RunDir, describe: Callable[[Record], str], known_as: int = 0, reports: bool = True
-    ) -> None:
+    def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str], reports: bool = True) -> None:
         """Installs the signal handlers, so make it in the main thread. If the process's keys are missing or unsafe, prints a line
         and ends the process with status 3.
 
-        `known_as`: the pid that the supervisor started, if this process does the work for another one. `reports` False: another
-        process sends the reports for this one, which then only reacts to signals.
+        `reports` False: another process sends the reports for this one, which then only reacts to signals.
         """
         die_with_parent()
         keep_memory()
@@ -123,7 +126,7 @@ class Lifetime:
         except KeysError as error:
             say(f"{name}: {error}")
             sys.exit(REFUSED)
-        self.incarnation = new_incarnation()
+        self.incarnation = given_incarnation()
         run_dir.metrics(name).parent.mkdir(parents=True, exist_ok=True)  # on another machine the folder does not exist yet
         settings = run_dir.transport
         self.metrics = Metrics(run_dir.metrics(name), settings.metrics_bytes, settings.files_kept)
@@ -142,7 +145,6 @@ class Lifetime:
         self._next_record = time.monotonic() + self._record_seconds
         self._pending: Record = {}
         address = run_dir.endpoint("supervisor") if reports else None
-        self._pid = known_as or os.getpid()
         self._control = Client(address, keys=self.keys, endpoint="supervisor") if address else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -185,7 +187,7 @@ class Lifetime:
             self._pending = {}
 
     def _progress(self, state: State, record: Record) -> Progress:
-        return Progress(self.name, self._pid, state, self._beats, record, self.steps(), self.restored_steps)
+        return Progress(self.name, self.incarnation, state, self._beats, record, self.steps(), self.restored_steps)
 
     def _record(self) -> Record:
         self.measure()

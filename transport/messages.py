@@ -12,11 +12,14 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 6
+PROTOCOL = 7
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_SHARDS = 64  # of the replay of a run
 MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
+MOST_PLACES, MOST_ENDED = 128, 8  # of a host; ended actors in one message: a header has room for all of them
+FAULT_LETTERS, WORDS_LETTERS = 120, 300  # of what is wrong with an actor, and of its last line
+LINE_LETTERS, MOST_LINES = 1000, 12  # of a line, and of lines, in one message
 DRAIN_SECONDS = 2.0  # for an actor to send its remaining experience when the run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
@@ -26,7 +29,14 @@ Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the int32 column poli
 Name = Annotated[str, Meta(max_length=64, pattern=r"^[ -~]*\Z")]
 UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 MAX_TEXT = 4096
-Text = Annotated[str, Meta(max_length=MAX_TEXT, pattern=rf"^(?!.*{UNPRINTABLE})[^\n]*\Z")]
+PRINTABLE = rf"^(?!.*{UNPRINTABLE})[^\n]*\Z"
+Text = Annotated[str, Meta(max_length=MAX_TEXT, pattern=PRINTABLE)]
+Line = Annotated[str, Meta(max_length=LINE_LETTERS, pattern=PRINTABLE)]
+Fault = Annotated[str, Meta(max_length=FAULT_LETTERS, pattern=PRINTABLE)]
+Words = Annotated[str, Meta(max_length=WORDS_LETTERS, pattern=PRINTABLE)]
+
+Key = Annotated[str, Meta(pattern=r"^[!-~]{40}\Z")]  # a public key in Z85
+ActorName = Annotated[str, Meta(pattern=r"^actor-(0|[1-9][0-9]{0,3})\Z")]
 
 
 class MalformedMessage(ValueError):
@@ -259,7 +269,7 @@ class Progress(Message, frozen=True, tag="progress"):
     """
 
     name: Name
-    pid: Count
+    incarnation: Incarnation
     state: Literal["starting", "ready", "stopping"]
     beats: Count  # iterations of the main loop since the start
     record: Annotated[dict[Name, float], Meta(max_length=256)]
@@ -307,11 +317,110 @@ class Stopping(Message, frozen=True, tag="stopping"):
     """The supervisor answers Stop: it has begun to stop the run. No raw parts."""
 
 
+# ---- hosts: the agent on another machine (DEALER) <-> supervisor (ROUTER) ------------------------------------------------
+
+
+class Enrol(Message, frozen=True, tag="enrol"):
+    """Whoever has the ticket-3 asks that `public`, which he has made, be the key of host-3. No raw parts."""
+
+    protocol: Count
+    public: Key
+
+
+class Enrolled(Message, frozen=True, tag="enrolled"):
+    """The supervisor answers Enrol: the key is on the list under `name`; one before it is refused from now on. No raw parts."""
+
+    name: Name
+
+
+class Begun(Struct, frozen=True, forbid_unknown_fields=True):
+    """An actor that runs on a host. `public`: the key that the host has made for this incarnation."""
+
+    name: ActorName
+    incarnation: Incarnation
+    public: Key
+    pid: Count
+    fault: Fault = ""  # why it must be replaced
+    rss_bytes: Count | None = None
+    cpu_percent: float | None = None
+
+
+class Ended(Struct, frozen=True, forbid_unknown_fields=True):
+    """How an actor on a host has ended, as deploy/places/base.py has it."""
+
+    incarnation: Incarnation
+    code: Annotated[int, Meta(ge=-(2**31), le=2**32)]
+    last_words: Words = ""
+    out_of_memory: bool = False
+    explained: bool = False
+
+
+class HostHello(Message, frozen=True, tag="host_hello"):
+    """The whole state of a host, each second and at each change; so nothing is lost with a message. No raw parts.
+
+    `folder`: the digest of the Folder that it has. `ended` repeats an end until HostWelcome names it. A host that is `leaving`
+    takes no more actors, and those that end have left with it.
+    """
+
+    name: Name
+    incarnation: Incarnation
+    protocol: Count
+    places: Annotated[int, Meta(ge=1, le=MOST_PLACES)]
+    folder: Name
+    running: Annotated[tuple[Begun, ...], Meta(max_length=MOST_PLACES)]
+    ended: Annotated[tuple[Ended, ...], Meta(max_length=MOST_ENDED)] = ()
+    leaving: bool = False
+
+
+class HostWelcome(Message, frozen=True, tag="host_welcome"):
+    """The supervisor answers each HostHello: it has taken these ends. Without an answer the host is alone. No raw parts."""
+
+    ended: Annotated[tuple[Incarnation, ...], Meta(max_length=MOST_ENDED)] = ()
+
+
+class Folder(Message, frozen=True, tag="folder"):
+    """What an actor reads in the run's folder, for a host. Raw parts: spec.json, policy.json (empty if there is none),
+    settings/transport.json, and the settings of an actor."""
+
+    digest: Name
+    run: Name
+    endpoints: Annotated[dict[Name, Text], Meta(max_length=MOST_SHARDS + 3)]
+    public_keys: Annotated[dict[Name, Key], Meta(max_length=16)]  # of the servers
+    memory_bytes: Count  # of an actor; 0: no limit
+    orphan_seconds: Annotated[float, Meta(gt=0, le=1e9)]
+
+
+class Begin(Message, frozen=True, tag="begin"):
+    """The supervisor asks a host to start a process of this role; the host knows the command. No raw parts."""
+
+    role: Literal["actor"]
+    index: Annotated[int, Meta(ge=0, lt=MOST_ACTORS)]
+    incarnation: Incarnation
+    threads: Annotated[int, Meta(ge=1, le=1024)]
+    assignment: Assignment
+
+
+class End(Message, frozen=True, tag="end"):
+    """The supervisor asks a host to end a process: to `kill` it, or to ask it. No raw parts."""
+
+    incarnation: Incarnation
+    kill: bool
+
+
+class Said(Message, frozen=True, tag="said"):
+    """Lines that a process on a host, or the host itself, has printed. No raw parts."""
+
+    host: Name
+    name: Name
+    lines: Annotated[tuple[Line, ...], Meta(max_length=MOST_LINES)]
+
+
 AnyMessage = (
     WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Credit | Goodbye | Present | Refused
     | SamplerHello | SamplerWelcome | SampleRequest | Sample | Holding | Counted | PriorityUpdate
     | Announce | FetchWeights | Weights
     | Progress | Assignment | Scale | Scaling | Stop | Stopping
+    | Enrol | Enrolled | HostHello | HostWelcome | Folder | Begin | End | Said
 )  # fmt: skip
 TYPES: dict[str, type[Message]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyMessage)}
 

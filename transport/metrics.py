@@ -67,6 +67,28 @@ class Phase:
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + time.monotonic() - self._started
 
 
+class RecordFile:
+    """A file with one record per line. At `limit_bytes` it becomes NAME.jsonl.1; `kept` old files are kept."""
+
+    def __init__(self, path: Path, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
+        self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
+        self._file = path.open("a", encoding="utf-8")
+
+    def append(self, record: Record) -> None:
+        """Adds a record and the time. With a full disk lines are lost, but the process goes on."""
+        with suppress(OSError):
+            self._file.write(msgspec.json.encode({"time": time.time()} | record).decode() + "\n")  # NaN, infinity become null
+            self._file.flush()
+            if self._file.tell() >= self._limit_bytes:
+                self._file.close()
+                set_aside(self._path, self._kept)
+                self._file = self._path.open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+
 class Metrics:
     """The metrics of one process. Not thread-safe: use it from the main loop only.
 
@@ -75,9 +97,8 @@ class Metrics:
     """
 
     def __init__(self, path: Path | None = None, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
-        """Appends records to `path`, if given. At `limit_bytes` the file becomes NAME.jsonl.1; `kept` old files are kept."""
-        self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
-        self._file = path.open("a", encoding="utf-8") if path else None
+        """Appends records to `path`, if given."""
+        self._file = RecordFile(path, limit_bytes, kept) if path else None
         self._started = time.monotonic()
         self._counters: Record = {}
         self._gauges: Record = {}
@@ -134,19 +155,9 @@ class Metrics:
         self._history.append((now, dict(self._counters)))
         while len(self._history) > 2 and self._history[1][0] < now - LONG_SECONDS:
             self._history.popleft()
-        self._append({"time": time.time()} | record)
+        if self._file:
+            self._file.append(record)
         return record
-
-    def _append(self, line: Record) -> None:
-        if self._path is None or self._file is None:
-            return
-        with suppress(OSError):  # with a full disk lines are lost, but the process goes on
-            self._file.write(msgspec.json.encode(line).decode() + "\n")  # NaN and infinity become null
-            self._file.flush()
-            if self._file.tell() >= self._limit_bytes:
-                self._file.close()
-                set_aside(self._path, self._kept)
-                self._file = self._path.open("a", encoding="utf-8")
 
     def _rate(self, name: str, value: float, now: float, window: float) -> float:
         # Compare with the newest entry that is at least `window` old; in a young process with the oldest entry.
@@ -159,5 +170,4 @@ class Metrics:
 
     def close(self) -> None:
         if self._file:
-            with suppress(OSError):
-                self._file.close()
+            self._file.close()

@@ -124,6 +124,7 @@ class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """settings/transport.json: how the processes of a run connect to each other, and the limits of their metrics files."""
 
     bind: str = ""  # address on which servers listen, over TCP; empty: private sockets of this user
+    ports: dict[str, int] = {}  # of servers, by endpoint; one that is not there has any that is free
     advertise: str = ""  # name or address that clients connect to; empty: `bind`, or the host's name if that is a wildcard
     metrics_bytes: int = 20_000_000  # size at which a metrics file is rotated
     files_kept: int = 1  # rotated files that are kept, of each kind
@@ -309,7 +310,10 @@ class RunDir:
         return f"ipc://{self.sockets}/{role}"
 
     def _port(self, role: str, host: str) -> str:
-        """The previous port of the server of `role`; "*", any free port, if it had none or another program uses it now."""
+        """The port that the settings have for the server of `role`. Without one, its previous port; "*", any free port, if it had
+        none or another program uses it now."""
+        if fixed := self.transport.ports.get(role):
+            return str(fixed)
         try:
             port = str(int((self.path / "endpoints" / f"{role}.port").read_text()))
         except (OSError, ValueError):

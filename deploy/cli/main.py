@@ -36,6 +36,8 @@ COMMANDS = {
     "rm": ("runs.rm", "delete stopped runs with all their files"),
     "sweep": ("runs.sweep", "search for good settings with many short runs"),
     "suite": ("runs.suite", "compare algorithms or settings over tasks and seeds"),
+    "invite": ("hosts.invite", "make tickets, with which other machines join a run"),
+    "join": ("hosts.join", "run actors of another machine's run on this machine"),
     "keys": ("experience.keys", "make the keys that a run needs on a network"),
     "eval": ("policies.eval", "evaluate the policy of a run over many episodes"),
     "demo": ("policies.demo", "watch the policy of a run play, or record a video"),

@@ -76,6 +76,28 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "this host for 0.0.0.0 or ::"
         ),
     ] = ""
+    port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_469,  # with all shards that there may be
+            description="TCP port of the supervisor with deploy.bind; the learner's two servers and replay (each shard) have the "
+            "ports after it. 0 means any free ports",
+        ),
+    ] = 0
+    local_actors: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="most actors that run on this machine; more wait for hosts that join (`headrace join`). An actor goes "
+            "to a host where one has a free place, and only then here",
+        ),
+    ] = 1024
+    orphan_seconds: Annotated[
+        float,
+        Meta(gt=0, description="time after which a host ends its actors and itself when it hears nothing from the supervisor"),
+    ] = 300.0
     actor_python: Annotated[
         str,
         Meta(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from actors.trust import state_folder
 from deploy.config.run import RunConfig
 from deploy.launch.minimum_versions import too_old
-from transport.run_dir import RunDir, is_loopback
+from deploy.settings import fixed_ports
+from transport.run_dir import RunDir, is_free, is_loopback
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 
@@ -45,8 +47,20 @@ def check(run: RunDir, config: RunConfig) -> None:
             print(f"made keys for {listed(made)}")
         for name in (*keys.ALWAYS, *keys.actor_names(config.actors.count)):
             keys.read_pair(run.key_folder, name)
+    if config.deploy.port:
+        _check_ports(config)
     if root:
         _warn_root()
+
+
+def _check_ports(config: RunConfig) -> None:
+    ports = fixed_ports(config).values()
+    for port in ports:
+        if not is_free(config.deploy.bind, port):
+            raise Refused(
+                f"port {port} of {config.deploy.bind} is in use, and with --deploy.port {config.deploy.port} the run needs it: "
+                f"choose another first of {len(ports)} free ports"
+            )
 
 
 def _warn_root() -> None:
@@ -65,6 +79,30 @@ def make_missing(run: RunDir, actors: int) -> list[str]:
     """Makes the keys that processes of the run lack; returns their names. Servers read the list again by themselves."""
     run.make_private()
     return keys.make(run.key_folder, (*keys.ALWAYS, *keys.actor_names(actors)), new_pair)
+
+
+class RunKeys:
+    """The list of public keys of a run, as its supervisor changes it. The calls raise KeysError, OSError."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._folder = run.key_folder
+        self._list = keys.KeyList(self._folder / keys.LIST)
+
+    def key(self, name: str) -> str | None:
+        """The key of that name on the list."""
+        return self._list.by_name().get(name)
+
+    def admit(self, name: str, public: str) -> None:
+        keys.admit(self._folder, name, public)
+
+    def refuse(self, names: Sequence[str]) -> None:
+        if names:
+            keys.refuse(self._folder, names)
+
+    def reclaim(self, name: str) -> None:
+        """Gives the name to a process of this machine. Does nothing in a run without keys."""
+        if self._folder.exists():
+            keys.reclaim(self._folder, name, new_pair)
 
 
 def listed(names: list[str]) -> str:

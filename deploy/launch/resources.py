@@ -64,15 +64,17 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
 def too_many_actors(config: RunConfig, memory_bytes: float) -> str:
     """Why the actors do not fit into so much memory and into this machine; empty if they do."""
     descriptors = raise_descriptor_limit() * DESCRIPTORS_SHARE - OTHER_DESCRIPTORS
-    fit, what = min(
-        (len(own_cores()) * ACTORS_PER_CORE, f"cores ({ACTORS_PER_CORE} on each)"),
-        (int(memory_bytes // ACTOR_BYTES), f"memory ({_gigabytes(ACTOR_BYTES)} for each, without its simulator)"),
-        (int(descriptors // DESCRIPTORS_PER_ACTOR), "file descriptors (`ulimit -n`)"),
+    actors, connected = min(config.actors.count, config.deploy.local_actors), config.actors.count  # to hosts as well
+    limits = (
+        (actors, len(own_cores()) * ACTORS_PER_CORE, f"cores ({ACTORS_PER_CORE} on each)"),
+        (actors, int(memory_bytes // ACTOR_BYTES), f"memory ({_gigabytes(ACTOR_BYTES)} for each, without its simulator)"),
+        (connected, int(descriptors // DESCRIPTORS_PER_ACTOR), "file descriptors (`ulimit -n`)"),
     )
-    actors = config.actors.count
-    if actors <= max(fit, 1) or config.deploy.overcommit:
+    over = [(max(fit, 1), wanted, what) for wanted, fit, what in limits if wanted > max(fit, 1)]
+    if not over or config.deploy.overcommit:
         return ""
-    return f"{actors:,} actors are more than the {max(fit, 1):,} for which this machine has {what}"
+    fit, wanted, what = min(over)
+    return f"{wanted:,} actors are more than the {fit:,} for which this machine has {what}"
 
 
 def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:

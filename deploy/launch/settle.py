@@ -119,7 +119,7 @@ def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Run
     """
     if config.learner.threads:
         return config
-    left = len(own_cores()) - config.actors.count * config.actors.threads - 1
+    left = len(own_cores()) - min(config.actors.count, config.deploy.local_actors) * config.actors.threads - 1
     threads = min(max(left, 1), MOST_THREADS) if spec.has_images and not on_gpu else 1
     return structs.replace(config, learner=structs.replace(config.learner, threads=threads))
 

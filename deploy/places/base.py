@@ -1,6 +1,7 @@
 """The protocols between the supervisor, which decides what runs, and the places where processes run.
 
-A place starts processes, watches them, and ends what they leave behind. `deploy/places/local.py` is this machine.
+A place starts processes, watches them, and ends what they leave behind. `deploy/places/local.py` is this machine,
+`deploy/places/hosts.py` are the hosts that have joined the run, and `deploy/places/choice.py` chooses between the two.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ class Exit(NamedTuple):
     """How a process ended. `code` is negative for a signal, as in subprocess; `last_words` is its last line.
 
     `explained`: that line began with the process's name, so its own code ended it: not a simulator, which may exit as it likes.
+    `with_host` says why it went with the host that it ran on, which is no failure of the process; empty otherwise.
     """
 
     code: int
     last_words: str = ""
     out_of_memory: bool = False  # the kernel killed it
     explained: bool = False
+    with_host: str = ""
 
     @property
     def reason(self) -> str:
         """In words."""
+        if self.with_host:
+            return self.with_host
         if self.out_of_memory:
             return f"{OUT_OF_MEMORY}: killed by the kernel"
         if self.code < 0:
@@ -50,8 +55,12 @@ class Usage(NamedTuple):
 class Process(Protocol):
     """A process of the run, on any machine."""
 
-    pid: int
+    incarnation: int  # in its environment as HEADRACE_INCARNATION, and in its reports: pids repeat, above all on several machines
+    pid: int  # on the machine that it runs on; for people
     fault: str  # why it must be replaced although it runs; empty while there is no reason
+    host: str  # the host that it runs on; empty: this machine
+    away: bool  # nothing is heard from that host, so its own silence says nothing
+    adopted: bool  # a supervisor before this one has started it
 
     def poll(self) -> Exit | None:
         """How it ended, or None while it runs."""

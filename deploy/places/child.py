@@ -12,6 +12,7 @@ from collections.abc import Callable
 from deploy.children import POSIX
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
+from transport.lifetime import INCARNATION_VARIABLE, new_incarnation
 from transport.text import plain
 
 READ_BYTES = 64 * 1024
@@ -31,21 +32,24 @@ class Child:
         on_line: Callable[[str, str], None],
         processes: int = 1,
         asked: bool = False,
+        incarnation: int = 0,
     ) -> None:
         """Starts it. `on_line(name, line)` is called from a reader thread, with whole lines only. `processes` is how many it
-        starts to do its work; one that is `asked` reads what `tell` writes. Raises OSError."""
+        starts to do its work; one that is `asked` reads what `tell` writes. Its reports carry `incarnation`, a new one if that
+        is 0. Raises OSError."""
+        self.incarnation = incarnation or new_incarnation()
         flags = 0 if POSIX else subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
         self._popen = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if asked else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,  # one pipe: the order of the lines is kept
-            env=environment,
+            env=environment | {INCARNATION_VARIABLE: str(self.incarnation)},
             start_new_session=POSIX,
             creationflags=flags,
         )
         self.pid = self._popen.pid
-        self.fault = ""
+        self.fault, self.host, self.away, self.adopted = "", "", False, False
         self._name = name
         self._on_line = on_line
         self._last_line = ""

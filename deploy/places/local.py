@@ -28,18 +28,23 @@ class LocalPlace:
     """Starts children of this process. They and all that they start end with it."""
 
     def __init__(
-        self, on_line: Callable[[str, str], None], actor_memory_bytes: int = 0, learner: WaitingLearner | None = None
+        self,
+        on_line: Callable[[str, str], None],
+        actor_memory_bytes: int = 0,
+        learner: WaitingLearner | None = None,
+        folder: Path | None = None,
     ) -> None:
         """`on_line(name, line)` receives what processes print. An actor whose memory, with that of its children, is more than
-        `actor_memory_bytes` is replaced; 0: no limit. `learner` becomes the run's first learner."""
+        `actor_memory_bytes` is replaced; 0: no limit. `learner` becomes the run's first learner. `folder` is removed when this
+        process has ended."""
         self._on_line, self._actor_memory_bytes, self._learner = on_line, actor_memory_bytes, learner
-        self._orphans = Orphans(learner.run_mark if learner else "")
+        self._orphans = Orphans(learner.run_mark if learner else "", folder)
         self._orphans.adopt()
         self._children: dict[Plan, Child] = {}
         self._next_memory_check = 0.0
 
-    def begin(self, plan: Plan, assignment: Assignment | None) -> Child:
-        """There is always room. Raises OSError."""
+    def begin(self, plan: Plan, assignment: Assignment | None, incarnation: int = 0) -> Child:
+        """There is always room. Its reports carry `incarnation`, a new one if that is 0. Raises OSError."""
         if self._learner is not None and plan.role == "learner":
             waiting, self._learner = self._learner, None
             if (child := waiting.begin(plan, self._on_line)) is not None:
@@ -51,7 +56,7 @@ class LocalPlace:
             **dict.fromkeys(THREAD_VARIABLES, str(plan.threads)),
         )
         command = python_command(plan.module, *plan.arguments, *options(assignment), python=plan.python)
-        child = Child(plan.name, command, environment, self._on_line, plan.processes)
+        child = Child(plan.name, command, environment, self._on_line, plan.processes, incarnation=incarnation)
         if plan.role in SIMULATING:
             with contextlib.suppress(OSError):  # on other systems than Linux
                 Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(SIMULATING_SCORE))

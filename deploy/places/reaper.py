@@ -1,14 +1,15 @@
-"""`python -m deploy.places.reaper MARK`: ends what the processes of a supervisor have left behind when it is killed.
+"""`python -m deploy.places.reaper MARK [FOLDER]`: ends what the processes of a supervisor have left behind when it is killed.
 
 A process of a run ends with its supervisor by itself; what a simulator has started does not. So the supervisor starts this
 process and sends it the process groups of the run over a pipe ("+PGID", "-PGID"). When the pipe ends, for whatever reason, it
-kills those groups and every process with the run's mark in its environment, also one in a session of its own. It imports only
-the standard library, because it runs as long as the run.
+kills those groups and every process with the run's mark in its environment, also one in a session of its own, and removes FOLDER.
+It imports only the standard library, because it runs as long as the run.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterable
@@ -69,6 +70,8 @@ def main() -> int:
         except (ProcessLookupError, PermissionError):
             pass
     kill_families(sys.argv[1])
+    for folder in sys.argv[2:]:
+        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -90,6 +90,7 @@ def document(
         "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
         "troubles": troubles(records),
         **({"shards": {name: figures(record, REPLAY_KEYS) for name, record in shards.items()}} if shards else {}),
+        "hosts": [],
     }
 
 
@@ -121,12 +122,13 @@ def _process(slot: Slot, supervisor: Supervisor) -> Document:
         "steps_per_second": slot.record.get("steps_per_second"),
         "rss_bytes": usage.rss_bytes,
         "cpu_percent": usage.cpu_percent,
+        "host": (slot.process.host or None) if slot.process else None,
     }
 
 
 def _remote_actor(name: str, remote: RemoteActors) -> Document:
     actor = remote.known[name]
-    unknown = dict.fromkeys(("pid", "last_exit", "rss_bytes", "cpu_percent"))
+    unknown = dict.fromkeys(("pid", "last_exit", "rss_bytes", "cpu_percent", "host"))
     state, silent = "silent" if actor.silent else "remote", round(remote.silent_seconds(name), 1)
     speed = None if actor.silent else actor.record.get("steps_per_second")
     known = {"name": name, "role": "actor", "state": state, "silent_seconds": silent, "restarts": 0, "steps_per_second": speed}
@@ -134,10 +136,12 @@ def _remote_actor(name: str, remote: RemoteActors) -> Document:
 
 
 def as_dead(status: Document) -> Document:
-    """The last document of a supervisor that was killed, with its processes marked dead."""
+    """The last document of a supervisor that was killed, with its processes marked dead; those on hosts wait for another one."""
     nothing = {"pid": None, "state": "dead", "rss_bytes": None, "cpu_percent": None, "steps_per_second": None}
-    processes = [process | nothing for process in status["processes"]]
-    return status | {"state": "dead", "reason": "the supervisor was killed", "processes": processes}
+    processes = [
+        process | nothing | ({"state": "unsupervised"} if process.get("host") else {}) for process in status["processes"]
+    ]
+    return status | {"hosts": []} | {"state": "dead", "reason": "the supervisor was killed", "processes": processes}
 
 
 def empty(run: str, env_id: str, algorithm: str) -> Document:
@@ -153,6 +157,7 @@ def empty(run: str, env_id: str, algorithm: str) -> Document:
         "learner": dict.fromkeys(LEARNER_KEYS),
         "evaluation": dict.fromkeys(EVALUATION_KEYS),
         "troubles": {},
+        "hosts": [],
     }
 
 
@@ -178,12 +183,24 @@ def show(status: Document, console: Console | None = None) -> None:
     head = f"{status['run']}: {status['state']}{uptime}{reason}"
     console.print(f"{head} · {status['env']} · {status['algorithm']}{steps}", markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("process", "state", "pid", "steps/s", "memory", "cpu", "restarts", "last exit"):
-        table.add_column(heading, justify="left" if heading in ("process", "state", "last exit") else "right")
+    hosted = any(process.get("host") for process in status["processes"])
+    for heading in (
+        "process",
+        *(["host"] if hosted else []),
+        "state",
+        "pid",
+        "steps/s",
+        "memory",
+        "cpu",
+        "restarts",
+        "last exit",
+    ):
+        table.add_column(heading, justify="left" if heading in ("process", "host", "state", "last exit") else "right")
     for process in status["processes"]:
         state = process["state"]
         table.add_row(
             process["name"],
+            *([process.get("host") or ""] if hosted else []),
             f"no report for {process['silent_seconds']:.0f} s" if state == "silent" else state,
             _cell(process["pid"], "{}"),
             _cell(process["steps_per_second"], "{:,.0f}"),
@@ -193,6 +210,9 @@ def show(status: Document, console: Console | None = None) -> None:
             process["last_exit"] or "",
         )
     console.print(table)
+    for host in status.get("hosts", []):
+        silent = f" · not heard for {host['silent_seconds']:.0f} s" if host["state"] == "silent" else ""
+        console.print(f"{host['name']}: {host['state']} · {host['actors']} of {host['places']} places{silent}", markup=False)
     replay, learner = status["replay"], status["learner"]
     if replay["items"] is not None:
         console.print(

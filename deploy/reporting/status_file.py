@@ -21,6 +21,15 @@ class ProcessFigures(Struct):
     steps_per_second: Number = None
     rss_bytes: Number = None
     cpu_percent: Number = None
+    host: str | None = None
+
+
+class HostFigures(Struct):
+    name: str
+    state: str
+    places: int
+    actors: int
+    silent_seconds: Number = None
 
 
 class ReplayFigures(Struct):
@@ -65,6 +74,7 @@ class Status(Struct):
     evaluation: EvaluationFigures
     troubles: dict[str, dict[str, int]] = {}
     shards: dict[str, ReplayFigures] | UnsetType = UNSET  # of several replay processes, which `replay` sums up
+    hosts: list[HostFigures] = []
     uptime_seconds: Number = None
     time: float = 0.0
     pid: int | None = None

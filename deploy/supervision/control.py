@@ -1,18 +1,33 @@
-"""The supervisor's socket. Processes report on it and receive orders; commands such as `headrace down` send requests."""
+"""The supervisor's socket. Processes and hosts report on it and get orders; commands such as `headrace down` send requests."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import structs
 
-from transport.messages import MAX_HEADER_BYTES, Message, Progress, Refused, Scale, Scaling, Stop, Stopping
+from transport.lifetime import GOODBYE_SECONDS
+from transport.messages import (
+    MAX_HEADER_BYTES,
+    Enrol,
+    HostHello,
+    Message,
+    Progress,
+    Refused,
+    Said,
+    Scale,
+    Scaling,
+    Stop,
+    Stopping,
+)
 from transport.metrics import finite
 from transport.run_dir import RunDir
-from transport.sockets.keys import OPERATOR, role_of
+from transport.sockets.keys import HOST, OPERATOR, TICKET, role_of
 from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
+REPORTING = ("replay", "learner", "actor", "evaluator")  # roles
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
 
@@ -34,6 +49,22 @@ class Run(Protocol):
     def stop(self, reason: str) -> None:
         """Begins the stop of the run."""
 
+    def say(self, text: str) -> None:
+        """A line of the supervisor in the log."""
+
+
+class Hosts(Protocol):
+    """What the socket calls for other machines. The calls raise OSError where the list of keys cannot be changed."""
+
+    def enrol(self, ticket: str, message: Enrol) -> Message:
+        """Answers the owner of a ticket."""
+
+    def hello(self, message: HostHello) -> Message:
+        """Takes the state of a host, and answers."""
+
+    def said(self, host_name: str, name: str, lines: Sequence[str]) -> None:
+        """Takes lines that a process on a host has printed."""
+
 
 class Control:
     """Receives messages, checks their senders, and passes them on."""
@@ -41,7 +72,8 @@ class Control:
     def __init__(self, run_dir: RunDir, run: Run) -> None:
         """Binds. Raises OSError, KeysError."""
         self._run = run
-        self._peers: dict[str, bytes] = {}  # by the process's name
+        self.hosts: Hosts | None = None
+        self._peers: dict[str, bytes] = {}  # by the name of the process or host
         keys = run_dir.keys("supervisor")
         self.has_keys = keys is not None
         self._server = Server(run_dir.bind_address("supervisor"), MAX_HEADER_BYTES, keys=keys, endpoint="supervisor")
@@ -50,13 +82,13 @@ class Control:
 
     @property
     def names(self) -> list[str]:
-        """The processes that have reported."""
+        """The processes and hosts that have reported."""
         return list(self._peers)
 
-    def send(self, name: str, message: Message) -> bool:
-        """Sends to a process of the run. False where it has not reported yet, so that its address is unknown."""
+    def send(self, name: str, message: Message, parts: Sequence[bytes] = ()) -> bool:
+        """Sends to a process of the run or a host. False where it has not reported yet, so that its address is unknown."""
         peer = self._peers.get(name)
-        return peer is not None and self._server.send(peer, message)
+        return peer is not None and self._server.send(peer, message, parts)
 
     def forget(self, name: str) -> None:
         """Drops the address of a process: its next incarnation has another connection."""
@@ -64,6 +96,7 @@ class Control:
 
     def listen(self, timeout_seconds: float) -> None:
         """Handles what has arrived. Waits at most `timeout_seconds` for the first message."""
+        self._server.expelled()  # nothing is kept of them here
         for _ in range(MESSAGES_PER_TURN):
             arrived = self._server.receive(timeout_seconds)
             if arrived is None:
@@ -72,11 +105,13 @@ class Control:
             self._handle(arrived[0], arrived[1])
 
     def close(self) -> None:
-        self._server.close()
+        self._server.close(GOODBYE_SECONDS)
 
     def _handle(self, peer: bytes, message: object) -> None:
         if isinstance(message, Progress):
             self._report(peer, message)
+        elif isinstance(message, Enrol | HostHello | Said) and self.has_keys and self.hosts is not None:
+            self._host(peer, message, self.hosts)
         elif isinstance(message, Scale | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
             self._server.send(peer, Refused(reason))
         elif isinstance(message, Scale):
@@ -87,8 +122,25 @@ class Control:
         else:
             self._server.offence(peer, "messages that are not meant for the supervisor")
 
+    def _host(self, peer: bytes, message: Enrol | HostHello | Said, hosts: Hosts) -> None:
+        """Handles what a ticket or a host sends. Its key says which one it is."""
+        role, name = (TICKET, "") if isinstance(message, Enrol) else (HOST, _host_name(message))
+        if self._server.authorise(peer, role, name):
+            return
+        try:
+            if isinstance(message, Enrol):
+                self._server.send(peer, hosts.enrol(self._server.owner(peer), message))
+            elif isinstance(message, HostHello):
+                self._peers[message.name] = peer
+                self._server.send(peer, hosts.hello(message))
+            else:
+                hosts.said(message.host, message.name, message.lines)
+        except OSError as error:  # without an answer the message is sent again
+            self._run.say(f"alarm: {error}")
+
     def _report(self, peer: bytes, progress: Progress) -> None:
-        if self._server.authorise(peer, role_of(progress.name), progress.name):
+        role = role_of(progress.name)
+        if self._server.authorise(peer, role if role in REPORTING else "", progress.name):
             return
         if self._run.knows(progress):
             self._peers[progress.name] = peer
@@ -97,3 +149,7 @@ class Control:
             self._run.heard_remote(structs.replace(progress, record=finite(progress.record)))
         else:
             self._server.offence(peer, "progress of a process that is not of this run", STALE)
+
+
+def _host_name(message: HostHello | Said) -> str:
+    return message.name if isinstance(message, HostHello) else message.host

@@ -13,6 +13,7 @@ import psutil
 
 from deploy import runs
 from deploy.config.run import RunConfig
+from deploy.places.hosts import HostPlaces
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.events import EventLog
@@ -36,8 +37,16 @@ class Reports:
     """Writes each of them when it is due, from the newest records of the processes."""
 
     def __init__(
-        self, run: RunDir, config: RunConfig, log: Log, supervisor: Supervisor, remote: RemoteActors, curriculum: Curriculum
+        self,
+        run: RunDir,
+        config: RunConfig,
+        log: Log,
+        supervisor: Supervisor,
+        remote: RemoteActors,
+        curriculum: Curriculum,
+        hosts: HostPlaces | None = None,
     ) -> None:
+        self._hosts = hosts
         self._run, self._log, self._supervisor, self._remote, self._curriculum = run, log, supervisor, remote, curriculum
         self._sinks = Sinks(config.deploy, run.path, partial(log.line, "supervisor"), log.line)
         self._rollouts = runs.learns_from_rollouts(run)
@@ -76,6 +85,8 @@ class Reports:
         device = read_device(self._run)
         status = document(self._run, config, device, self._supervisor, self._remote, uptime_seconds, steps, self._evaluation)
         status |= {"next_seed": next_seed, "bottleneck": self._limit}
+        if self._hosts is not None and not self._supervisor.finished:
+            status["hosts"] = self._hosts.figures()
         if self._curriculum.levels:
             status["curriculum"] = self._curriculum.figures()
         try:

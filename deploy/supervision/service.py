@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -17,6 +18,9 @@ from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from deploy.launch import access
 from deploy.places.base import Place, Process
+from deploy.places.choice import LocalOrHost
+from deploy.places.host_folder import collect, settings_digest
+from deploy.places.hosts import HostPlaces, Outside, Parts
 from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.waiting import WaitingLearner
@@ -33,6 +37,7 @@ from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
 from transport.messages import DRAIN_SECONDS, Progress, Scaling, Stop, Stopping, printable
+from transport.metrics import Record, RecordFile
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
@@ -55,12 +60,14 @@ class Service:
         place: Place | None = None,
         learner: WaitingLearner | None = None,
     ) -> None:
-        """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. Without `place`
-        processes run on this machine, and `learner` becomes the first learner. Raises OSError, KeysError."""
+        """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. What does not go
+        to a host goes to `place`; without one it runs on this machine, and `learner` becomes the first learner. Raises OSError,
+        KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._first_step: float | None = None  # when it arrived; --stop-after counts from there
         self._steps = StepCount(runs.read_steps(run), config.replay.shards)
-        next_seed = (runs.read_status(run) or {}).get("next_seed") or run_seed(config.seed)
+        before = runs.read_status(run) or {}
+        next_seed = before.get("next_seed") or run_seed(config.seed)
         self._curriculum = Curriculum(run.curriculum)
         self._assignments = Assignments(config.actors.count, config.actors.envs_per_actor, int(next_seed), self._curriculum.level)
         run.create()
@@ -69,14 +76,20 @@ class Service:
         settings.write(run, config)
         self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
         self._control = Control(run, self)
-        self._place: Place = place or LocalPlace(self.log.line, config.actors.memory_bytes, learner)
+        keys = access.RunKeys(run)
+        send, digest = self._control.send, settings_digest(run, config)
+        outside = Outside(time.monotonic, self.say, self.log.line, send, self._collect, lambda: digest, keys)
+        self._hosts = self._control.hosts = HostPlaces(outside, hosted(before))
+        here = place or LocalPlace(self.log.line, config.actors.memory_bytes, learner)
+        self._place: Place = LocalOrHost(here, self._hosts, config.deploy.local_actors, keys.reclaim)
+        self._host_records: dict[str, RecordFile] = {}  # by actor
         self._signals: list[int] = []
         self._wanted_actors = config.actors.count
         self.supervisor = Supervisor(
             plan(config, run.path), config.deploy, clock=time.monotonic, spawn=self._spawn, ask=self._ask, say=self.say
         )
         self._remote = RemoteActors(time.monotonic, self.log.line)
-        self._reports = Reports(run, config, self.log, self.supervisor, self._remote, self._curriculum)
+        self._reports = Reports(run, config, self.log, self.supervisor, self._remote, self._curriculum, self._hosts)
 
     def say(self, text: str) -> None:
         """A line of the supervisor in the log."""
@@ -107,6 +120,8 @@ class Service:
             self._reports.close()  # first: the place ends every process that is left
             self._place.close()
             self._control.close()
+            for file in self._host_records.values():
+                file.close()
             AUTHENTICATOR.say = print_line
             self._run.remove_sockets()
             self.log.close()
@@ -160,6 +175,8 @@ class Service:
         if role_of(progress.name) == "replay" and self.supervisor.knows(progress):
             self._steps.heard(progress)
         self.supervisor.heard(progress)
+        if progress.record and self.supervisor.host_of(progress.name):
+            self._record(progress.name, progress.record)
         if progress.record and (news := self._curriculum.heard(progress.name, progress.record)):
             self.say(news)
             self._assignments.set_level(self._curriculum.level)
@@ -169,6 +186,16 @@ class Service:
         # A report of a process of this machine that is being replaced comes here, too.
         if actor_index(progress.name) is not None and not self.supervisor.plans(progress.name):
             self._remote.heard(progress)
+
+    def _record(self, name: str, record: Record) -> None:
+        """Keeps the record of an actor on a host, as an actor of this machine keeps its own."""
+        if name not in self._host_records:
+            deploy = self._config.deploy
+            try:
+                self._host_records[name] = RecordFile(self._run.metrics(name), deploy.metrics_bytes, deploy.files_kept)
+            except OSError:  # its folder was deleted, or the disk is full
+                return
+        self._host_records[name].append(record)
 
     def stop(self, reason: str, exit_status: int = 0) -> None:
         if not self.supervisor.stopping:
@@ -212,10 +239,20 @@ class Service:
         index = actor_index(plan.name)
         process = self._place.begin(plan, None if index is None else self._assignments.for_start(index))
         if process is not None:
-            if index is not None:
+            if index is not None and not process.adopted:  # to one that is at work the assignment is sent
                 self._assignments.started(index)
-            self.say(f"starting {plan.name} (pid {process.pid})")
+            if process.host:
+                self.say(f"{plan.name} works on {process.host}" if process.adopted else f"starting {plan.name} on {process.host}")
+            else:
+                self.say(f"starting {plan.name} (pid {process.pid})")
         return process
+
+    def _collect(self) -> Parts | None:
+        """The files that hosts need; None where they cannot be read now."""
+        try:
+            return collect(self._run, self._config)
+        except OSError:
+            return None
 
     def _ask(self, slot: Slot) -> None:
         leaving = slot.leaving is not None
@@ -229,6 +266,13 @@ class Service:
         index = actor_index(name)
         if index is not None and name in self._control.names and (news := self._assignments.news(index)):
             self._control.send(name, news)
+
+
+def hosted(status: dict[str, Any]) -> dict[str, str]:
+    """By actor, the host on which it ran when its supervisor was killed. `status` is what that last wrote."""
+    if status.get("state") in ("stopped", "failed"):
+        return {}
+    return {process["name"]: process["host"] for process in status.get("processes", []) if process.get("host")}
 
 
 def actor_index(name: str) -> int | None:

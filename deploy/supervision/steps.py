@@ -13,7 +13,7 @@ class _Collected:
 
     total: int = 0
     before: int = 0  # by earlier incarnations
-    pid: int | None = None
+    incarnation: int | None = None
 
 
 class StepCount:
@@ -30,8 +30,8 @@ class StepCount:
     def heard(self, progress: Progress) -> None:
         """Takes a report of replay."""
         one = self._collected.setdefault(progress.name, _Collected())
-        if progress.pid != one.pid:
-            one.pid, one.before = progress.pid, one.total
+        if progress.incarnation != one.incarnation:
+            one.incarnation, one.before = progress.incarnation, one.total
         # A replay that restored experience counts from the first step of the run on; another one from its own start.
         one.total = progress.steps if progress.restored_steps else one.before + progress.steps
         self._restored |= progress.restored_steps > 0

@@ -66,8 +66,9 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        """Whether every process has been ready once, abandoned ones left out. A later replacement changes nothing."""
-        return all(slot.been_ready or slot.state == "failed" or slot.leaving is not None for slot in self.slots)
+        """Whether every process has been ready once, but for abandoned ones and those for which there is no room. A later
+        replacement changes nothing."""
+        return all(slot.been_ready or slot.state == "failed" or slot.no_room or slot.leaving is not None for slot in self.slots)
 
     def silent_seconds(self, slot: Slot) -> float | None:
         """Time since the last report of a process that is ready."""
@@ -91,11 +92,16 @@ class Supervisor:
     def knows(self, progress: Progress) -> bool:
         """Whether the report is of a process of this run, in its present incarnation."""
         slot = self._by_name.get(progress.name)
-        return slot is not None and slot.process is not None and slot.process.pid == progress.pid
+        return slot is not None and slot.process is not None and slot.process.incarnation == progress.incarnation
 
     def plans(self, name: str) -> bool:
         """Whether a process of this name is part of the run."""
         return name in self._by_name
+
+    def host_of(self, name: str) -> str:
+        """The host on which a process of the run is; empty for this machine."""
+        slot = self._by_name.get(name)
+        return slot.process.host if slot is not None and slot.process is not None else ""
 
     def heard(self, progress: Progress) -> None:
         """Takes a report. One of another process or of an earlier incarnation is ignored."""
@@ -206,6 +212,10 @@ class Supervisor:
         if slot.state == "stopping":  # it was asked to leave, but is wanted again
             slot.state = "waiting"
             return
+        if ended.with_host:
+            slot.state, slot.last_exit, slot.restarts = "waiting", ended.with_host, slot.restarts + 1
+            self._say(f"{slot.name} is gone: {ended.with_host}; starting it elsewhere")
+            return
         # A restart cannot help where the process says so, or where it refused its settings before it was ever ready.
         hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
         self._on_failure(slot, reason, now, hopeless and ended.explained)
@@ -243,9 +253,12 @@ class Supervisor:
     # ---- silence
 
     def _forgive(self, now: float) -> None:
+        for slot in self.slots:
+            if slot.process is not None and slot.process.away:
+                slot.heard = now
         if delay := self._patience.delay_seconds(now):
             for slot in self.slots:
-                slot.heard += delay
+                slot.heard = min(slot.heard + delay, now)
             if self._stop_began is not None:
                 self._stop_began += delay
 

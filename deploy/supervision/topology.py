@@ -34,6 +34,11 @@ class Plan:
     python: str = ""
 
 
+def actor(folder: str, index: int, threads: int, python: str = "") -> Plan:
+    """One actor of a run, here or on a host."""
+    return Plan(f"actor-{index}", "actor", "actors", (folder, "--actor", str(index), FLAG), threads=threads, python=python)
+
+
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start.
 
@@ -51,10 +56,7 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
         ),
         Plan("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),
     )
-    actors = (
-        Plan(f"actor-{i}", "actor", "actors", (folder, "--actor", str(i), FLAG), threads=threads, python=python)
-        for i in range(config.actors.count)
-    )
+    actors = (actor(folder, index, threads, python) for index in range(config.actors.count))
     evaluator = Plan(
         "evaluator", "evaluator", "actors.evaluation.evaluator", (folder,), needs=("learner",), dispensable=True, python=python
     )

@@ -113,7 +113,7 @@ def test_an_actor_cannot_steer_the_run(row: Row, hosts: Any) -> None:
         actor.send(message)
         arrived = actor.receive(30)
         answers.append(type(arrived[0]).__name__ if arrived else "nothing")
-    actor.send(messages.Progress("learner", host.pid("learner"), "stopping", 1, {"updates": 1e9}))
+    actor.send(messages.Progress("learner", 1, "stopping", 1, {"updates": 1e9}))
     chance, verbs = random.Random(0), row.times(2000, 200_000)
     for number in range(verbs):
         kind = chance.choice(list(messages.TYPES))

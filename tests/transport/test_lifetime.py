@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness.waiting import ROOT, wait_until
 from transport import lifetime
-from transport.lifetime import PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
+from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
 from transport.messages import Progress, Stop
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
@@ -113,25 +113,27 @@ def test_a_signal_only_sets_the_flag_and_the_loop_ends_by_itself(run_dir: RunDir
     assert "uptime_seconds" in last, "the last interval is written too"
 
 
-def test_known_as_sets_the_reported_pid_and_without_reports_nothing_is_sent(
-    run_dir: RunDir, server: Server, make_lifetime: Callable[..., Lifetime]
+def test_reports_carry_the_incarnation_that_the_starter_gave_and_without_reports_nothing_is_sent(
+    run_dir: RunDir, server: Server, make_lifetime: Callable[..., Lifetime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent, deputy = make_lifetime(reports=False), make_lifetime(known_as=4711)
+    silent = make_lifetime(reports=False)
+    monkeypatch.setenv(INCARNATION_VARIABLE, "4711")
+    deputy = make_lifetime()
     silent.ready()
     deputy.ready()
     arrived = server.receive(30)
-    assert arrived is not None and arrived[1].pid == 4711
+    assert arrived is not None and arrived[1].incarnation == 4711
     silent.close()
     deputy.close()
-    pids = set[int]()
+    incarnations = set[int]()
 
     def last_record() -> bool:
         while (arrival := server.receive(0.01)) is not None:
-            pids.add(arrival[1].pid)
-        return bool(pids)
+            incarnations.add(arrival[1].incarnation)
+        return bool(incarnations)
 
     wait_until(last_record, what="the last record")
-    assert pids == {4711}
+    assert incarnations == {4711}
 
 
 def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
@@ -139,7 +141,12 @@ def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_life
     made.ready()
     arrived = server.receive(30)
     assert arrived is not None and isinstance(arrived[1], Progress)
-    assert (arrived[1].name, arrived[1].pid, arrived[1].state, arrived[1].beats) == ("actor-0", os.getpid(), "ready", 1)
+    assert (arrived[1].name, arrived[1].incarnation, arrived[1].state, arrived[1].beats) == (
+        "actor-0",
+        made.incarnation,
+        "ready",
+        1,
+    )
     server.send(arrived[0], Stop("enough"))
 
     def stopped() -> bool:

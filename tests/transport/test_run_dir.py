@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, TransportSettings, write_atomically
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
 
@@ -24,6 +25,13 @@ def short() -> Iterator[Path]:
 
 
 @POSIX
+def test_a_server_has_its_fixed_port_and_another_any_that_is_free(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.create()
+    run.settings("transport").write_bytes(msgspec.json.encode(TransportSettings(bind="127.0.0.1", ports={"replay-1": 7705})))
+    assert [run.bind_address(role) for role in ("replay-1", "weights")] == ["tcp://127.0.0.1:7705", "tcp://127.0.0.1:*"]
+
+
 def test_sockets_are_in_the_runs_folder_where_nobody_removes_them(short: Path) -> None:
     run_dir = RunDir(short / "runs with $HOME" / "mine")
     assert run_dir.bind_address("replay") == f"ipc://{run_dir.path}/sockets/replay"

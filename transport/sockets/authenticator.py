@@ -151,14 +151,16 @@ class Authenticator:
     def _answer(self, requests: zmq.Socket[bytes]) -> None:
         """A request is (version, request id, domain, address, routing id, mechanism, credentials …)."""
         _, request, domain, _, _, mechanism, *credentials = requests.recv_multipart()
-        find_name, name = self._find_names.get(domain.decode()), None
+        find_name, name, public = self._find_names.get(domain.decode()), None, ""
         if find_name and mechanism == b"CURVE" and len(credentials) == 1:
             try:
-                name = find_name(z85.encode(credentials[0]).decode())
+                public = z85.encode(credentials[0]).decode()
+                name = find_name(public)
             except KeysError as error:
                 self.say(f"alarm: no new connection is possible: {error}")
         # "300" lets the client try again, and its key may be on the list by then; after "400" it would never try again.
-        answer = [b"200", b"OK", name.encode()] if name else [b"300", b"this key is not on the list", b""]
+        # The last part is attached to every message of the connection.
+        answer = [b"200", b"OK", f"{name} {public}".encode()] if name else [b"300", b"this key is not on the list", b""]
         requests.send_multipart([b"1.0", request, *answer, b""])
 
 

@@ -18,7 +18,7 @@ import zmq
 from transport.messages import MAX_PARTS, MalformedMessage, unpack
 from transport.sockets.authenticator import AUTHENTICATOR, WATCH_SECONDS, Handshakes
 from transport.sockets.frames import Part, Parts, Shared
-from transport.sockets.keys import Keys
+from transport.sockets.keys import ClientKeys
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 QUEUE_MESSAGES = 1000
@@ -44,7 +44,7 @@ UNREADABLE_PER_CALL = 256  # malformed messages; a flood of them must not keep a
 class Channel:
     """A ZeroMQ socket with limits and counters."""
 
-    def __init__(self, kind: int, max_part_bytes: int, address: str, keys: Keys | None) -> None:
+    def __init__(self, kind: int, max_part_bytes: int, address: str, keys: ClientKeys | None) -> None:
         """Makes the socket and sets all options, before it is bound or connected. Only TCP uses the keys."""
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
         self.malformed = 0

@@ -10,13 +10,15 @@ import zmq
 from transport.messages import Message, pack
 from transport.sockets.channel import MAX_PART_BYTES, Channel
 from transport.sockets.frames import Part, Parts
-from transport.sockets.keys import Keys
+from transport.sockets.keys import ClientKeys
 
 
 class Client(Channel):
     """A DEALER socket."""
 
-    def __init__(self, address: str, max_part_bytes: int = MAX_PART_BYTES, keys: Keys | None = None, endpoint: str = "") -> None:
+    def __init__(
+        self, address: str, max_part_bytes: int = MAX_PART_BYTES, keys: ClientKeys | None = None, endpoint: str = ""
+    ) -> None:
         """Connects in the background, also if the server starts later. `endpoint`: the name of the server's socket, by which its
         key is found. Raises KeysError."""
         super().__init__(zmq.DEALER, max_part_bytes, address, keys)

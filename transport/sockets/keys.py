@@ -1,18 +1,27 @@
 """The keys of a run whose processes connect over a network: a key pair per process, and the list of public keys.
 
-`keys/NAME.secret` holds a key pair (mode 0600, in a folder of mode 0700). `keys/public` has a line `NAME KEY` for each process.
-A key is 32 bytes of Curve25519, written in Z85 (40 characters).
+`keys/NAME.secret` holds a key pair (mode 0600, in a folder of mode 0700). `keys/public` has a line `NAME KEY` for each process:
+who is taken from that list is refused at once, also over connections that exist. A key is 32 bytes of Curve25519, written in Z85
+(40 characters).
+
+A ticket is one file: the key pair of `ticket-3`, and the supervisor's public key. All that it may do is put the public key of
+`host-3` on the list; that host then puts the keys of the actors that it was given there.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from transport.file_lock import try_lock, unlock
+
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
+TICKET, HOST = "ticket", "host"  # ticket-3 admits host-3
 ALWAYS = ("supervisor", "replay", "learner", "evaluator", OPERATOR)  # every run has these, besides its actors
 # By endpoint (`replay` also for each of its shards): the process that serves it, and the roles that may connect to it.
 OWNERS = {"replay": "replay", "weights": "learner", "payload": "learner", "supervisor": "supervisor"}
@@ -20,11 +29,12 @@ CLIENTS = {
     "replay": ("actor", "learner"),
     "weights": ("actor", "evaluator"),
     "payload": ("actor", "evaluator"),
-    "supervisor": ("replay", "learner", "actor", "evaluator", OPERATOR),
+    "supervisor": ("replay", "learner", "actor", "evaluator", OPERATOR, TICKET, HOST),
 }
 SHARED = ("learner", "replay")  # roles whose processes have the same key
 KEY_CHARACTERS = 40
-LIST = "public"
+LIST, LOCK, TICKETS = "public", ".lock", "tickets"
+LOCK_TURN_SECONDS = 0.005
 FIX = "see `headrace keys --help`"
 
 
@@ -80,23 +90,38 @@ class KeyList:
         return next((name for name, known in self.by_name().items() if known == public), None)
 
 
-class Keys:
-    """The key pair of a process, and the public keys of its peers."""
+class ClientKeys:
+    """The key pair of a client, and the public keys of the servers that it may reach."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """Reads the key pair of the process `name`. Raises KeysError, also if other users could read the file."""
-        self.name = key_name(name)
-        self.pair = read_pair(folder, self.name)
-        self._list = KeyList(folder / LIST)
-        for endpoint in OWNERS:
-            self.server(endpoint)
+    def __init__(self, name: str, pair: Pair, servers: Mapping[str, str]) -> None:
+        """`servers`: public keys, by the name of the process."""
+        self.name, self.pair, self._servers = name, pair, servers
 
     def server(self, endpoint: str) -> str:
         """The public key of the server at this endpoint. Raises KeysError."""
         owner = OWNERS[endpoint]
-        if (key := self._list.by_name().get(owner)) is None:
+        if (key := self._servers.get(owner)) is None:
             raise KeysError(f"the list of public keys has no key of {owner}; {FIX}")
         return key
+
+
+class Keys(ClientKeys):
+    """The key pair of a process, and the list of its peers' public keys, which may change."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Reads the key pair of the process `name`. Raises KeysError, also if other users could read the file."""
+        self._list = KeyList(folder / LIST)
+        super().__init__(key_name(name), read_pair(folder, key_name(name)), self._list.by_name())
+        for endpoint in OWNERS:
+            self.server(endpoint)
+
+    def server(self, endpoint: str) -> str:
+        self._servers = self._list.by_name()
+        return super().server(endpoint)
+
+    def listed(self) -> Mapping[str, str]:
+        """The public keys by name; another object whenever the list has changed. Raises KeysError."""
+        return self._list.by_name()
 
     def client_name(self, endpoint: str, public: str) -> str | None:
         """The name of the key's owner if it may connect to this endpoint, else None. Raises KeysError."""
@@ -104,19 +129,19 @@ class Keys:
         return name if name is not None and role_of(name) in CLIENTS[endpoint] else None
 
 
-def check_private(path: Path, folder: bool) -> None:
+def check_private(path: Path, folder: bool, fix: str = "") -> None:
     """Raises KeysError unless only this user has access to a file or folder. Does nothing on Windows, which has no such modes."""
     if os.name != "posix":
         return
     try:
         found = path.lstat()
     except OSError as error:
-        raise KeysError(f"{path}: {error.strerror}; {FIX}") from None
+        raise KeysError(f"{path}: {error.strerror}" + ("" if fix else f"; {FIX}")) from None
     right = stat.S_ISDIR if folder else stat.S_ISREG
     if not right(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise KeysError(
             f"{path} must belong to you and be closed to all other users, else its keys do not protect the run: "
-            f"`chmod {'700' if folder else '600'} {path}`, or make new ones with `headrace keys --renew`"
+            + (fix or f"`chmod {'700' if folder else '600'} {path}`, or make new ones with `headrace keys --renew`")
         )
 
 
@@ -133,25 +158,77 @@ def read_pair(folder: Path, name: str) -> Pair:
         raise KeysError(f"{path} is damaged; {FIX}") from None
 
 
+@contextmanager
+def _changing(folder: Path) -> Iterator[dict[str, str]]:
+    """The list of public keys, to be changed in the block. The supervisor and commands may change it at the same time, so one
+    waits for the other. Raises KeysError, OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private(folder, folder=True)
+    with open(folder / LOCK, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        while not try_lock(file):
+            time.sleep(LOCK_TURN_SECONDS)
+        before = dict(KeyList(folder / LIST).by_name()) if (folder / LIST).exists() else {}
+        known = dict(before)
+        yield known
+        if known != before:
+            _write(folder / LIST, "".join(f"{name} {key}\n" for name, key in sorted(known.items())))
+        unlock(file)
+
+
 def make(folder: Path, names: Iterable[str], new_pair: Callable[[], Pair], renew: bool = False) -> list[str]:
     """Makes the missing key pairs (with `renew`: all) and adds them to the list; returns the names of the new ones.
 
     Raises KeysError, OSError.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_private(folder, folder=True)
-    known = dict(KeyList(folder / LIST).by_name()) if (folder / LIST).exists() else {}
     made = []
-    for name in names:
-        if not renew and name in known:
-            continue
-        pair = new_pair()
-        _write(folder / f"{name}.secret", _secret_text(name, pair))
-        known[name] = pair.public
-        made.append(name)
-    if made:
-        _write(folder / LIST, "".join(f"{name} {key}\n" for name, key in sorted(known.items())))
+    with _changing(folder) as known:
+        for name in names:
+            if renew or name not in known:
+                pair = new_pair()
+                _write(folder / f"{name}.secret", _secret_text(name, pair))
+                known[name] = pair.public
+                made.append(name)
     return made
+
+
+def admit(folder: Path, name: str, public: str) -> None:
+    """Puts a public key that was made elsewhere on the list; one that had that name before is refused from now on."""
+    with _changing(folder) as known:
+        known[name] = _checked(public)
+
+
+def refuse(folder: Path, names: Iterable[str]) -> None:
+    """Takes names from the list: their keys are refused from now on. Raises KeysError, OSError."""
+    with _changing(folder) as known:
+        for name in names:
+            known.pop(name, None)
+
+
+def reclaim(folder: Path, name: str, new_pair: Callable[[], Pair]) -> None:
+    """Makes a new pair for a process of this machine, unless the one that it has is on the list. Raises KeysError, OSError."""
+    listed = KeyList(folder / LIST).by_name().get(name)
+    if listed is None or not (folder / f"{name}.secret").exists() or read_pair(folder, name).public != listed:
+        make(folder, (name,), new_pair, renew=True)
+
+
+def write_ticket(path: Path, name: str, pair: Pair, supervisor: str) -> None:
+    """Writes a ticket, which only this user can read. `supervisor`: its public key. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    head = f"# Whoever has this ticket can join the run as {name.replace(TICKET, HOST)}: keep it secret.\n"
+    _write(path, f"{head}ticket {name}\npublic {pair.public}\nsecret {pair.secret}\nsupervisor {supervisor}\n")
+
+
+def read_ticket(path: Path) -> ClientKeys:
+    """Raises KeysError, also if other users could read the file."""
+    check_private(path, folder=False, fix=f"`chmod 600 {path}`")
+    try:
+        values = dict(line.split() for line in path.read_text().splitlines() if line and not line.startswith("# "))
+        pair = Pair(_checked(values["public"]), _checked(values["secret"]))
+        if role_of(values["ticket"]) != TICKET:
+            raise ValueError
+        return ClientKeys(values["ticket"], pair, {"supervisor": _checked(values["supervisor"])})
+    except (OSError, ValueError, KeyError):  # without the error's text, which may contain a part of the key
+        raise KeysError(f"{path} is not a ticket; `headrace invite RUN --hosts N` makes tickets") from None
 
 
 def export(folder: Path, name: str, target: Path) -> None:

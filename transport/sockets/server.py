@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from transport.sockets.quarantine import Quarantine
 
 REQUEST_PARTS = 64  # limit of a message to a server, besides the pieces of a chunk
 LOOK_SECONDS, LOOK_AGAIN_SECONDS = 1.0, 60.0  # at the file of an ipc socket; after an error
-MOST_NAMES = 4096  # connections whose owner's name a server remembers
+MOST_NAMES = 4096  # connections whose owner a server remembers
+LIST_SECONDS = 0.05  # between two looks whether a key has been taken from the list
 _domains = itertools.count()
 
 
@@ -50,12 +51,12 @@ class Bound(Channel):
         self.socket.setsockopt(zmq.SNDHWM, queue)
         self.socket.setsockopt(zmq.RCVHWM, receive_queue)
         self._domain = ""
-        if self._keys:
+        if self._keys and keys is not None:
             self._domain = f"{endpoint}-{next(_domains)}"
             self.socket.setsockopt(zmq.CURVE_SERVER, 1)
             self.socket.setsockopt_string(zmq.ZAP_DOMAIN, self._domain)
             self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else every key is admitted while no authenticator answers
-            own = self._keys
+            own = keys
             AUTHENTICATOR.open(self._domain, lambda public: own.client_name(endpoint, public))
         try:
             self.socket.bind(address)
@@ -104,7 +105,7 @@ class Server(Bound):
 
     A peer that keeps sending invalid messages is put in quarantine: it is sent the reason once, its messages are not read any
     more, and at a later message its connection is closed. libzmq has no call for that, but it gives the descriptor by which a
-    message arrived.
+    message arrived. A peer whose key has been taken from the list, or replaced there, is put in quarantine likewise.
     """
 
     def __init__(
@@ -125,7 +126,9 @@ class Server(Bound):
         self.unread = 0  # messages of such peers
         self.impostors = 0  # messages in the name of another process, or not allowed for the sender's role
         self._expelled: list[bytes] = []
-        self._names: dict[bytes, str] = {}  # by connection: the name of its key's owner
+        self._owners: dict[bytes, tuple[str, str]] = {}  # by connection: the name and the public key of its owner
+        self._own_keys, self._next_list = keys, 0.0
+        self._listed: Mapping[str, str] = {}
         super().__init__(zmq.ROUTER, max_part_bytes, address, keys, endpoint, queue, receive_queue)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
 
@@ -136,7 +139,7 @@ class Server(Bound):
         """
         if self._keys is None:
             return ""
-        owner = self._names.get(peer, "")
+        owner = self.owner(peer)
         if role_of(owner) == role and (not name or key_name(name) == owner):
             return ""
         reason = f"the key of {owner or 'no known process'} does not authorise messages of {(name or role)!r}"
@@ -146,6 +149,10 @@ class Server(Bound):
         self.offence(peer, "messages that its key does not authorise")
         return reason
 
+    def owner(self, peer: bytes) -> str:
+        """The name of the owner of the key that a peer has connected with; empty without keys."""
+        return self._owners.get(peer, ("", ""))[0]
+
     def offence(self, peer: bytes, reason: str, weight: float = 1.0) -> None:
         """Counts an offence of a peer. If that puts it in quarantine, sends it the reason."""
         if self.quarantine.offence(peer, weight):
@@ -154,7 +161,7 @@ class Server(Bound):
             self._expelled.append(peer)
 
     def expelled(self) -> list[bytes]:
-        """The peers that were put in quarantine since the last call."""
+        """The peers that were put in quarantine since the last call, those with replaced keys too."""
         expelled, self._expelled = self._expelled, []
         return expelled
 
@@ -171,6 +178,7 @@ class Server(Bound):
         """
         if self._keys is None and not self.quarantine:
             return self._limited(super()._take_parts())
+        self._check_list()
         first = self.socket.recv(zmq.DONTWAIT, copy=False)
         parts = [first.bytes, *self.socket.recv_multipart(zmq.DONTWAIT)]  # libzmq delivers all parts of a message together
         peer = parts[0]
@@ -179,11 +187,41 @@ class Server(Bound):
             if self.quarantine.notified(peer):
                 hang_up(int(first.get(zmq.SRCFD)))
             return []
-        if self._keys and peer not in self._names:
-            if len(self._names) >= MOST_NAMES:
-                del self._names[next(iter(self._names))]  # the oldest; its next message brings the name again
-            self._names[peer] = str(first.get("User-Id"))
+        if self._keys and peer not in self._owners:
+            if len(self._owners) >= MOST_NAMES:
+                del self._owners[next(iter(self._owners))]  # the oldest; its next message brings the name again
+            name, _, public = str(first.get("User-Id")).partition(" ")
+            self._owners[peer] = name, public
+            if self._listed.get(name) != public:  # the list has changed since the last look at it
+                self._next_list = 0.0
+                self._check_list()
+                if self._listed.get(name) != public:
+                    self._fence(peer)
+                    return []
         return self._limited(parts)
+
+    def _check_list(self) -> None:
+        """Ends the connections of keys that are no longer on the list, soon after it has changed."""
+        if self._own_keys is None or self._keys is None or time.monotonic() < self._next_list:
+            return
+        self._next_list = time.monotonic() + LIST_SECONDS
+        try:
+            listed = self._own_keys.listed()
+        except KeysError:  # the authenticator says so; what is connected goes on
+            return
+        if listed is not self._listed:
+            self._listed = listed
+            for peer in [peer for peer, (name, public) in self._owners.items() if listed.get(name) != public]:
+                self._fence(peer)
+
+    def _fence(self, peer: bytes) -> None:
+        """Reads nothing more of a peer whose key has been replaced."""
+        name, _ = self._owners[peer]
+        if self.quarantine.put(peer):
+            self.send(
+                peer, Refused(f"the key of {name} has been replaced or taken from the list: another process has its name now")
+            )
+            self._expelled.append(peer)
 
     def _limited(self, parts: Parts) -> Parts:
         """The parts; empty if there are too many. The sender is then in quarantine at once and is not sent the reason."""

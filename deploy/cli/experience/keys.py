@@ -56,7 +56,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Raises ConfigError, KeysError, OSError."""
-    folder = _run(parsed.run)
+    folder = run_of(parsed.run)
     if parsed.export:
         name, target = parsed.export
         return _export(folder, name, target, parsed.trusted)
@@ -128,7 +128,7 @@ def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
     return 0
 
 
-def _run(name: str | None) -> RunDir:
+def run_of(name: str | None) -> RunDir:
     """By name the run need not exist yet; a text with a slash is a folder."""
     if name is None:
         return runs.find(None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,12 @@ import pytest
 from actors.config import ActorsConfig, EnvConfig
 from deploy import runs, settings
 from deploy.cli import main as cli
+from deploy.config.checks import validate
 from deploy.config.files import write_config
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch import access
 from transport.run_dir import RunDir
+from transport.sockets import keys
 from transport.sockets.keys import Keys, KeysError
 
 
@@ -109,6 +113,69 @@ def test_the_command_that_is_told_starts_an_actor_whose_settings_name_code(
     _, text = said(capsys, "keys", "night", "--export", "actor-7", "worker", "--trust-config")
     assert ("`python -m actors FOLDER --actor 7 --trust-config`" in text) == bool(wrappers)
     assert ("env.wrappers" in text) == bool(wrappers) and "python -m actors FOLDER --actor 7" in text
+
+
+def test_a_fixed_port_that_is_in_use_is_refused_before_anything_is_launched() -> None:
+    run = make_run()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] - 1  # that of weights
+        config = RunConfig(actors=ActorsConfig(count=1), deploy=DeployConfig(bind="127.0.0.1", port=port))
+        with pytest.raises(access.Refused, match=f"port {port + 1} of 127.0.0.1 is in use"):
+            access.check(run, config)
+
+
+def test_a_fixed_port_needs_an_address() -> None:
+    assert validate(RunConfig(deploy=DeployConfig(port=7701))) == ["deploy.port: expected 0 without deploy.bind, got 7701"]
+
+
+def test_tickets_are_made_once_and_only_for_this_user(capsys: pytest.CaptureFixture[str]) -> None:
+    tickets = Path("runs/night/keys/tickets")
+    assert "made host-0.ticket, host-1.ticket in" in said(capsys, "invite", "night", "--hosts", "2")[1]
+    first = keys.read_ticket(tickets / "host-0.ticket")
+    assert first.name == "ticket-0" and Keys(Path("runs/night/keys"), "operator").listed()["ticket-0"] == first.pair.public
+    assert "made host-2.ticket in" in said(capsys, "invite", "night", "--hosts", "3")[1]
+    assert "has tickets for all" in said(capsys, "invite", "night", "--hosts", "3")[1]
+    assert keys.read_ticket(tickets / "host-0.ticket").pair == first.pair
+    if os.name == "posix":
+        assert {stat.S_IMODE(path.stat().st_mode) for path in tickets.iterdir()} == {0o600}
+        assert stat.S_IMODE(tickets.stat().st_mode) == 0o700
+
+
+def test_a_host_is_revoked_with_its_ticket(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("runs/night/keys")
+    said(capsys, "invite", "night", "--hosts", "2")
+    keys.admit(folder, "host-1", "k" * 40)
+    assert "host-1 and its ticket are refused" in said(capsys, "invite", "night", "--revoke", "host-1")[1]
+    listed = Keys(folder, "operator").listed()
+    assert "ticket-0" in listed and not {"ticket-1", "host-1"} & set(listed)
+    assert not (folder / "tickets" / "host-1.ticket").exists()
+    for wrong in ("host-1", "operator", "ticket-0"):
+        assert said(capsys, "invite", "night", "--revoke", wrong)[0] == 2
+    assert said(capsys, "invite", "night", "--hosts", "0")[0] == 2
+
+
+def test_a_run_that_is_up_without_keys_invites_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run()
+    with runs.locked(run):
+        assert said(capsys, "invite", "night", "--hosts", "1")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("tcp://10.0.0.5", "--ticket", "x"), 2, "tcp://HOST:PORT"),
+        (("ipc:///tmp/x", "--ticket", "x"), 2, "tcp://HOST:PORT"),
+        (("tcp://a:1", "--ticket", "x", "--places", "0"), 2, "1 to 128 places"),
+        (("tcp://a:1", "--ticket", "x", "--allow", "my-package"), 2, "is not a package's name"),
+        (("tcp://a:1", "--ticket", "x"), 2, "headrace invite"),
+        (("tcp://a:1",), 2, "--ticket"),
+    ],
+)
+def test_a_mistake_of_who_joins_is_one_line(
+    arguments: tuple[str, ...], status: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, text = said(capsys, "join", *arguments)
+    assert found == status and words in text
 
 
 def test_fresh_keeps_the_keys(capsys: pytest.CaptureFixture[str]) -> None:

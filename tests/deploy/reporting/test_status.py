@@ -41,6 +41,30 @@ def test_bad_input_is_counted_for_its_process_and_only_where_there_is_some() -> 
     assert "trouble  actor-0: broken episodes 3\n" in shown[1] and "learner: skipped updates 2 · rollbacks 1\n" in shown[1]
 
 
+def test_hosts_and_their_actors_are_shown_and_outlive_the_supervisor() -> None:
+    document = status.empty("mine", "mario", "dqn")
+    process = {
+        "role": "actor",
+        "silent_seconds": 0.1,
+        "last_exit": None,
+        "steps_per_second": 50.0,
+        "restarts": 0,
+        "cpu_percent": 9.0,
+    }
+    here = process | {"name": "actor-0", "state": "ready", "pid": 7, "rss_bytes": 2**20, "cpu_percent": 9.0, "host": None}
+    there = here | {"name": "actor-1", "host": "host-3"}
+    host = {"name": "host-3", "state": "silent", "places": 4, "actors": 1, "silent_seconds": 3.2}
+    document |= {"processes": [here, there], "hosts": [host], "state": "running"}
+    for number, shown in enumerate((document, document | {"processes": [here], "hosts": []}, status.as_dead(document))):
+        console = Console(file=io.StringIO(), width=200)
+        status.show(shown, console)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("host-3: silent · 1 of 4 places · not heard for 3 s" in text) == (number == 0)
+        assert (" host " in text.splitlines()[1]) == (number != 1)
+    states = [each["state"] for each in status.as_dead(document)["processes"]]
+    assert states == ["dead", "unsupervised"]
+
+
 @pytest.mark.parametrize("stopping", [False, True])
 def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, tmp_path: Path) -> None:
     plan = Plan("learner", "learner", "learner", ())

@@ -2,8 +2,8 @@ from deploy.supervision.steps import StepCount
 from transport.messages import Progress
 
 
-def report(pid: int, steps: int, restored: int = 0) -> Progress:
-    return Progress("replay", pid, "ready", 1, {}, steps, restored)
+def report(incarnation: int, steps: int, restored: int = 0) -> Progress:
+    return Progress("replay", incarnation, "ready", 1, {}, steps, restored)
 
 
 def test_a_replay_that_restores_counts_from_the_first_step_of_the_run_on() -> None:

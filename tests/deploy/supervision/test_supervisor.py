@@ -25,11 +25,15 @@ PLANS = (
 
 @dataclass
 class FakeProcess:
-    pid: int
+    incarnation: int
+    pid: int = 100  # of all of them, as on several machines
     deaf: bool = False  # does not end when asked
     immortal: bool = False
     ended: Exit | None = None
     fault: str = ""
+    host: str = ""
+    away: bool = False
+    adopted: bool = False
 
     def poll(self) -> Exit | None:
         return self.ended
@@ -76,8 +80,8 @@ class World:
             return None
         if plan.name in self.broken:
             raise OSError("no more processes")
-        pid = 100 + len(self.events)
-        process = FakeProcess(pid, plan.name in self.deaf, plan.name in self.immortal)
+        incarnation = 100 + len(self.events)
+        process = FakeProcess(incarnation, deaf=plan.name in self.deaf, immortal=plan.name in self.immortal)
         self.processes[plan.name] = process
         self.events.append((self.now, f"start {plan.name}"))
         return process
@@ -87,8 +91,8 @@ class World:
         if not self.processes[slot.name].deaf:
             self.processes[slot.name].ended = Exit(0)
 
-    def progress(self, name: str, state: str = "ready", pid: int | None = None, **record: float) -> None:
-        number = self.processes[name].pid if pid is None else pid
+    def progress(self, name: str, state: str = "ready", incarnation: int | None = None, **record: float) -> None:
+        number = self.processes[name].incarnation if incarnation is None else incarnation
         self.supervisor.heard(Progress(name, number, state, 1, record))  # type: ignore[arg-type]
 
     def run(self, seconds: float, step: float = 0.1, saving: str = "") -> None:
@@ -464,9 +468,39 @@ def test_a_stop_during_the_start_leaves_the_rest_unstarted() -> None:
 def test_word_from_an_earlier_life_or_a_stranger_is_ignored() -> None:
     world = World()
     world.bring_up()
-    world.progress("actor-0", pid=1, steps=1e9)
+    world.progress("actor-0", incarnation=1, steps=1e9)
     world.supervisor.heard(Progress("actor-9", 5, "ready", 1, {"steps": 1e9}))
     assert not any(slot.record for slot in world.supervisor.slots)
+
+
+def test_a_process_that_goes_with_its_host_has_not_failed_and_starts_elsewhere_at_once() -> None:
+    world = World(config=DeployConfig(restarts=1))
+    world.bring_up()
+    for times in range(1, 6):
+        world.processes["actor-0"].ended = Exit(0, with_host="its host host-1 has left")
+        world.run(0.3)
+        slot = world.slot("actor-0")
+        assert (slot.state, slot.failures, slot.restarts, slot.last_exit) == ("starting", 0, times, "its host host-1 has left")
+    assert "actor-0 is gone: its host host-1 has left; starting it elsewhere" in world.lines
+    world.full = True
+    world.processes["actor-0"].ended = Exit(0, with_host="its host host-1 has left")
+    world.run(1)
+    assert world.slot("actor-0").state == "waiting" and "actor-0 waits: there is no room for it yet" in world.lines
+
+
+def test_silence_says_nothing_of_a_process_whose_host_is_silent_as_well() -> None:
+    world = World(mute=("actor-0", "actor-1"))
+    world.bring_up()
+    for name in ("actor-0", "actor-1"):
+        world.progress(name)  # settled
+    world.processes["actor-0"].away = True
+    world.run(10)
+    assert world.slot("actor-0").state == "ready" and world.slot("actor-1").restarts == 1
+    world.processes["actor-0"].away = False
+    world.run(3)
+    assert world.slot("actor-0").state == "ready", "its silence is counted from then on"
+    world.run(2)
+    assert world.slot("actor-0").restarts == 1 and "hung" in (world.slot("actor-0").last_exit or "")
 
 
 def test_silence_of_a_ready_process_is_measured() -> None:

@@ -19,12 +19,23 @@ from transport.sockets.client import Client
 from transport.sockets.frames import FRAME_BYTES, cut
 from transport.sockets.server import Server
 
+ACTOR = messages.Begun("actor-1023", 2**63 - 1, "k" * 40, 4_000_000, "f" * messages.FAULT_LETTERS, 10**12, 1600.5)
+END = messages.Ended(7, -9, "\U0001f600" * messages.WORDS_LETTERS, True, True)
+HELLO = messages.HostHello("host-3", 5, 6, 128, "d" * 32, (ACTOR,) * messages.MOST_PLACES, (END,) * messages.MOST_ENDED)
 MESSAGES = [
     Insert(3, 1, 64, 12345),
     Hold(),
     messages.WriterHello("actor-0", 2**63 - 1, 1, "abc", 8, 0),
     messages.Sample(1, 2),
     Progress("learner", 1, "ready", 2, {"updates": 1.0}),
+    messages.Enrol(6, "k" * 40),
+    messages.Enrolled("host-3"),
+    HELLO,
+    messages.HostWelcome((7, 8)),
+    messages.Folder("d", "night", {"replay": "tcp://trunk:7702"}, {"replay": "k" * 40}, 0, 300.0),
+    messages.Begin("actor", 7, 5, 1, messages.Assignment(8, 64, 100_003)),
+    messages.End(5, kill=True),
+    messages.Said("host-3", "actor-7", ("\U0001f600" * messages.LINE_LETTERS,) * messages.MOST_LINES),
 ]
 
 

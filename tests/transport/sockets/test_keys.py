@@ -10,13 +10,13 @@ import pytest
 
 from tests.harness.waiting import wait_until
 from tests.transport.keys import Ring
-from transport.messages import Announce, Hold
+from transport.messages import Announce, Credit, Hold, Refused
 from transport.run_dir import RunDir
 from transport.sockets import channel, keys
 from transport.sockets.announcements import Announcer, Listener
 from transport.sockets.authenticator import AUTHENTICATOR, new_pair
 from transport.sockets.client import Client
-from transport.sockets.keys import Keys, KeysError
+from transport.sockets.keys import ClientKeys, Keys, KeysError
 from transport.sockets.server import Server
 
 posix = pytest.mark.skipif(os.name != "posix", reason="only POSIX has file modes")
@@ -187,6 +187,74 @@ def test_a_key_added_to_the_list_is_admitted_without_a_restart_and_its_owner_is_
     assert arrival is not None and not server.authorise(arrival[0], "actor", "actor-9")
     late.close()
     server.close()
+
+
+def test_a_key_that_is_replaced_is_refused_at_once_also_over_a_connection_that_exists(ring: Ring, tmp_path: Path) -> None:
+    server = ring.server()
+    before = ring.client(server, "actor-0")
+    before.send(Hold())
+    assert server.receive(30) is not None
+    later = Ring(tmp_path / "later")
+    keys.admit(ring.folder, "actor-0", later.of("actor-0").pair.public)
+    after = Client(
+        server.address, keys=ClientKeys("actor-0", later.of("actor-0").pair, ring.of("actor-0").listed()), endpoint="replay"
+    )
+    after.send(Credit(7))
+    got = []
+
+    def refused() -> bool:
+        before.send(Hold())
+        if (arrival := server.receive(0.01)) is not None:
+            got.append(arrival[1])
+        answer = before.receive()
+        return answer is not None and isinstance(answer[0], Refused) and "has been replaced" in answer[0].reason
+
+    wait_until(refused, what="its owner is told")
+    assert server.expelled()
+    before.close()
+    if Credit(7) not in got:
+        wait_until(
+            lambda: (arrival := server.receive(0.01)) is not None and arrival[1] == Credit(7), what="the new key is served"
+        )
+    keys.refuse(ring.folder, ["actor-0"])
+
+    def refused_as_well() -> bool:
+        after.send(Hold())
+        server.receive(0.01)
+        return after.receive() is not None
+
+    wait_until(refused_as_well, what="a key taken from the list is refused as well")
+    after.close()
+    server.close()
+
+
+def test_the_key_of_a_process_of_this_machine_is_made_anew_only_where_another_has_its_place(ring: Ring) -> None:
+    own = ring.of("actor-0").pair
+    keys.reclaim(ring.folder, "actor-0", new_pair)
+    assert ring.of("actor-0").pair == own
+    for change in (lambda: keys.admit(ring.folder, "actor-0", new_pair().public), lambda: keys.refuse(ring.folder, ["actor-0"])):
+        change()
+        keys.reclaim(ring.folder, "actor-0", new_pair)
+        now = ring.of("actor-0")
+        assert now.pair != own and now.listed()["actor-0"] == now.pair.public
+        own = now.pair
+
+
+def test_a_ticket_has_its_own_key_and_the_supervisors_and_no_other_user_may_read_it(ring: Ring, tmp_path: Path) -> None:
+    pair, path = new_pair(), tmp_path / "tickets" / "host-3.ticket"
+    keys.write_ticket(path, "ticket-3", pair, "s" * 40)
+    ticket = keys.read_ticket(path)
+    assert (ticket.name, ticket.pair, ticket.server("supervisor")) == ("ticket-3", pair, "s" * 40)
+    with pytest.raises(KeysError):
+        ticket.server("replay")
+    assert pair.secret not in repr(ticket.pair)
+    path.write_text(path.read_text().replace("ticket-3", "operator"))
+    with pytest.raises(KeysError, match="is not a ticket"):
+        keys.read_ticket(path)
+    if os.name == "posix":
+        path.chmod(0o644)
+        with pytest.raises(KeysError, match="chmod 600"):
+            keys.read_ticket(path)
 
 
 def test_the_authenticator_ends_with_the_last_server_and_starts_with_the_next(ring: Ring) -> None:

@@ -1,0 +1,74 @@
+"""`headrace invite`: makes tickets, with which other machines join a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from deploy import runs
+from deploy.cli.common import DONE
+from deploy.cli.experience.keys import run_of
+from deploy.config.run import ConfigError, RunConfig
+from deploy.config.values import COUNT
+from deploy.launch import access
+from deploy.launch.settle import settle_count
+from transport.messages import MOST_ACTORS
+from transport.run_dir import RunDir
+from transport.sockets import keys
+from transport.sockets.authenticator import new_pair
+
+DESCRIPTION = """\
+Make tickets for other machines, one file for each, in runs/NAME/keys/tickets. Whoever has a ticket can join the run with it, so
+only this user can read them: copy each (scp -p) to the machine that it is for. Whoever uses a ticket again takes the
+place of the host that used it before. Existing tickets are kept.
+
+  headrace invite night --hosts 2                  then start the run:  headrace up --run night --deploy.bind 10.0.0.5 \\
+                                                                          --deploy.port 7701 --actors 16 --deploy.local-actors 4
+                                                   and on each machine: headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket
+  headrace invite night --revoke host-1            refuse this host and its ticket from now on
+"""
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    text = "name or folder of a run, which need not exist yet (default: the run that is up, else the most recent one)"
+    target.add_argument("run", nargs="?", metavar="RUN", help=text)
+    target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same as RUN")
+    either = target.add_mutually_exclusive_group(required=True)
+    either.add_argument("--hosts", type=COUNT, metavar="N", help="make tickets for this many hosts: host-0, host-1, …")
+    either.add_argument("--revoke", metavar="HOST", help="refuse a host from now on; a new ticket may be made for it")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Raises ConfigError, Refused, KeysError, OSError."""
+    folder = run_of(parsed.run)
+    tickets = folder.key_folder / keys.TICKETS
+    if parsed.revoke:
+        return _revoke(folder, parsed.revoke)
+    if not 1 <= parsed.hosts <= MOST_ACTORS:
+        raise ConfigError(f"a run has 1 to {MOST_ACTORS} hosts, not {parsed.hosts}")
+    if not folder.key_folder.exists():
+        if runs.is_up(folder):
+            raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
+        access.make_missing(folder, settle_count(RunConfig()).actors.count)
+    listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
+    made = []
+    for number in range(parsed.hosts):
+        name, path = f"{keys.TICKET}-{number}", tickets / f"{keys.HOST}-{number}.ticket"
+        if name not in listed or not path.is_file():
+            pair = new_pair()
+            keys.write_ticket(path, name, pair, listed["supervisor"])
+            keys.admit(folder.key_folder, name, pair.public)
+            made.append(path.name)
+    print(f"made {access.listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
+    return DONE
+
+
+def _revoke(folder: RunDir, host: str) -> int:
+    ticket = host.replace(keys.HOST, keys.TICKET, 1)
+    path = folder.key_folder / keys.TICKETS / f"{host}.ticket"
+    if keys.role_of(host) != keys.HOST or ticket not in keys.KeyList(folder.key_folder / keys.LIST).by_name():
+        raise ConfigError(f"--revoke {host}: run {folder.name} has no ticket of a host of this name; they are host-0, host-1, …")
+    keys.refuse(folder.key_folder, (ticket, host))
+    path.unlink(missing_ok=True)
+    print(f"{host} and its ticket are refused from now on; its actors start elsewhere")
+    return DONE

@@ -1,0 +1,114 @@
+"""`headrace join`: gives a run on another machine places for its actors here."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.cli.common import complain
+from deploy.config.run import ConfigError, DeployConfig
+from deploy.config.values import COUNT
+from deploy.launch.access import Refused as RunRefused
+from deploy.places.agent import Agent
+from deploy.places.host_folder import HostFolder
+from deploy.places.local import LocalPlace
+from deploy.supervision.reports import own_cores
+from deploy.supervision.signals import stop_signals
+from transport.messages import MOST_PLACES, PROTOCOL, Enrol, Enrolled, Refused
+from transport.sockets.authenticator import new_pair
+from transport.sockets.client import Client
+from transport.sockets.keys import ClientKeys, Pair, read_ticket
+
+ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+TURN_SECONDS, ASK_SECONDS, NEWS_SECONDS, GOODBYE_SECONDS = 0.1, 1.0, 20.0, 0.5
+DESCRIPTION = """\
+Join a run that another machine has started: actors of the run are started here, and end with this command or with the run. The
+machine must be able to reach the run's; nothing can reach it. `headrace invite` makes the ticket.
+
+  headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket --places 8
+  headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket --allow my_package
+"""
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    target.add_argument(
+        "address", metavar="ADDRESS", help="of the run's supervisor: tcp://HOST:PORT, with the --deploy.port of the run"
+    )
+    target.add_argument("--ticket", type=Path, required=True, metavar="FILE", help="the ticket of this host")
+    text = "actors that may run here at the same time (default: one for each core)"
+    target.add_argument("--places", type=COUNT, metavar="K", help=text)
+    text = "package whose code the run's settings may name (an environment of your own); may be given several times"
+    target.add_argument("--allow", action="append", default=[], metavar="PACKAGE", help=text)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Until the run has ended, Ctrl-C, or a long silence. Raises ConfigError, KeysError, Refused."""
+    places = len(own_cores()) if parsed.places is None else parsed.places
+    if not 1 <= places <= MOST_PLACES:
+        raise ConfigError(f"--places: a host has 1 to {MOST_PLACES} places, not {places}")
+    if not ADDRESS.fullmatch(parsed.address):
+        raise ConfigError(f"{parsed.address!r} is not an address of a run: tcp://HOST:PORT, such as tcp://10.0.0.5:7701")
+    for package in parsed.allow:
+        if not PACKAGE.fullmatch(package):
+            raise ConfigError(f"--allow {package!r} is not a package's name, such as my_package")
+    if not parsed.ticket.is_file():
+        raise ConfigError(f"--ticket {parsed.ticket}: there is no such file; `headrace invite RUN --hosts N` makes tickets")
+    ticket, own = read_ticket(parsed.ticket), new_pair()
+    name = enrol(parsed.address, ticket, own)
+    folder = Path(tempfile.mkdtemp(prefix="headrace-host-"))
+    link = Client(parsed.address, keys=ClientKeys(name, own, {"supervisor": ticket.server("supervisor")}), endpoint="supervisor")
+    try:
+        return _serve(name, places, link, HostFolder(folder, parsed.allow))
+    finally:
+        link.close(GOODBYE_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def enrol(address: str, ticket: ClientKeys, own: Pair) -> str:
+    """Has the key of this host put on the run's list. Returns the host's name. Raises Refused."""
+    began = told = time.monotonic()
+    patience = DeployConfig().orphan_seconds
+    link = Client(address, keys=ticket, endpoint="supervisor")
+    try:
+        while (now := time.monotonic()) < began + patience:
+            link.send(Enrol(PROTOCOL, own.public))
+            arrived = link.receive(ASK_SECONDS)
+            if arrived is not None and isinstance(arrived[0], Enrolled):
+                return arrived[0].name
+            if arrived is not None and isinstance(arrived[0], Refused):
+                raise RunRefused(arrived[0].reason)
+            if now > told + NEWS_SECONDS:
+                told = now
+                print(f"waiting for the supervisor at {address} …", flush=True)
+    finally:
+        link.close()
+    raise RunRefused(f"no supervisor has answered at {address} for {patience:.0f} s: is the run up, and is this its address?")
+
+
+def _serve(name: str, places: int, link: Client, folder: HostFolder) -> int:
+    def starter(memory_bytes: int) -> LocalPlace:
+        here.append(LocalPlace(agent.line, memory_bytes, folder=folder.run.path))
+        return here[0]
+
+    here: list[LocalPlace] = []
+    signals: list[int] = []
+    agent = Agent(name, places, link, folder, starter, time.monotonic, lambda text: print(text, flush=True))
+    try:
+        with stop_signals(lambda number, frame: signals.append(number)):
+            while not agent.over:
+                while signals:
+                    number = signals.pop(0)
+                    by = "you" if number == signal.SIGINT else signal.Signals(number).name
+                    agent.leave(f"stopped by {by}", at_once=agent.leaving and number == signal.SIGINT)
+                agent.turn(TURN_SECONDS)
+    finally:
+        for place in here:
+            place.close()
+    return complain(f"{name}: {agent.reason}", agent.exit_status) if agent.exit_status else 0

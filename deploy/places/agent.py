@@ -1,0 +1,222 @@
+"""The agent of a host (`headrace join`): starts actors of a run on this machine, as the run's supervisor asks.
+
+It dials in, so the host needs no open port. It takes no command, path or code: an actor's command follows from its role, its
+settings are checked (deploy/places/host_folder.py), its keys are made here. The whole state goes to the supervisor each second.
+An agent that hears nothing for `deploy.orphan_seconds` ends its actors and itself; so does one whose key is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from deploy.config.run import DeployConfig
+from deploy.places.base import Exit, Process
+from deploy.places.host_folder import FolderRefused, HostFolder
+from deploy.supervision.topology import Plan, actor
+from transport.lifetime import new_incarnation
+from transport.messages import (
+    FAULT_LETTERS,
+    LINE_LETTERS,
+    MOST_ENDED,
+    MOST_LINES,
+    PROTOCOL,
+    WORDS_LETTERS,
+    Assignment,
+    Begin,
+    Begun,
+    End,
+    Ended,
+    Folder,
+    HostHello,
+    HostWelcome,
+    Message,
+    Refused,
+    Said,
+    Stop,
+    printable,
+)
+from transport.text import plain
+
+HELLO_SECONDS = 1.0
+LEAVE_SECONDS = 8.0  # for actors to send what they have, when the host leaves
+MOST_UNSENT_LINES = 2000
+DONE, FAILED, REFUSED = 0, 1, 3  # exit status of the command
+
+
+class Link(Protocol):
+    """The connection to the supervisor; transport/sockets/client.py."""
+
+    def send(self, message: Message, parts: Sequence[bytes] = ()) -> bool: ...
+
+    def receive(self, timeout_seconds: float = 0) -> tuple[Any, list[bytes]] | None: ...
+
+
+class Starter(Protocol):
+    """What starts processes here; deploy/places/local.py."""
+
+    def begin(self, plan: Plan, assignment: Assignment | None, incarnation: int = 0) -> Process: ...
+
+    def turn(self) -> None: ...
+
+
+class Child(NamedTuple):
+    """An actor of this host."""
+
+    name: str
+    public: str
+    process: Process
+
+
+class Agent:
+    """Call `turn` about ten times a second until `over`. The clock is a parameter, so that tests can replay histories."""
+
+    def __init__(
+        self,
+        name: str,
+        places: int,
+        link: Link,
+        folder: HostFolder,
+        starter: Callable[[int], Starter],
+        clock: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        """`starter(memory_bytes)` makes what starts actors of at most so much memory each, once a folder has arrived."""
+        self.name, self.over, self.exit_status, self.reason = name, False, DONE, ""
+        self._places, self._link, self._folder, self._make_starter = places, link, folder, starter
+        self._clock, self._say = clock, say
+        self._starter: Starter | None = None
+        self._incarnation = new_incarnation()
+        self._children: dict[int, Child] = {}  # by incarnation
+        self._asked: set[int] = set()  # to end
+        self._ended: dict[int, Ended] = {}  # until the supervisor has taken them
+        self._lines: deque[tuple[str, str]] = deque(maxlen=MOST_UNSENT_LINES)  # any thread appends
+        self._orphan_seconds = DeployConfig().orphan_seconds
+        self._heard, self._next_hello, self._leave_by = clock(), 0.0, 0.0
+
+    @property
+    def leaving(self) -> bool:
+        return bool(self.reason)
+
+    def line(self, name: str, text: str) -> None:
+        """Takes a line that a process has printed; any thread may call."""
+        self._lines.append((name, printable(plain(text))[:LINE_LETTERS]))
+
+    def leave(self, reason: str, exit_status: int = DONE, at_once: bool = False) -> None:
+        """Ends the actors in order, or `at_once`, then the agent."""
+        if not self.leaving:
+            self.reason, self.exit_status = reason, exit_status
+            self._say(f"{self.name} leaves: {reason}")
+            self.line(self.name, f"leaves: {reason}")
+            self._leave_by, self._next_hello = self._clock() + LEAVE_SECONDS, 0.0
+            for incarnation in self._children:
+                self._ask(incarnation)
+        if at_once:
+            self._leave_by = self._clock()
+
+    def turn(self, timeout_seconds: float = 0.0) -> None:
+        """Does what is due. Waits at most so long for the first message."""
+        while (arrived := self._link.receive(timeout_seconds)) is not None:
+            self._handle(*arrived)
+            timeout_seconds = 0
+        if self._starter is not None:
+            self._starter.turn()
+        for incarnation, child in list(self._children.items()):
+            if (ended := child.process.poll()) is not None:
+                del self._children[incarnation]
+                self._on_exit(incarnation, child.name, ended)
+        now = self._clock()
+        if now - self._heard > self._orphan_seconds:
+            seconds = f"{self._orphan_seconds:.0f} s"
+            self.leave(f"it has heard nothing from the supervisor for {seconds} (deploy.orphan_seconds)", FAILED, at_once=True)
+        if self.leaving and now >= self._leave_by:
+            for child in self._children.values():
+                child.process.kill()
+        self._send_lines()
+        self.over = self.leaving and not self._children
+        if now >= self._next_hello or self.over:
+            self._next_hello = now + HELLO_SECONDS
+            self._link.send(self._hello())
+
+    def _handle(self, message: object, parts: Sequence[bytes]) -> None:
+        if isinstance(message, Refused):
+            self.leave(message.reason, REFUSED, at_once=True)
+            return
+        self._heard = self._clock()
+        if isinstance(message, HostWelcome):
+            for incarnation in message.ended:
+                self._ended.pop(incarnation, None)
+        elif isinstance(message, Stop):
+            self.leave(message.reason)
+        elif isinstance(message, End) and message.incarnation in self._children:
+            if message.kill:
+                self._children[message.incarnation].process.kill()
+            else:
+                self._ask(message.incarnation)
+        elif self.leaving:
+            return
+        elif isinstance(message, Folder):
+            self._take(message, parts)
+        elif isinstance(message, Begin):
+            self._begin(message)
+
+    def _take(self, folder: Folder, parts: Sequence[bytes]) -> None:
+        try:
+            self._folder.write(folder, parts)
+        except FolderRefused as error:
+            self.leave(str(error), REFUSED)
+            return
+        if self._starter is None:
+            self._starter = self._make_starter(folder.memory_bytes)
+            self._say(f"{self.name} has joined run {folder.run} with {self._places} places")
+        self._orphan_seconds, self._next_hello = folder.orphan_seconds, 0.0
+
+    def _begin(self, order: Begin) -> None:
+        known = order.incarnation in self._children or order.incarnation in self._ended
+        if self._starter is None or known or len(self._children) >= self._places:
+            return  # an order is repeated until the supervisor has seen that it was carried out
+        plan = actor(str(self._folder.run.path), order.index, order.threads)
+        self._next_hello = 0.0
+        try:
+            public = self._folder.prepare(plan.name)
+            process = self._starter.begin(plan, order.assignment, order.incarnation)
+        except OSError as error:
+            self._on_exit(order.incarnation, plan.name, Exit(1, f"it could not be started: {error}"))
+            return
+        self._children[order.incarnation] = Child(plan.name, public, process)
+        self._say(f"starting {plan.name} (pid {process.pid})")
+
+    def _ask(self, incarnation: int) -> None:
+        """Asks an actor to end, once: a second signal would end it while it still sends what it has."""
+        if incarnation not in self._asked:
+            self._asked.add(incarnation)
+            self._children[incarnation].process.ask()
+
+    def _on_exit(self, incarnation: int, name: str, ended: Exit) -> None:
+        words = printable(ended.last_words)[:WORDS_LETTERS]
+        self._asked.discard(incarnation)
+        self._ended[incarnation] = Ended(incarnation, ended.code, words, ended.out_of_memory, ended.explained)
+        self._say(f"{name} has ended ({ended.reason})")
+        self._next_hello = 0.0
+
+    def _hello(self) -> HostHello:
+        running = tuple(_begun(incarnation, child) for incarnation, child in self._children.items())
+        ended = tuple(self._ended.values())[:MOST_ENDED]
+        state = self._places, self._folder.digest, running, ended, self.leaving
+        return HostHello(self.name, self._incarnation, PROTOCOL, *state)
+
+    def _send_lines(self) -> None:
+        while self._lines:
+            name, lines = self._lines[0][0], list[str]()
+            while self._lines and self._lines[0][0] == name and len(lines) < MOST_LINES:
+                lines.append(self._lines.popleft()[1])
+            if not self._link.send(Said(self.name, name, tuple(lines))):
+                self._lines.extendleft((name, line) for line in reversed(lines))
+                return
+
+
+def _begun(incarnation: int, child: Child) -> Begun:
+    process, usage = child.process, child.process.usage()
+    fault = printable(process.fault)[:FAULT_LETTERS]
+    return Begun(child.name, incarnation, child.public, process.pid, fault, usage.rss_bytes, usage.cpu_percent)

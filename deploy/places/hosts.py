@@ -1,0 +1,326 @@
+"""Hosts as a place: machines whose agent (`headrace join`) has dialled in on the control socket.
+
+A host repeats its whole state each second, and is told what to begin and to end until that state shows it; so a lost message or a
+cut link changes nothing but the time that it takes. Each actor that a host starts has a key of its own, made there for that
+incarnation. Here its public half is put on the run's list, and is taken from there before another process gets the actor's name:
+an actor that was given up is refused by every server, whatever has become of its host.
+
+A new supervisor adopts an actor that a host lists as running, if the supervisor before had it there, its key is still on the
+list, and the run's settings are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from deploy.places.base import Exit, Usage
+from deploy.supervision.topology import Plan
+from transport.lifetime import new_incarnation
+from transport.messages import (
+    PROTOCOL,
+    Assignment,
+    Begin,
+    Begun,
+    End,
+    Enrol,
+    Enrolled,
+    Folder,
+    HostHello,
+    HostWelcome,
+    Message,
+    Refused,
+    Stop,
+    printable,
+)
+from transport.sockets.keys import HOST, TICKET
+
+GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone
+AWAY_SECONDS = 2.0  # of silence, in which its processes need not be heard
+BACK_SECONDS = 5.0  # after such a silence, in which its processes may connect again
+ADOPT_SECONDS = 10.0  # that a new supervisor waits for the hosts of the one before
+UNWANTED_SECONDS = 30.0  # after which what nobody has adopted is ended
+FOLDER_SECONDS = 1.0  # between two looks at the run's folder
+DELAYED_SECONDS = 0.5  # between two turns: the supervisor's own delay, in which nothing was heard
+
+
+class Parts(NamedTuple):
+    """A Folder and its raw parts."""
+
+    folder: Folder
+    files: tuple[bytes, ...]
+
+
+def settings_of(digest: str) -> str:
+    """The part of a folder's digest that says what an actor was started with; the rest says where the servers are."""
+    return digest.partition("-")[0]
+
+
+class AllowList(Protocol):
+    """The run's list of public keys. The calls raise KeysError, OSError."""
+
+    def key(self, name: str) -> str | None:
+        """The key of that name on the list."""
+
+    def admit(self, name: str, public: str) -> None:
+        """Puts a key on the list, in the place of the one that has that name."""
+
+    def refuse(self, names: Sequence[str]) -> None:
+        """Takes names from the list."""
+
+
+class Outside(NamedTuple):
+    """What the hosts of a run need from it."""
+
+    clock: Callable[[], float]
+    say: Callable[[str], None]
+    line: Callable[[str, str], None]  # (process, line) of the log
+    send: Callable[[str, Message, Sequence[bytes]], bool]  # to a host, by its name
+    folder: Callable[[], Parts | None]  # None while a server has no address yet
+    settings: Callable[[], str]  # the part of its digest that settings_of gives, which is known before
+    keys: AllowList
+
+
+class HostProcess:
+    """A process on a host. It is at work there, or will be, until the host says that it has ended or has gone."""
+
+    fault = ""
+
+    def __init__(self, name: str, incarnation: int, host: Host, begin: Begin | None) -> None:
+        """Without `begin` it is at work already."""
+        self.name, self.incarnation, self.host, self.pid = name, incarnation, host.name, 0
+        self.away, self.adopted = False, begin is None
+        self.order: Begin | None = begin  # until the host lists it
+        self.end: End | None = None  # sent until the host lists it no more
+        self.public = ""
+        self.ended: Exit | None = None
+        self._host, self._usage = host, Usage()
+
+    def poll(self) -> Exit | None:
+        return self.ended
+
+    def ask(self) -> None:
+        if self.end is None:
+            self.end = End(self.incarnation, kill=False)
+            self._host.tell(self.end)
+
+    def kill(self) -> None:
+        self.end = End(self.incarnation, kill=True)
+        self._host.tell(self.end)
+
+    def usage(self) -> Usage:
+        return self._usage
+
+    def listed(self, begun: Begun) -> None:
+        """Takes what its host says of it."""
+        self.order, self.pid, self.fault = None, begun.pid, begun.fault
+        self._usage = Usage(begun.rss_bytes, begun.cpu_percent)
+
+
+@dataclass
+class Host:
+    """A host that has joined. Times are those of the supervisor's clock."""
+
+    name: str
+    incarnation: int
+    places: int
+    heard: float
+    send: Callable[[str, Message, Sequence[bytes]], bool]
+    folder: str = ""  # the digest of what it has of the run's folder
+    leaving: bool = False
+    back: float = float("-inf")  # when it was last heard again after a silence
+    running: int = 0  # actors, with those that are to end
+    processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
+    adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the supervisor before
+    joined: float = 0.0
+
+    def tell(self, message: Message, parts: Sequence[bytes] = ()) -> None:
+        """Sends; a message that is lost is made good by the next HostHello."""
+        self.send(self.name, message, parts)
+
+    @property
+    def free(self) -> int:
+        """Places that an actor may have."""
+        if self.leaving or not self.folder:
+            return 0
+        unlisted = sum(process.order is not None for process in self.processes.values())
+        return self.places - self.running - unlisted
+
+
+class HostPlaces:
+    """The hosts of a run. Only actors run on them."""
+
+    def __init__(self, outside: Outside, expected: dict[str, str] | None = None) -> None:
+        """`expected`: by actor, the host on which it ran under a supervisor that was killed; it is waited for."""
+        self.hosts: dict[str, Host] = {}
+        self._outside = outside
+        self._before = expected or {}
+        self._expected = dict(self._before)  # those that are still waited for
+        self._began = self._turned = outside.clock()
+        self._parts: Parts | None = None
+        self._next_folder = 0.0
+
+    def begin(self, plan: Plan, assignment: Assignment | None) -> HostProcess | None:
+        """Adopts the actor where a host has it; else starts it on the emptiest host. None where there is no room, and for
+        processes that are no actors."""
+        if assignment is None:
+            return None
+        for host in self.hosts.values():
+            if (begun := host.adoptable.pop(plan.name, None)) is not None:
+                process = HostProcess(plan.name, begun.incarnation, host, None)
+                process.public = begun.public
+                process.listed(begun)
+                host.processes[begun.incarnation] = process
+                return process
+        host_or_none = max(self.hosts.values(), key=lambda host: host.free, default=None)
+        if self.expects(plan.name) or host_or_none is None or host_or_none.free <= 0:
+            return None
+        host, incarnation = host_or_none, new_incarnation()
+        order = Begin("actor", int(plan.name.partition("-")[2]), incarnation, plan.threads, assignment)
+        process = host.processes[incarnation] = HostProcess(plan.name, incarnation, host, order)
+        self._outside.keys.refuse([plan.name])  # whoever had the name before
+        host.tell(order)
+        return process
+
+    def expects(self, name: str) -> bool:
+        """Whether a host may soon say that it has this actor."""
+        return name in self._expected
+
+    def turn(self) -> None:
+        now = self._outside.clock()
+        delay, self._turned = now - self._turned, now
+        for host in list(self.hosts.values()):
+            if delay > DELAYED_SECONDS:
+                host.heard = min(host.heard + delay, now)
+            silent = now - host.heard
+            for process in host.processes.values():
+                process.away = silent > AWAY_SECONDS or now - host.back < BACK_SECONDS
+            if silent >= GONE_SECONDS:
+                self._drop(host, f"its host {host.name} has not been heard for {silent:.0f} s")
+            elif host.adoptable and now - host.joined > UNWANTED_SECONDS:
+                self._end_unwanted(host)
+        if now - self._began > ADOPT_SECONDS:
+            self._expected.clear()
+        if now >= self._next_folder:
+            self._next_folder = now + FOLDER_SECONDS
+            self._parts = self._outside.folder()
+
+    def figures(self) -> list[dict[str, Any]]:
+        """For the status."""
+        now = self._outside.clock()
+        return [
+            {
+                "name": host.name,
+                "state": "silent" if now - host.heard > AWAY_SECONDS else "leaving" if host.leaving else "joined",
+                "silent_seconds": round(now - host.heard, 1),
+                "places": host.places,
+                "actors": host.running,
+            }
+            for host in sorted(self.hosts.values(), key=lambda host: int(host.name.partition("-")[2]))
+        ]
+
+    def close(self) -> None:
+        """Sends the hosts home."""
+        for host in self.hosts.values():
+            host.tell(Stop("the run has ended"))
+        self.hosts.clear()
+
+    # ---- what arrives on the control socket
+
+    def enrol(self, ticket: str, message: Enrol) -> Message:
+        """Answers the owner of a ticket. Raises KeysError, OSError."""
+        if message.protocol != PROTOCOL:
+            return _other_version(message.protocol)
+        name = f"{HOST}-{ticket.removeprefix(f'{TICKET}-')}"
+        if self._outside.keys.key(name) != message.public:
+            self._outside.keys.admit(name, message.public)
+            self._outside.say(f"{name} has enrolled by its ticket")
+        return Enrolled(name)
+
+    def hello(self, message: HostHello) -> Message:
+        """Takes the state of a host, tells it what is to change there, and answers. Raises KeysError, OSError."""
+        if message.protocol != PROTOCOL:
+            return _other_version(message.protocol)
+        now, host = self._outside.clock(), self.hosts.get(message.name)
+        if host is not None and host.incarnation != message.incarnation:
+            self._drop(host, f"its host {host.name} was started again")
+            host = None
+        if host is None:
+            host = Host(message.name, message.incarnation, message.places, now, self._outside.send, joined=now)
+            self.hosts[host.name] = host
+            self._expected = {name: expected for name, expected in self._expected.items() if expected != host.name}
+            self._outside.say(f"{host.name} has joined with {host.places} places")
+        if now - host.heard > AWAY_SECONDS:
+            host.back = now
+        host.heard, host.places, host.folder = now, message.places, message.folder
+        if message.leaving and not host.leaving:
+            self._outside.say(f"{host.name} leaves")
+        host.leaving = message.leaving
+        host.running = len(message.running)
+        for begun in message.running:
+            self._on_running(host, begun)
+        for ended in message.ended:
+            self._on_ended(host, ended.incarnation, Exit(ended.code, ended.last_words, ended.out_of_memory, ended.explained))
+        for process in host.processes.values():
+            if process.order is not None:
+                host.tell(process.order)
+            elif process.end is not None:
+                host.tell(process.end)
+        if host.leaving and not message.running:
+            self._drop(host, f"its host {host.name} has left")
+        elif self._parts is not None and host.folder != self._parts.folder.digest:
+            host.tell(self._parts.folder, self._parts.files)
+        return HostWelcome(tuple(ended.incarnation for ended in message.ended))
+
+    def said(self, host_name: str, name: str, lines: Sequence[str]) -> None:
+        """Puts lines of a host, or of a process that runs there, into the log."""
+        host = self.hosts.get(host_name)
+        if name == host_name or (host is not None and any(process.name == name for process in host.processes.values())):
+            for line in lines:
+                self._outside.line(name, line)
+
+    def _on_running(self, host: Host, begun: Begun) -> None:
+        process = host.processes.get(begun.incarnation)
+        if process is not None:
+            if not process.public:
+                self._outside.keys.admit(process.name, begun.public)
+                process.public = begun.public
+            process.listed(begun)
+        elif self._may_adopt(host, begun):
+            host.adoptable[begun.name] = begun
+        else:  # given up, here or by the supervisor before
+            host.tell(End(begun.incarnation, kill=True))
+
+    def _may_adopt(self, host: Host, begun: Begun) -> bool:
+        same = settings_of(host.folder) == self._outside.settings()
+        return same and self._before.get(begun.name) == host.name and self._outside.keys.key(begun.name) == begun.public
+
+    def _on_ended(self, host: Host, incarnation: int, ended: Exit) -> None:
+        process = host.processes.pop(incarnation, None)
+        if process is not None:
+            self._refuse([process.name])
+            process.ended = Exit(0, with_host=f"its host {host.name} leaves") if host.leaving else ended
+
+    def _drop(self, host: Host, reason: str) -> None:
+        """Gives a host up with all its processes, whose keys are refused from now on."""
+        self._refuse([process.name for process in host.processes.values()])
+        for process in host.processes.values():
+            process.ended = Exit(0, with_host=reason)
+        del self.hosts[host.name]
+        self._outside.say(f"{host.name} is gone" + (f": {reason}" if host.processes else ""))
+
+    def _refuse(self, names: Sequence[str]) -> None:
+        try:
+            self._outside.keys.refuse(names)
+        except OSError as error:
+            self._outside.say(f"alarm: the keys of {', '.join(names)} could not be taken from the list: {error}")
+
+    def _end_unwanted(self, host: Host) -> None:
+        for begun in host.adoptable.values():
+            host.tell(End(begun.incarnation, kill=True))
+        host.adoptable.clear()
+
+
+def _other_version(protocol: int) -> Refused:
+    return Refused(printable(f"this host speaks protocol {protocol}, the run {PROTOCOL}: install the same version for both"))
