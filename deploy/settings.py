@@ -17,8 +17,9 @@ from deploy.config.files import Tree, as_tree
 from deploy.config.run import RunConfig
 from learner.config import LearnerProcess
 from replay.config import ReplayProcess
+from replay.shards import shard_names
 from transport.experience import read_spec
-from transport.run_dir import RunDir, TransportSettings, shard_names, write_atomically
+from transport.run_dir import RunDir, TransportSettings, write_atomically
 
 
 def write(run: RunDir, config: RunConfig) -> None:
@@ -46,7 +47,18 @@ def connections(config: RunConfig) -> TransportSettings:
     """The content of settings/transport.json."""
     deploy = config.deploy
     files = deploy.metrics_bytes, deploy.files_kept, deploy.record_seconds
-    return TransportSettings(deploy.bind, deploy.port, deploy.advertise, *files)
+    ports = fixed_ports(config) if deploy.port else {}
+    return TransportSettings(deploy.bind, ports, deploy.advertise, *files)
+
+
+def servers(shards: int) -> tuple[str, ...]:
+    """The servers of a run with so many replay shards, by endpoint."""
+    return ("supervisor", "weights", "payload", *shard_names(shards))
+
+
+def fixed_ports(config: RunConfig) -> dict[str, int]:
+    """The ports of the servers, by endpoint, where deploy.port says which is the first."""
+    return {name: config.deploy.port + number for number, name in enumerate(servers(config.replay.shards))}
 
 
 def acting(config: RunConfig) -> ActorProcess:

@@ -18,8 +18,9 @@ from learner.updates.runtime import LearnerRuntime
 from learner.weights.publish import Publication, announced
 from learner.weights.rollback import Rollback
 from learner.weights.training_checkpoints import TrainingCheckpoints
+from replay.shards import shard_names
 from transport.lifetime import Lifetime
-from transport.run_dir import RunDir, shard_names
+from transport.run_dir import RunDir
 
 WAIT_SECONDS = 0.2
 MOST_UPDATES = 10_000  # of an epoch in episodes: where none ends, actors would never get new weights

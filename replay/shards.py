@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from transport.run_dir import shard_names
-
 KEY_BITS = 56  # of an item's key within its shard; the shard's index is above them
 
 
@@ -24,6 +22,10 @@ class Shard:
 
 
 WHOLE = Shard()
+
+
+def shard_names(count: int) -> tuple[str, ...]:
+    return ("replay",) if count == 1 else tuple(f"replay-{index}" for index in range(count))
 
 
 def shard_of(actor: str, count: int) -> Shard:

@@ -18,21 +18,10 @@ from typing import BinaryIO
 
 import msgspec
 
-from transport.messages import MOST_SHARDS
 from transport.sockets.keys import Keys
 
 MAX_SOCKET_PATH = 100  # for folder and role together; the kernel allows 107 bytes
 LONGEST_ROLE = "supervisor"
-
-
-def shard_names(count: int) -> tuple[str, ...]:
-    """Of the processes of so many replay shards, their endpoints and files."""
-    return ("replay",) if count == 1 else tuple(f"replay-{index}" for index in range(count))
-
-
-def servers(shards: int) -> tuple[str, ...]:
-    """The servers of a run with so many replay shards, by endpoint, in the order of their ports where these are fixed."""
-    return ("supervisor", "weights", "payload", *shard_names(shards))
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -135,7 +124,7 @@ class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """settings/transport.json: how the processes of a run connect to each other, and the limits of their metrics files."""
 
     bind: str = ""  # address on which servers listen, over TCP; empty: private sockets of this user
-    port: int = 0  # of the supervisor; the other servers have those after it; 0: any that are free
+    ports: dict[str, int] = {}  # of servers, by endpoint; one that is not there has any that is free
     advertise: str = ""  # name or address that clients connect to; empty: `bind`, or the host's name if that is a wildcard
     metrics_bytes: int = 20_000_000  # size at which a metrics file is rotated
     files_kept: int = 1  # rotated files that are kept, of each kind
@@ -323,8 +312,8 @@ class RunDir:
     def _port(self, role: str, host: str) -> str:
         """The port that the settings have for the server of `role`. Without one, its previous port; "*", any free port, if it had
         none or another program uses it now."""
-        if first := self.transport.port:
-            return str(first + servers(MOST_SHARDS).index("replay-0" if role == "replay" else role))
+        if fixed := self.transport.ports.get(role):
+            return str(fixed)
         try:
             port = str(int((self.path / "endpoints" / f"{role}.port").read_text()))
         except (OSError, ValueError):

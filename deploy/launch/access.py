@@ -10,7 +10,8 @@ from contextlib import suppress
 from actors.trust import state_folder
 from deploy.config.run import RunConfig
 from deploy.launch.minimum_versions import too_old
-from transport.run_dir import RunDir, is_free, is_loopback, servers
+from deploy.settings import fixed_ports
+from transport.run_dir import RunDir, is_free, is_loopback
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 
@@ -53,12 +54,12 @@ def check(run: RunDir, config: RunConfig) -> None:
 
 
 def _check_ports(config: RunConfig) -> None:
-    needed = len(servers(config.replay.shards))
-    for port in range(config.deploy.port, config.deploy.port + needed):
+    ports = fixed_ports(config).values()
+    for port in ports:
         if not is_free(config.deploy.bind, port):
             raise Refused(
                 f"port {port} of {config.deploy.bind} is in use, and with --deploy.port {config.deploy.port} the run needs it: "
-                f"choose another first of {needed} free ports"
+                f"choose another first of {len(ports)} free ports"
             )
 
 

@@ -13,8 +13,9 @@ from learner.inference.base import PolicyDescription, read_description
 from learner.weights.errors import CheckpointError
 from replay.log.segments import LogRefused
 from replay.log.shard_folders import stored_shards
+from replay.shards import shard_names
 from transport.experience import ExperienceSpec, SpecError, read_spec
-from transport.run_dir import RunDir, shard_names
+from transport.run_dir import RunDir
 
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 ANEW = "use --fresh to start anew or --run for another run"

@@ -22,7 +22,7 @@ from learner.inference.base import read_description
 from learner.weights.errors import CheckpointError
 from transport.experience import SpecError, read_spec
 from transport.messages import Folder
-from transport.run_dir import RunDir, TransportSettings, servers, write_atomically
+from transport.run_dir import RunDir, TransportSettings, write_atomically
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 
@@ -33,7 +33,7 @@ class FolderRefused(ValueError):
 
 def collect(run: RunDir, config: RunConfig) -> Parts | None:
     """The files of a run for its hosts; None while a server has no address, and in a run without keys. Raises KeysError."""
-    endpoints = {role: run.endpoint(role) for role in servers(config.replay.shards)}
+    endpoints = {role: run.endpoint(role) for role in settings.servers(config.replay.shards)}
     if not run.key_folder.exists() or not run.spec.is_file():
         return None
     known = {role: address for role, address in endpoints.items() if address is not None}
@@ -87,7 +87,9 @@ class HostFolder:
             if isinstance(error, FolderRefused):
                 raise
             raise FolderRefused(f"what the supervisor sent cannot be read: {error}") from error
-        if not set(servers(process.shards)) >= set(folder.endpoints) or not all(map(_over_tcp, folder.endpoints.values())):
+        if not set(settings.servers(process.shards)) >= set(folder.endpoints) or not all(
+            map(_over_tcp, folder.endpoints.values())
+        ):
             raise FolderRefused("the supervisor sent addresses that are none of its servers'")
         self.run.create()
         files = {self.run.spec: spec, self.run.settings("transport"): connections, self.run.policy: policy}

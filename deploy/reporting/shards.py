@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from replay.shards import shard_names
 from transport.metrics import Record
-from transport.run_dir import shard_names
 
 EVERYWHERE = ("band_low", "band_high", "time")  # about the same in all shards
 SLOWEST = ("busy_fraction", "sample_hold_fraction", "uptime_seconds")  # a batch waits for the last shard

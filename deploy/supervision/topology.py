@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actors.trust import FLAG
 from deploy.config.run import RunConfig
-from transport.run_dir import shard_names
+from replay.shards import shard_names
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
 # An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end.

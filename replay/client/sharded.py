@@ -13,7 +13,7 @@ import psutil
 from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from replay.client.sampler import SampledBatch, packed
 from replay.client.shares import Ledger, divide
-from replay.shards import KEY_BITS
+from replay.shards import KEY_BITS, shard_names
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.lifetime import say
@@ -31,7 +31,6 @@ from transport.messages import (
     SamplerWelcome,
     ShardFigures,
 )
-from transport.run_dir import shard_names
 from transport.slab import Slab
 from transport.sockets.channel import wait
 from transport.sockets.client import Client

@@ -7,8 +7,9 @@ from actors.config import ActorProcess
 from deploy import settings
 from deploy.config.files import FLAGS, Layer
 from deploy.config.layers import resolve
+from deploy.config.run import DeployConfig, RunConfig
 from learner.config import LearnerProcess
-from replay.config import ReplayProcess
+from replay.config import ReplayConfig, ReplayProcess
 from transport.run_dir import RunDir, TransportSettings
 
 
@@ -41,3 +42,10 @@ def test_each_process_gets_what_is_configured_in_a_file_of_its_own(tmp_path: Pat
 
 def test_a_run_without_settings_has_the_defaults_of_transport(tmp_path: Path) -> None:
     assert RunDir(tmp_path).transport == TransportSettings()
+
+
+def test_with_a_first_port_every_server_has_one_of_its_own() -> None:
+    config = RunConfig(replay=ReplayConfig(shards=2), deploy=DeployConfig(bind="127.0.0.1", port=7701))
+    ports = settings.connections(config).ports
+    assert ports == {"supervisor": 7701, "weights": 7702, "payload": 7703, "replay-0": 7704, "replay-1": 7705}
+    assert settings.connections(RunConfig()).ports == {}

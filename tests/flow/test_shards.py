@@ -19,7 +19,7 @@ from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.log.reshard import reshard
 from replay.log.shard_folders import log_folders
-from replay.shards import KEY_BITS, shard_of
+from replay.shards import KEY_BITS, shard_names, shard_of
 from replay.table.ring import Ring
 from tests.harness.checker import Checker
 from tests.harness.fleet import Fleet
@@ -27,7 +27,7 @@ from tests.harness.run import World
 from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item
 from transport.lifetime import new_incarnation
-from transport.run_dir import RunDir, shard_names
+from transport.run_dir import RunDir
 
 SHARDS, ACTORS, BATCH = 2, 2, 16
 SETTINGS = """

@@ -19,8 +19,9 @@ from deploy.config.trust import code_in
 from deploy.config.values import COUNT
 from deploy.launch import access
 from deploy.launch.settle import settle_count
+from replay.shards import shard_names
 from transport.messages import MOST_ACTORS
-from transport.run_dir import RunDir, shard_names, write_atomically
+from transport.run_dir import RunDir, write_atomically
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 

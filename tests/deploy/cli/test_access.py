@@ -118,7 +118,7 @@ def test_the_command_that_is_told_starts_an_actor_whose_settings_name_code(
 def test_a_fixed_port_that_is_in_use_is_refused_before_anything_is_launched() -> None:
     run = make_run()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] - 1  # replay's
+        port = taken.getsockname()[1] - 1  # that of weights
         config = RunConfig(actors=ActorsConfig(count=1), deploy=DeployConfig(bind="127.0.0.1", port=port))
         with pytest.raises(access.Refused, match=f"port {port + 1} of 127.0.0.1 is in use"):
             access.check(run, config)

@@ -19,7 +19,7 @@ from tests.chaos.streams import counting_spec
 from tests.transport.keys import Ring
 from transport.experience import write_spec
 from transport.lifetime import given_incarnation
-from transport.run_dir import RunDir, servers
+from transport.run_dir import RunDir
 from transport.sockets import keys
 
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> RunDir:
     made.spec.write_bytes(write_spec(counting_spec()))
     settings.write(made, config_of())
     Ring(made.key_folder)
-    for number, role in enumerate(servers(1)):
+    for number, role in enumerate(settings.servers(1)):
         made.write_endpoint(role, f"tcp://127.0.0.1:{7701 + number}")
     return made
 
@@ -56,7 +56,7 @@ def test_a_host_has_what_an_actor_reads_and_makes_its_keys_itself(run: RunDir, t
     assert own is not None and own.pair.public == second
     assert own.server("replay") == Ring(run.key_folder).of("replay").pair.public
     assert read_settings(host.run, 1).env.id == "CartPole-v1"
-    assert [host.run.endpoint(role) for role in servers(1)] == [run.endpoint(role) for role in servers(1)]
+    assert [host.run.endpoint(role) for role in settings.servers(1)] == [run.endpoint(role) for role in settings.servers(1)]
     secret = host.run.key_folder / "actor-1.secret"
     if os.name == "posix":
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
