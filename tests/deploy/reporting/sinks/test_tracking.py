@@ -117,6 +117,15 @@ def test_wandb_offline_has_the_figures_that_were_written_and_nothing_about_the_m
     assert not [each for each in (path.parent / "files").rglob("*") if each.suffix in (".py", ".txt", ".patch")]
 
 
+def test_without_an_account_the_figures_for_wandb_are_in_the_runs_folder(run: Path) -> None:
+    pytest.importorskip("wandb", reason="needs wandb: pip install 'headrace[track]'")
+    said: list[str] = []
+    written(run, said, "wandb")
+    (line,) = said
+    assert line.startswith("wandb | No API key configured") and "`wandb sync --sync-all` sends later" in line
+    check_figures(wandb_history(run))
+
+
 @pytest.mark.slow
 def test_a_resumed_run_is_the_same_run_to_wandb(run: Path) -> None:
     pytest.importorskip("wandb", reason="needs wandb: pip install 'headrace[track]'")
