@@ -43,6 +43,7 @@ OWNERS = {
     "optuna": ("deploy/studies/sweep/study.py",),
     "starlette": ("deploy/reporting/web/server.py",),
     "uvicorn": ("deploy/reporting/web/server.py",),
+    "huggingface_hub": ("deploy/reporting/sharing/hub.py",),
     "shtab": ("deploy/cli/machine/completion.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
@@ -60,6 +61,7 @@ LAZY = {
     "wandb",
     "mlflow",
     "prometheus_client",
+    "huggingface_hub",
     "shtab",
     "imageio_ffmpeg",
     "pygame",

@@ -25,6 +25,7 @@ Every method but `make` is an optional hook:
     evaluation_start    evaluator, headrace eval and demo         before each reset, if there are no simulators
     compute_reward      the pre-flight; actors with hindsight     once; for the chunks that leave an actor
     frames_per_step     headrace demo --video                     once
+    pictures_may_be_…   evaluator                                 once, if it records videos
     figures, map        headrace envs --check, with --picture     once
 
 The pre-flight is a process that `headrace up` starts first: it makes the environment and steps it under a time limit.
@@ -131,6 +132,12 @@ class EnvironmentFamily(Protocol):
         return getattr(env.unwrapped, "compute_reward", None)
 
     # ---- pictures and descriptions
+
+    @property
+    def pictures_may_be_published(self) -> bool:
+        """Whether a video of it may go along with a policy that is published. False where nobody has said so, and for commercial
+        games."""
+        return False
 
     @property
     def frames_per_step(self) -> int:

@@ -7,6 +7,7 @@ and it sleeps to keep its share of one core below `evaluator.core_share`.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -85,7 +86,8 @@ class Best:
         if found <= self._figures:
             return False
         result = {"success_rate": found[0], "return_mean": found[1], "episodes": figures["episodes"], "policy_version": version}
-        checkpoint.write_listed(self._path, weights, self._about | {name: str(value) for name, value in result.items()})
+        metadata = {name: str(value) for name, value in result.items()} | {"evaluation": json.dumps(figures)}
+        checkpoint.write_listed(self._path, weights, self._about | metadata)
         self.version, self._figures = version, found
         return True
 
