@@ -1,1 +1,1 @@
-"""Tests of deploy/reporting/web."""
+"""Tests of deploy/reporting/sharing."""
