@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.evaluation.videos import read_videos
+from actors.evaluation.video.kept import read_videos
 from deploy.reporting.sharing.card import card
 from deploy.reporting.sharing.facts import Facts, of_file, of_run, published
 from learner.weights.checkpoint import write

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.evaluation.lines import add_line
-from actors.evaluation.videos import Video, add_video, read_videos
+from actors.evaluation.video.kept import Video, add_video, read_videos
 from deploy.reporting.sharing import write
 from deploy.reporting.sharing.card import card
 from deploy.reporting.sharing.facts import EVALUATOR, Facts, Measured, of_file, of_run
