@@ -35,6 +35,8 @@ def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overla
         return env
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be seen: its render_mode is {env.render_mode}, neither human nor rgb_array")
+    if overlay is not None:
+        overlay.names = open_family(config).action_names(env)
     window = Window(config.id, rate(env, open_family(config).frames_per_step))
     opened.callback(window.close)
     return Filmed(env, window.show, held(env, config), overlay)
@@ -68,8 +70,7 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
         if recorder is not None:
             opened.callback(recorder.close)
         policy.assign(options.seed, 0, 1, 1)
-        player = ExplainedPlayer(settings.spec, policy, 1)
-        player.overlay = overlay
+        player = ExplainedPlayer(settings.spec, policy, overlay)
         progress = Progress(options.episodes)
         try:
             for steps, counted in enumerate(play_with(env, player, options.episodes), 1):

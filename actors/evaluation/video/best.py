@@ -66,8 +66,7 @@ class BestVideos:
         began = self._clock()
         policy, metadata = load_policy(self._run_dir, self._settings, best=True)
         policy.assign(self._settings.seed, 0, 1, 1)
-        player = ExplainedPlayer(self._settings.spec, policy, 1)
-        player.overlay = self._overlay
+        player = ExplainedPlayer(self._settings.spec, policy, self._overlay)
         self._filmed = int(metadata["policy_version"])
         self._record(self._filmed, player, go_on)
         self._next = self._clock() + (self._clock() - began) * (1 / SHARE - 1)

@@ -45,13 +45,13 @@ class Filmed(gymnasium.Wrapper):
     def reset(self, **options: Any) -> Any:
         result = self.env.reset(**options)
         if self._overlay is not None:
-            self._overlay.begin(self.env)
+            self._overlay.begin()
         self._frame, self._step = self._picture(), 0
         return result
 
     def step(self, action: Any) -> Any:
         if self._step % self._every == 0:
-            self._show(self._frame if self._overlay is None else self._overlay.beside(self._frame, action))
+            self._show(self._frame if self._overlay is None else self._overlay.beside(self._frame))
         result = self.env.step(action)
         self._step += 1
         _, reward, terminated, truncated, _ = result
@@ -60,7 +60,7 @@ class Filmed(gymnasium.Wrapper):
         if self._overlay is not None:
             self._overlay.add(float(reward))
         if terminated or truncated:
-            last = self._frame if self._overlay is None else self._overlay.beside(self._frame, None)
+            last = self._frame if self._overlay is None else self._overlay.beside(self._frame, over=True)
             for _ in range(1 + self._held):
                 self._show(last)
         return result
@@ -84,7 +84,10 @@ def make_filmed(
     env = make_env(config, "rgb_array", evaluation)
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be filmed: its render_mode is {env.render_mode}, not rgb_array")
-    every = stride(rate(env, open_family(config).frames_per_step), most_rate)
+    family = open_family(config)
+    if overlay is not None:
+        overlay.names = family.action_names(env)
+    every = stride(rate(env, family.frames_per_step), most_rate)
     return Filmed(env, show, held(env, config) // every, overlay, every)
 
 
