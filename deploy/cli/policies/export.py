@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.evaluation.options import PlayOptions
-from deploy.cli.common import DONE, add_trust, complain
+from deploy.cli.common import DONE, REFUSED, add_trust, complain
 from deploy.cli.policies.common import child, settled, with_weights
 from deploy.config import options
 from deploy.config.run import ConfigError
-from deploy.reporting.sharing.write import write_card
+from deploy.reporting.sharing.card import HEAD
+from deploy.reporting.sharing.write import video_beside, write_card
 from transport.run_dir import RunDir
 
 DESCRIPTION = """\
@@ -35,14 +36,16 @@ def run(parsed: argparse.Namespace) -> int:
     card = out.with_suffix(".md")
     if card == out:
         raise ConfigError(f"{out} is the name of the card: name the file of the policy OUT.safetensors")
+    if card.exists() and not card.read_bytes().startswith(HEAD.encode()):
+        return complain(f"{card} is there already and is no card: name another file, or move it away", REFUSED)
     status = export(folder, out, parsed.best)
     if status != DONE:
         return status
     try:
-        for path in write_card(out, card, folder):
+        for path in write_card(out, card, video_beside(out), folder):
             print(f"{os.path.relpath(path)}: {'the card' if path == card else 'a video'}")
     except OSError as error:
-        return complain(f"cannot write {card}: {error.strerror}", 3)
+        return complain(f"cannot write {card}: {error.strerror}", REFUSED)
     return DONE
 
 

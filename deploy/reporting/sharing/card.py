@@ -16,6 +16,7 @@ from deploy.reporting.sharing.facts import COMMAND, Facts
 from deploy.reporting.web.configuration import leaves
 from transport.text import plain
 
+HEAD = "---\nlibrary_name: headrace"  # the first lines of every card
 UNTOLD = ("id", "preflight_seconds")  # of the environment's settings: told elsewhere, or without effect on what is learned
 NOT_MEASURED = (
     "Nothing has been measured of these weights. `headrace eval RUN` measures the newest weights of a run, `headrace eval RUN "
@@ -28,7 +29,7 @@ def card(facts: Facts, policy: str, video: str = "", repository: str = "") -> st
     env, algorithm = facts.config["env"], facts.config["algorithm"]
     name = cell(f"{algorithm['name']} on {env['id']}")
     parts = [
-        *("---", *head(facts), "---", "", f"# {name}", ""),
+        *(HEAD, *head(facts), "---", "", f"# {name}", ""),
         f"A policy for `{cell(env['id'])}`, trained by Headrace with the algorithm `{cell(algorithm['name'])}`.",
         *(["", f"[A video of one episode]({video})"] if video else []),
         *("", "## Results", "", *results(facts)),
@@ -40,9 +41,8 @@ def card(facts: Facts, policy: str, video: str = "", repository: str = "") -> st
 
 
 def head(facts: Facts) -> Iterator[str]:
-    """YAML; every value is written as JSON, which is YAML too."""
+    """YAML after HEAD; every value is written as JSON, which is YAML too."""
     env, algorithm = facts.config["env"]["id"], facts.config["algorithm"]["name"]
-    yield "library_name: headrace"
     yield "pipeline_tag: reinforcement-learning"
     yield f"tags: {json.dumps(['reinforcement-learning', 'deep-reinforcement-learning', 'headrace', env])}"
     if (found := facts.measured) is not None:

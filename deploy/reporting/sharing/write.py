@@ -12,6 +12,8 @@ from deploy.reporting.sharing.facts import Facts, of_file, of_run, published
 from learner.weights.checkpoint import write
 from transport.run_dir import RunDir, write_atomically
 
+POLICY, CARD, VIDEO = "policy.safetensors", "README.md", "replay.mp4"  # in a repository; its page shows the last two
+
 
 class Parcel(NamedTuple):
     """What is sent: files by the names that they get, and a line about them."""
@@ -20,18 +22,20 @@ class Parcel(NamedTuple):
     about: str
 
 
-def write_card(policy: Path, out: Path, run: RunDir, repository: str = "") -> list[Path]:
-    """Writes the card of a file that has been exported from `run`, and copies a video beside it where there is one that may be
+def write_card(policy: Path, out: Path, film: Path, run: RunDir, repository: str = "") -> list[Path]:
+    """Writes the card of a file that has been exported from `run`, and as `film` a video where there is one that may be
     published. Returns what has been written. Raises CheckpointError, OSError."""
     facts = of_run(policy, run)
     found = video_of(run, facts.policy_version)
-    if found is None:
-        write_atomically(out, card(facts, policy.name, "", repository).encode())
-        return [out]
-    film = out.with_suffix(found.suffix)
-    shutil.copyfile(found, film)
-    write_atomically(out, card(facts, policy.name, film.name, repository).encode())
-    return [out, film]
+    if found is not None:
+        shutil.copyfile(found, film)
+    write_atomically(out, card(facts, policy.name, film.name if found else "", repository).encode())
+    return [out, film] if found else [out]
+
+
+def video_beside(policy: Path) -> Path:
+    """Where the video of an exported file is."""
+    return policy.with_name(f"{policy.stem}-video.mp4")
 
 
 def video_of(run: RunDir, version: int) -> Path | None:
@@ -47,20 +51,19 @@ def parcel(policy: Path, folder: Path, run: RunDir | None, repository: str) -> P
     that knows of no evaluation. `repository` is where it goes. Raises CheckpointError, OSError.
     """
     facts, weights, metadata = of_file(policy)
-    files = {"policy.safetensors": folder / "policy.safetensors", "README.md": folder / "README.md"}
-    write(files["policy.safetensors"], weights, published(weights, metadata))
-    ours, beside = files["README.md"], policy.with_suffix(".md")
+    files = {name: folder / name for name in (POLICY, CARD)}
+    write(files[POLICY], weights, published(weights, metadata))
+    ours, beside, film = files[CARD], policy.with_suffix(".md"), video_beside(policy)
     if run is not None:
-        for path in write_card(files["policy.safetensors"], ours, run, repository)[1:]:
-            files[path.name] = path
+        if (folder / VIDEO) in write_card(files[POLICY], ours, folder / VIDEO, run, repository):
+            files[VIDEO] = folder / VIDEO
     elif beside.is_file():
         text = beside.read_text(encoding="utf-8")
-        ours.write_text(text.replace(policy.name, "policy.safetensors"), encoding="utf-8")
-        film = policy.with_suffix(".mp4")
-        if film.is_file() and f"]({film.name})" in text:
-            files[film.name] = film
+        if film.is_file() and film.name in text:
+            files[VIDEO] = film
+        ours.write_text(text.replace(film.name, VIDEO).replace(policy.name, POLICY), encoding="utf-8")
     else:
-        ours.write_text(card(facts, "policy.safetensors", "", repository), encoding="utf-8")
+        ours.write_text(card(facts, POLICY, "", repository), encoding="utf-8")
     return Parcel(files, about(facts))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from actors.evaluation.lines import add_line
 from actors.evaluation.video.kept import Video, add_video, read_videos
+from deploy.cli import main as cli
 from deploy.reporting.sharing import write
 from deploy.reporting.sharing.card import card
 from deploy.reporting.sharing.facts import EVALUATOR, Facts, Measured, of_file, of_run
@@ -83,14 +84,17 @@ def test_a_video_goes_along_only_where_it_may_be_shown(may_be_published: bool, t
     for version in (8, 9):
         (run.videos / f"best-v{version}.mp4").write_bytes(b"film %d" % version)
         add_video(run, Video(f"best-v{version}.mp4", version, 1.0, may_be_published), 3)
-    written = write.write_card(tmp_path / "mine.safetensors", tmp_path / "mine.md", run)
-    assert (tmp_path / "mine.mp4").exists() == may_be_published == ("mine.mp4" in (tmp_path / "mine.md").read_text())
-    assert len(written) == 1 + may_be_published
-    (tmp_path / "out").mkdir()
-    sent = write.parcel(tmp_path / "mine.safetensors", tmp_path / "out", None, "me/x")
-    assert ("mine.mp4" in sent.files) == may_be_published
-    if may_be_published:
-        assert sent.files["mine.mp4"].read_bytes() == b"film 9"
+    policy, text, film = (tmp_path / name for name in ("mine.safetensors", "mine.md", "mine-video.mp4"))
+    assert write.write_card(policy, text, film, run) == [text, film][: 1 + may_be_published]
+    assert film.exists() == may_be_published == ("](mine-video.mp4)" in text.read_text())
+    for number, source in enumerate((None, run)):  # the card beside the file, or a new one
+        folder = tmp_path / f"out-{number}"
+        folder.mkdir()
+        sent = write.parcel(policy, folder, source, "me/x")
+        assert ("replay.mp4" in sent.files) == may_be_published == ("](replay.mp4)" in sent.files["README.md"].read_text())
+        assert "mine" not in sent.files["README.md"].read_text()
+        if may_be_published:
+            assert sent.files["replay.mp4"].read_bytes() == b"film 9"
 
 
 def test_videos_are_bounded_and_a_list_from_elsewhere_names_no_other_file(tmp_path: Path) -> None:
@@ -112,3 +116,15 @@ def test_a_plain_checkpoint_has_no_card(tmp_path: Path) -> None:
         of_file(run.latest)
     export(run, run.latest, tmp_path / "again.safetensors")
     assert "deploy" not in json.loads(checkpoint.read(tmp_path / "again.safetensors")[1]["config"])
+
+
+def test_a_text_that_is_no_card_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_exported(tmp_path / "mine.safetensors")
+    monkeypatch.setattr("deploy.cli.policies.export.with_weights", lambda parsed: run)
+    (tmp_path / "notes.md").write_text("my own notes")
+    assert cli.main(["export", "mine", str(tmp_path / "notes.safetensors")]) == 3
+    assert "is no card" in capsys.readouterr().err and (tmp_path / "notes.md").read_text() == "my own notes"
+    assert not (tmp_path / "notes.safetensors").exists()
+    assert cli.main(["export", "mine", str(tmp_path / "notes.md")]) == 2
