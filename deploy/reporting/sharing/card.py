@@ -83,6 +83,8 @@ def results(facts: Facts) -> Iterator[str]:
 def of_mean(mean: float, std: float | None, episodes: int) -> str:
     if std is None or episodes < 2:
         return "not known"
+    if std == 0:
+        return "none: all episodes were alike"
     low, high = mean_interval(mean, std, episodes)
     return f"{amount(low)} to {amount(high)}"
 
