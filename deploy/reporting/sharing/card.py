@@ -73,7 +73,7 @@ def results(facts: Facts) -> Iterator[str]:
     yield ""
     by = f"`{found.by}`" if found.by == COMMAND else found.by
     spread = f"the standard deviation of their returns is {amount(found.return_std)}"
-    yield f"Measured by {by} in {found.episodes:,} episodes; {spread}."
+    yield f"Measured by {by} in {found.episodes:,} episode{'' if found.episodes == 1 else 's'}; {spread}."
     if found.selected:
         yield ""
         yield "The same episodes selected these weights as the best of the run, so the figures are too high. `headrace eval RUN"
