@@ -94,7 +94,7 @@ def main() -> int:
     while not lifetime.stopping:
         server.turn(IDLE_SECONDS)
         limits.turn()
-        lifetime.beat()
+        lifetime.beat(resting=lifetime.paused)  # nothing arrives and nothing is drawn
     server.close()
     lifetime.close()
     return 0

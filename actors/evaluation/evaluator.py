@@ -116,11 +116,15 @@ class Evaluator:
         evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
         while not lifetime.stopping:
             follower.poll()
-            if follower.version <= UNTRAINED_VERSION or follower.version == evaluated or follower.lag:
-                lifetime.pause(SLEEP_SECONDS)
+            untrained, ordered = follower.version <= UNTRAINED_VERSION, lifetime.order is not None
+            if ordered and untrained and not follower.lag:
+                lifetime.answer(False, "there are no trained weights yet")
+            wanted = ordered or (follower.version != evaluated and not lifetime.paused)
+            if untrained or follower.lag or not wanted:
+                lifetime.sleep(SLEEP_SECONDS, resting=lifetime.paused and not ordered)
                 continue
             evaluated = follower.version
-            played = self._play(evaluated)
+            played = self._play(evaluated, ordered)
             if played is not None:
                 self._report(evaluated, figures_of(self._env, played))
         follower.close()
@@ -130,10 +134,12 @@ class Evaluator:
         self._lifetime.beat()
         return self._lifetime.stopping
 
-    def _play(self, version: int) -> list[Episode] | None:
-        """The episodes of one evaluation; None if the process must stop."""
+    def _play(self, version: int, ordered: bool) -> list[Episode] | None:
+        """The episodes of one evaluation; None if the process must stop. One that an operator has `ordered` goes on while the run
+        is paused."""
         lifetime, metrics = self._lifetime, self._lifetime.metrics
         played: list[Episode] = []
+        lifetime.answer(True, f"the evaluation of policy v{version} has begun: {self._config.episodes} episodes")
         self._throttle.begin()
         began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
@@ -141,7 +147,13 @@ class Evaluator:
             metrics.count("steps", self._env.count)
             with metrics.phase("rest"):
                 while not lifetime.stopping and (seconds := self._throttle.sleep_seconds()):
-                    lifetime.pause(min(seconds, SLEEP_SECONDS))
+                    lifetime.sleep(min(seconds, SLEEP_SECONDS))
+            under_way = f"an evaluation of policy v{version} is under way: {len(played)} of {self._config.episodes} episodes"
+            ordered |= lifetime.answer(True, under_way)
+            while lifetime.paused and not (ordered or lifetime.stopping):
+                lifetime.sleep(SLEEP_SECONDS, resting=True)
+                self._throttle.begin()  # a rest is not made up for
+                ordered |= lifetime.answer(True, under_way)
             lifetime.beat()
             if lifetime.stopping:
                 return None

@@ -32,7 +32,7 @@ lifetime.ready()
 say("ready")
 while not lifetime.stopping:
     lifetime.metrics.count("steps")
-    lifetime.pause(0.01)
+    lifetime.sleep(0.01)
 lifetime.close()
 say("closed")
 """

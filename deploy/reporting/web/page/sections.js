@@ -1,7 +1,7 @@
 'use strict';
 // The sections of one run. Each returns its element and registers with `live` what must be done again when the run has news.
 
-const STATES = { running: 'good', ready: 'good', remote: 'good', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
+const STATES = { running: 'good', ready: 'good', remote: 'good', paused: 'warn', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
 const SHOWN_LINES = 1000;
 const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per_second', 'items_per_second', 'lag_mean', 'processor_fraction', 'starved_fraction', 'compiling']);
 
@@ -22,15 +22,15 @@ const pill = (state) => el('span', { class: 'pill ' + (STATES[state] || '') }, s
 function overview(run, live, controls) {
   const state = el('span', { class: 'state-line' }), tiles = el('div', { class: 'tiles' }), limit = el('div', { class: 'card limit' });
   live(() => {
-    const status = run.status, reason = status.reason ? ' · ' + status.reason : '';
+    const status = run.status, reason = status.reason ? ' · ' + status.reason : known(status.paused_since) ? ' · since ' + clock(status.paused_since) : '';
     state.replaceChildren(pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason));
     tiles.replaceChildren(...overviewTiles(run));
     const [text, advice] = splitOnce(status.bottleneck || '', ' · ');
     limit.hidden = !text;
-    limit.replaceChildren(el('dl', {}, el('div', {}, el('dt', {}, status.state === 'running' ? 'What limits the run' : 'What limited the run last'), el('dd', {}, text)),
+    limit.replaceChildren(el('dl', {}, el('div', {}, el('dt', {}, ['running', 'paused'].includes(status.state) ? 'What limits the run' : 'What limited the run last'), el('dd', {}, text)),
       advice ? el('div', {}, el('dt', {}, 'What to try next'), el('dd', {}, advice)) : null));
   });
-  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls), tiles, limit);
+  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls ? controls(live) : null), tiles, limit);
 }
 
 function overviewTiles(run) {
