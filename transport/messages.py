@@ -320,9 +320,9 @@ What = Literal["pause", "unpause", "checkpoint", "evaluate"]
 class Order(Message, frozen=True, tag="order"):
     """What an operator wants of a run that is up. No raw parts.
 
-    The operator repeats it until the Outcome is no longer `waiting`; it is carried out once, by its random `number`. The supervisor
-    sends `pause` and `unpause` to every process whose `resting` differs, `checkpoint` to the learner and `evaluate` to the
-    evaluator; these two answer in Progress.
+    The operator repeats it while the Outcome is `waiting`. By its random `number` it is carried out once. The supervisor sends
+    `pause` and `unpause` to every process whose `resting` differs, `checkpoint` to the learner and `evaluate` to the evaluator;
+    these two answer in Progress.
     """
 
     what: What

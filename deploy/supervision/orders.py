@@ -1,8 +1,7 @@
 """What operators order of a run that is up: a pause, a checkpoint, an evaluation.
 
-Paused is a state of the run. It is in no file: a supervisor that is started again has a run that is not paused. Every process says
-with each report whether it rests, and is told where that differs; so a message that is lost costs a report, and a process that is
-started again rests as well.
+Paused is a state of the run. It is in no file: with another supervisor the run is not paused. Every process says with each report
+whether it rests, and is told where that differs: a lost message costs one report, and a process that is started again rests, too.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ class Orders:
             self._send(slot.name, self._state())
 
     def _already(self) -> str:
-        return (
-            f"run {self._run} {paused_text(self.paused_since)} already" if self.paused_since else f"run {self._run} is not paused"
-        )
+        state = "is not paused" if self.paused_since is None else f"{paused_text(self.paused_since)} already"
+        return f"run {self._run} {state}"
 
     def _busy(self) -> str:
         """The processes that do not rest yet, by role; empty where there is none. An ordered evaluation is not waited for."""

@@ -10,9 +10,9 @@ from deploy.cli.steering.common import carry_out
 DESCRIPTION = """\
 Let a run rest: actors finish their step, the learner its update; then they wait, and nothing is lost.
 
-All processes stay alive and keep what they hold in memory: `headrace unpause` goes on at once. A checkpoint and an evaluation may be
-ordered meanwhile, and the run may be stopped, which saves everything. The time does not count for --stop-after. A run that is stopped
-and resumed is not paused.
+All processes stay alive and keep what they hold in memory: `headrace unpause` goes on at once. A checkpoint and an evaluation may
+be ordered meanwhile, and the run may be stopped, which saves everything. The time does not count for --stop-after. A run that is
+stopped and resumed is not paused.
 """
 
 
