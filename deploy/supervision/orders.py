@@ -33,7 +33,7 @@ class Orders:
     ) -> None:
         """`run` is its name; `send` reaches a process by name. `wall` gives seconds since 1970."""
         self.paused_since: float | None = None  # seconds since 1970
-        self._run, self._supervisor = run, supervisor
+        self._run, self._supervisor = printable(run), supervisor
         self._send, self._say, self._clock, self._wall = send, say, clock, wall
         self._paused_at: float | None = None
         self._rested_seconds = 0.0  # in the pauses before
