@@ -58,7 +58,7 @@ class Outside:
 
     def __init__(self, rests: int, stops: bool = False) -> None:
         """The run is paused for so many rests. `stops`: then it is stopped instead of unpaused."""
-        self.rests, self._left, self._stops = 0, rests, stops
+        self.rests, self._beats, self._left, self._stops = 0, 0, rests, stops
         self.stopping, self.has_credit, self.sent = False, False, list[object]()
 
     @property
@@ -66,8 +66,9 @@ class Outside:
         return self.rests < self._left or self._stops
 
     def beat(self, resting: bool = False) -> None:
-        self.rests += resting
-        self.has_credit = self.rests >= 2
+        self.rests, self._beats = self.rests + resting, self._beats + 1
+        self.has_credit = self._beats >= 2
+        assert self._beats < 100
         self.stopping = self._stops and self.rests >= self._left
 
     def poll(self, timeout_seconds: float = 0) -> None: ...
