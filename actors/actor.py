@@ -101,7 +101,15 @@ class Actor:
         self._hindsight = Hindsight(spec, GoalReward(self._env.compute_reward), first_seed) if spec.goals else None
         # Rollouts are used once and as a whole, so their chunks should arrive together.
         chunk_seconds = settings.actors.chunk_seconds
-        self._chunker = Chunker(spec, streams, chunk_seconds, annotate=self._annotate, staggered=not self._rollouts)
+        self._rested_seconds = 0.0  # in pauses: chunks do not become late in them
+        self._chunker = Chunker(
+            spec,
+            streams,
+            chunk_seconds,
+            clock=lambda: time.monotonic() - self._rested_seconds,
+            annotate=self._annotate,
+            staggered=not self._rollouts,
+        )
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
         self._unknown_info = set[str]()  # keys of info that were reported to be missing
@@ -193,6 +201,7 @@ class Actor:
         """
         waited = False
         while not self._lifetime.stopping:
+            began = time.monotonic()
             with self._metrics.phase("insert"):
                 while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
@@ -204,6 +213,8 @@ class Actor:
                 self._writer.poll(REST_SECONDS if paused else CREDIT_WAIT_SECONDS)
             self._follower.poll()
             self._lifetime.beat(resting=paused)
+            if paused:
+                self._rested_seconds += time.monotonic() - began
         if waited and self._rollouts:
             with self._metrics.phase("wait_weights"):
                 self._wait_for_weights()

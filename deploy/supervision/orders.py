@@ -67,7 +67,8 @@ class Orders:
             return Outcome("done", f"run {self._run} goes on")
         if busy := self._busy():
             return Outcome("waiting", f"run {self._run} is being paused; still at work: {busy}")
-        return Outcome("done", f"run {self._run} is paused; {GO_ON}")
+        starting = "" if self._supervisor.all_ready else "; what still starts will rest as soon as it is ready"
+        return Outcome("done", f"run {self._run} is paused{starting}; {GO_ON}")
 
     def heard(self, progress: Progress) -> None:
         """Takes a report of a process of the run."""
@@ -76,7 +77,7 @@ class Orders:
         answer = progress.answer
         if answer is not None and self._known.get(answer.number) == progress.incarnation:
             self._known[answer.number] = answer
-        if self.paused and not self._all_rest and not self._busy():
+        if self.paused and not self._all_rest and self._supervisor.all_ready and not self._busy():
             self._all_rest = True
             self._say(f"paused: actors and learner rest; {GO_ON}")
 

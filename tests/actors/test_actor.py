@@ -82,6 +82,7 @@ def actor_in(outside: Any, rollouts: bool) -> Actor:
     made = Actor.__new__(Actor)
     made._lifetime = made._writer = made._follower = outside
     made._metrics, made._rollouts, made._outbox = Metrics(), rollouts, deque(["chunk"])  # type: ignore[list-item]
+    made._rested_seconds = 0.0
     made._wait_for_weights = lambda: outside.sent.append("weights")  # type: ignore[method-assign]
     return made
 
@@ -92,7 +93,7 @@ def test_a_paused_actor_sends_what_it_has_and_waits_at_the_end_of_its_step(rollo
     actor = actor_in(outside, rollouts)
     actor._send()
     assert outside.rests == 5 and outside.sent == ["chunk", *(["weights"] if rollouts else [])]
-    assert not actor._outbox
+    assert not actor._outbox and actor._rested_seconds > 0, "chunks do not become late in a pause"
 
 
 def test_a_paused_actor_that_is_asked_to_stop_does_so() -> None:

@@ -75,6 +75,20 @@ def test_a_pause_is_done_when_all_rest_but_the_evaluator_which_may_have_been_ord
     ]
 
 
+def test_a_run_that_is_still_starting_can_be_paused_and_says_so() -> None:
+    world = Steered()
+    world.supervisor.replan([*PLANS, EVALUATOR, Plan("actor-2", "actor", "actors", (), needs=("learner",))])
+    world.order("pause")
+    world.rest("replay", "learner", "actor-0", "actor-1")
+    assert world.again("pause").text == (
+        "run mine is paused; what still starts will rest as soon as it is ready; `headrace unpause` goes on"
+    )
+    assert not any(line.startswith("paused") for line in world.lines)
+    world.supervisor.turn()
+    world.rest("actor-2")
+    assert any(line.startswith("paused") for line in world.lines)
+
+
 def test_a_process_that_does_not_rest_is_told_with_each_report_also_when_it_is_a_new_one() -> None:
     world = Steered()
     world.order("pause")
