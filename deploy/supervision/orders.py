@@ -101,7 +101,7 @@ class Orders:
             self._send(slot.name, self._state())
 
     def _already(self) -> str:
-        state = "is not paused" if self.paused_since is None else f"{paused_text(self.paused_since)} already"
+        state = "is not paused" if self.paused_since is None else f"is paused already, since {time_text(self.paused_since)}"
         return f"run {self._run} {state}"
 
     def _busy(self) -> str:
@@ -138,8 +138,7 @@ def _reason(slot: Slot) -> str:
     return printable(f" ({slot.last_exit})")[:300] if slot.last_exit else ""
 
 
-def paused_text(since: float) -> str:
-    """`since`: seconds since 1970. In words: the time of the day, and the date of another day."""
+def time_text(since: float) -> str:
+    """`since`: seconds since 1970. The time of the day, with the date where that is not today's."""
     then, today = time.localtime(since), time.localtime()
-    day = "" if then[:3] == today[:3] else time.strftime("%Y-%m-%d ", then)
-    return f"is paused since {day}{time.strftime('%H:%M:%S', then)}"
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)

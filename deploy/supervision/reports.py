@@ -24,7 +24,7 @@ from deploy.reporting.sinks.feeds import Sinks
 from deploy.reporting.sinks.tensorboard import tags
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import GO_ON, Orders, paused_text
+from deploy.supervision.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.run_dir import RunDir, write_atomically
@@ -120,7 +120,7 @@ class Reports:
     def _pause(self) -> str:
         """What limits a run that is paused; empty for any other."""
         since = None if self._supervisor.stopping else self._orders.paused_since
-        return "" if since is None else f"the run {paused_text(since)} · {GO_ON}"
+        return "" if since is None else f"paused since {time_text(since)} · go on with headrace unpause"
 
     def _bottleneck(self, config: RunConfig) -> str:
         records = {slot.name: slot.record for slot in self._supervisor.slots}

@@ -48,8 +48,8 @@ def test_a_paused_run_stands_still_and_goes_on(world: World) -> None:
     world.until(lambda: world.status["learner"]["updates"], "it learns")
     assert "is paused" in said(world, "pause")
     world.until(lambda: rests(world, *NAMES) and world.status["state"] == "paused", "every process rests")
-    assert "is paused since" in said(world, "pause") and "paused for" in said(world, "status")
-    assert world.status["bottleneck"].startswith("the run is paused since ")
+    assert "is paused already, since" in said(world, "pause") and "paused for" in said(world, "status")
+    assert world.status["bottleneck"].startswith("paused since ")
 
     def three_more() -> None:
         before = [len(world.records(name)) for name in ("replay", "learner")]
