@@ -23,8 +23,8 @@ from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.reporting.sinks.tensorboard import tags
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
-from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import Orders, time_text
+from deploy.supervision.steering.curriculum import Curriculum
+from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.run_dir import RunDir, write_atomically

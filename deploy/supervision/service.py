@@ -27,13 +27,13 @@ from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status import duration
-from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
-from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import Orders
 from deploy.supervision.reports import Reports
 from deploy.supervision.signals import stop_signals
 from deploy.supervision.slot import Slot
+from deploy.supervision.steering.assignment import Assignments
+from deploy.supervision.steering.curriculum import Curriculum
+from deploy.supervision.steering.orders import Orders
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology

@@ -117,11 +117,8 @@ def test_an_actor_cannot_steer_the_run(row: Row, hosts: Any) -> None:
     chance, verbs = random.Random(0), row.times(2000, 200_000)
     for number in range(verbs):
         kind = chance.choice(list(messages.TYPES))
-        fields = (
-            {"type": kind, "reason": "x", "actors": 9, "name": "actor-0", "command": "sh", "number": 1}
-            if number % 2
-            else {"type": kind}
-        )
+        named = {"reason": "x", "actors": 9, "name": "actor-0", "command": "sh", "number": 1}
+        fields = {"type": kind} | (named if number % 2 else {})
         header = msgspec.msgpack.encode(fields) if number % 3 else chance.randbytes(40)
         wait_until(lambda header=header: actor._send_parts([header]), what="sent")  # type: ignore[misc]
     while actor.receive(1.0) is not None:  # the answers to those that were well formed: all has been read

@@ -17,9 +17,9 @@ from deploy.reporting import status
 from deploy.reporting.base import Point
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision import reports
-from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
+from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.topology import Plan
 from transport.messages import Progress
 from transport.run_dir import RunDir

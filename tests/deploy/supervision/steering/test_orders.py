@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deploy.places.base import Exit
-from deploy.supervision.orders import KEPT, Orders
+from deploy.supervision.steering.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan
 from tests.deploy.supervision.test_supervisor import PLANS, World
