@@ -147,7 +147,7 @@ def as_dead(status: Document) -> Document:
     processes = [
         process | nothing | ({"state": "unsupervised"} if process.get("host") else {}) for process in status["processes"]
     ]
-    over = {"state": "dead", "reason": "the supervisor was killed", "paused_since": None, "hosts": []}
+    over: Document = {"state": "dead", "reason": "the supervisor was killed", "paused_since": None, "hosts": []}
     return status | over | {"processes": processes}
 
 

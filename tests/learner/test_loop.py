@@ -308,7 +308,7 @@ def test_a_paused_learner_rests_between_two_updates_reads_its_messages_and_goes_
     def open_polled(*arguments: Any) -> Any:
         feed = open_feed(*arguments)
         poll = feed.poll
-        monkeypatch.setattr(feed, "poll", lambda: (polled.append(1), poll()))
+        monkeypatch.setattr(feed, "poll", lambda: polled.append(1) or poll())  # type: ignore[func-returns-value]
         return feed
 
     monkeypatch.setattr(loop, "open_feed", open_polled)

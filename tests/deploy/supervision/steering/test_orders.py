@@ -55,7 +55,7 @@ class Steered(World):
         for name in names:
             self.report(name, resting=True)
 
-    def told(self, name: str) -> list[str]:
+    def told(self, name: str) -> list[What]:
         """What a process was told since the last call."""
         found = [message.what for to, message in self.sent if to == name and isinstance(message, Order)]
         self.sent = [(to, message) for to, message in self.sent if to != name]
