@@ -92,6 +92,7 @@ def main() -> int:
     limits = ResourceLimits([server.address], server.table.memory_bytes)
     lifetime.ready()
     while not lifetime.stopping:
+        server.paused = lifetime.paused
         server.turn(IDLE_SECONDS)
         limits.turn()
         lifetime.beat(resting=lifetime.paused)  # nothing arrives and nothing is drawn
