@@ -29,6 +29,7 @@ from transport.run_dir import RunDir
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
+REST_SECONDS = 0.25  # of a paused run: between two polls of the sockets
 WEIGHTS_WAIT_SECONDS = 1.0
 POLL_SECONDS = 0.005  # between two polls of the sockets: short beside the time that weights take, long beside the cost of a poll
 
@@ -100,7 +101,15 @@ class Actor:
         self._hindsight = Hindsight(spec, GoalReward(self._env.compute_reward), first_seed) if spec.goals else None
         # Rollouts are used once and as a whole, so their chunks should arrive together.
         chunk_seconds = settings.actors.chunk_seconds
-        self._chunker = Chunker(spec, streams, chunk_seconds, annotate=self._annotate, staggered=not self._rollouts)
+        self._rested_seconds = 0.0  # in pauses: chunks do not become late in them
+        self._chunker = Chunker(
+            spec,
+            streams,
+            chunk_seconds,
+            clock=lambda: time.monotonic() - self._rested_seconds,
+            annotate=self._annotate,
+            staggered=not self._rollouts,
+        )
         self._outbox: deque[Chunk] = deque()
         self._recent: deque[Episode] = deque(maxlen=100)
         self._unknown_info = set[str]()  # keys of info that were reported to be missing
@@ -118,13 +127,14 @@ class Actor:
         self._writer = ExperienceWriter(replay, lifetime.name, lifetime.incarnation, self._settings.spec, streams, lifetime.keys)
         while self._follower.version < 0 and not lifetime.stopping:  # no step before there are weights
             self._follower.poll()
-            lifetime.pause(0.02)
+            lifetime.sleep(0.02)
         observation = self._env.reset()
         self._agent.reset(observation)
         lifetime.measure = self._measure
         lifetime.ready()
         while not lifetime.stopping:
-            observation = self._step(observation)
+            if not lifetime.paused:
+                observation = self._step(observation)
             self._send()
             lifetime.beat()
             if time.monotonic() >= self._next_poll:
@@ -184,23 +194,27 @@ class Actor:
         return step.observation
 
     def _send(self) -> None:
-        """Sends chunks to replay, and waits for credit if there is none: so replay slows its actors down.
+        """Sends chunks to replay, and waits while the run is paused or there is no credit: so replay slows its actors down.
 
         With rollouts the actor waits before it acts instead of after, because steps taken in the meantime would be too old. It
         then goes on under the weights that were current when the credit arrived.
         """
         waited = False
         while not self._lifetime.stopping:
+            began = time.monotonic()
             with self._metrics.phase("insert"):
                 while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
-            if not self._outbox and (self._writer.has_credit or not self._rollouts):
+            paused = self._lifetime.paused
+            if not paused and not self._outbox and (self._writer.has_credit or not self._rollouts):
                 break
             waited = True
-            with self._metrics.phase("wait_credit"):
-                self._writer.poll(CREDIT_WAIT_SECONDS)
+            with self._metrics.phase("rest" if paused else "wait_credit"):
+                self._writer.poll(REST_SECONDS if paused else CREDIT_WAIT_SECONDS)
             self._follower.poll()
-            self._lifetime.beat()
+            self._lifetime.beat(resting=paused)
+            if paused:
+                self._rested_seconds += time.monotonic() - began
         if waited and self._rollouts:
             with self._metrics.phase("wait_weights"):
                 self._wait_for_weights()

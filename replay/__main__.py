@@ -92,9 +92,10 @@ def main() -> int:
     limits = ResourceLimits([server.address], server.table.memory_bytes)
     lifetime.ready()
     while not lifetime.stopping:
+        server.paused = lifetime.paused
         server.turn(IDLE_SECONDS)
         limits.turn()
-        lifetime.beat()
+        lifetime.beat(resting=lifetime.paused)  # nothing arrives and nothing is drawn
     server.close()
     lifetime.close()
     return 0

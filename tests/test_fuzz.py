@@ -82,6 +82,7 @@ def example(kind: type[Message]) -> Message:
     """A valid message of a type."""
     values: dict[str, Any] = {"state": "ready", "record": {"steps": 1.0}, "shared": True, "rollouts": False, "drain_seconds": 1.0}
     values["sizes"] = (1, 2)
+    values |= {"resting": True, "answer": messages.Answer(7, False, "text"), "what": "pause", "result": "done", "text": "text"}
     counts = messages.Counts(1, 0.5, 0.5)
     values |= {"counts": counts, "rows": messages.Rows(0, 8, 0.5, counts)}
     values["figures"] = messages.ShardFigures(1.5, 8, True, 1, 1, 1)

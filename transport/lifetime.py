@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from transport.messages import DRAIN_SECONDS, Assignment, Progress, Stop
+from transport.messages import DRAIN_SECONDS, Answer, Assignment, Order, Progress, Stop, printable
 from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
 from transport.sockets.client import Client
@@ -135,6 +135,10 @@ class Lifetime:
         self.restored_steps = 0  # of these, by earlier incarnations
         self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
+        self.paused = False  # the run is: the main loop is to `rest` as soon as it can
+        self.order: Order | None = None  # of an operator, for the main loop to `answer`
+        self._answer: Answer | None = None
+        self._resting = False
         self._shares = Shares()
         self._describe = describe
         self._stopping = False
@@ -163,17 +167,17 @@ class Lifetime:
         self.beat()
         self._next_beat = 0.0  # report the first iteration at once: the supervisor's time limit is shorter from then on
 
-    def beat(self) -> None:
-        """Call it once in each iteration of the main loop."""
+    def beat(self, resting: bool = False) -> None:
+        """Call it once in each iteration of the main loop. `resting`: it does nothing, because the run is paused."""
         self._beats += 1
         now = time.monotonic()
         if now < self._next_beat:
             return
-        self._next_beat = now + BEAT_SECONDS
+        self._next_beat, self._resting = now + BEAT_SECONDS, resting
         if self._state == "ready" and now >= self._next_record:
             self._next_record = now + self._record_seconds
             self._pending = self._record()
-            if line := self._describe(self._pending):
+            if (line := self._describe(self._pending)) and not resting:
                 say(line)
         if self._control is None:
             return
@@ -182,12 +186,29 @@ class Lifetime:
                 self._stopping, self.drain_seconds = True, arrived[0].drain_seconds
             elif isinstance(arrived[0], Assignment):
                 self.assignment = arrived[0]
+            elif isinstance(arrived[0], Order):
+                self._take(arrived[0])
         state: State = "stopping" if self._stopping else self._state
         if self._control.send(self._progress(state, self._pending)):
             self._pending = {}
 
+    def _take(self, order: Order) -> None:
+        if order.what in ("pause", "unpause"):
+            self.paused = order.what == "pause"
+        elif self._answer is None or self._answer.number != order.number:  # else it arrives once more
+            self.order = order
+
+    def answer(self, done: bool, text: str) -> bool:
+        """Tells the operator what has become of `order`, which is over with that. False where there is none."""
+        if self.order is None:
+            return False
+        self._answer, self.order = Answer(self.order.number, done, printable(text)), None
+        self._next_beat = 0.0  # with the next beat
+        return True
+
     def _progress(self, state: State, record: Record) -> Progress:
-        return Progress(self.name, self.incarnation, state, self._beats, record, self.steps(), self.restored_steps)
+        own = self.name, self.incarnation, state, self._beats, record, self.steps(), self.restored_steps
+        return Progress(*own, self._resting, self._answer)
 
     def _record(self) -> Record:
         self.measure()
@@ -199,10 +220,10 @@ class Lifetime:
         """Has the next beat close the metrics record, so that what was just measured is not overwritten before it is kept."""
         self._next_record = self._next_beat = 0.0
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float, resting: bool = False) -> None:
         """Sleeps, at most half a second, and beats."""
         time.sleep(min(seconds, BEAT_SECONDS))
-        self.beat()
+        self.beat(resting)
 
     def close(self) -> None:
         """Writes and sends the last metrics record, then closes."""

@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 7
+PROTOCOL = 8
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_SHARDS = 64  # of the replay of a run
@@ -262,10 +262,19 @@ class Weights(Message, frozen=True, tag="weights"):
 # ---- control: every process (DEALER) <-> supervisor (ROUTER) ------------------------------------------------------------
 
 
+class Answer(Struct, frozen=True, forbid_unknown_fields=True):
+    """What has become of the Order with this number; `text` is for the operator."""
+
+    number: Incarnation
+    done: bool
+    text: Text
+
+
 class Progress(Message, frozen=True, tag="progress"):
     """Sent from a process's main loop twice a second, so that the supervisor notices a hang. No raw parts.
 
-    `record` is the newest metrics record; empty if there is none since the last message.
+    `record` is the newest metrics record; empty if there is none since the last message. A process that is `resting` does nothing
+    because the run is paused. `answer` is the newest one; it is repeated, so that none is lost.
     """
 
     name: Name
@@ -275,6 +284,8 @@ class Progress(Message, frozen=True, tag="progress"):
     record: Annotated[dict[Name, float], Meta(max_length=256)]
     steps: Count = 0  # of environments, collected by replay; 0 from others
     restored_steps: Count = 0  # of these, collected by earlier incarnations
+    resting: bool = False
+    answer: Answer | None = None
 
 
 class Assignment(Message, frozen=True, tag="assignment"):
@@ -301,6 +312,28 @@ class Scaling(Message, frozen=True, tag="scaling"):
 
     before: Count
     actors: Count
+
+
+What = Literal["pause", "unpause", "checkpoint", "evaluate"]
+
+
+class Order(Message, frozen=True, tag="order"):
+    """What an operator wants of a run that is up. No raw parts.
+
+    The operator repeats it while the Outcome is `waiting`. By its random `number` it is carried out once. The supervisor sends
+    `pause` and `unpause` to every process whose `resting` differs, `checkpoint` to the learner and `evaluate` to the evaluator;
+    these two answer in Progress.
+    """
+
+    what: What
+    number: Incarnation
+
+
+class Outcome(Message, frozen=True, tag="outcome"):
+    """The supervisor answers an Order: what has become of it so far. No raw parts."""
+
+    result: Literal["waiting", "done", "failed", "refused"]
+    text: Text
 
 
 class Stop(Message, frozen=True, tag="stop"):
@@ -419,7 +452,7 @@ AnyMessage = (
     WriterHello | WriterWelcome | Insert | Ack | Hold | Greet | Credit | Goodbye | Present | Refused
     | SamplerHello | SamplerWelcome | SampleRequest | Sample | Holding | Counted | PriorityUpdate
     | Announce | FetchWeights | Weights
-    | Progress | Assignment | Scale | Scaling | Stop | Stopping
+    | Progress | Assignment | Scale | Scaling | Order | Outcome | Stop | Stopping
     | Enrol | Enrolled | HostHello | HostWelcome | Folder | Begin | End | Said
 )  # fmt: skip
 TYPES: dict[str, type[Message]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyMessage)}

@@ -121,12 +121,17 @@ class Evaluator:
         evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
         while not lifetime.stopping:
             follower.poll()
-            self._film()
-            if follower.version <= UNTRAINED_VERSION or follower.version == evaluated or follower.lag:
-                lifetime.pause(SLEEP_SECONDS)
+            if not lifetime.paused:
+                self._film()
+            untrained, ordered = follower.version <= UNTRAINED_VERSION, lifetime.order is not None
+            if ordered and untrained and not follower.lag:
+                lifetime.answer(False, "there are no trained weights yet")
+            wanted = ordered or (follower.version != evaluated and not lifetime.paused)
+            if untrained or follower.lag or not wanted:
+                lifetime.sleep(SLEEP_SECONDS, resting=lifetime.paused and not ordered)
                 continue
             evaluated = follower.version
-            played = self._play(evaluated)
+            played = self._play(evaluated, ordered)
             if played is not None:
                 self._report(evaluated, figures_of(self._env, played))
         follower.close()
@@ -138,28 +143,38 @@ class Evaluator:
         self._lifetime.beat()
         return self._lifetime.stopping
 
-    def _play(self, version: int) -> list[Episode] | None:
-        """The episodes of one evaluation; None if the process must stop."""
-        metrics = self._lifetime.metrics
+    def _play(self, version: int, ordered: bool) -> list[Episode] | None:
+        """The episodes of one evaluation; None if the process must stop. One that an operator has `ordered` goes on while the run
+        is paused."""
+        lifetime, metrics = self._lifetime, self._lifetime.metrics
         played: list[Episode] = []
+        lifetime.answer(True, f"the evaluation of policy v{version} has begun: {self._config.episodes} episodes")
         self._throttle.begin()
         began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
-            if not self._rest():
+            if not self._keep_share():
+                return None
+            under_way = f"an evaluation of policy v{version} is under way: {len(played)} of {self._config.episodes} episodes"
+            ordered |= lifetime.answer(True, under_way)
+            while lifetime.paused and not (ordered or lifetime.stopping):
+                lifetime.sleep(SLEEP_SECONDS, resting=True)
+                self._throttle.begin()  # a rest is not made up for
+                ordered |= lifetime.answer(True, under_way)
+            if lifetime.stopping:
                 return None
             if progress.due:  # episodes are long, or never end
                 so_far = f"{len(played)} of {self._config.episodes} episodes after {time.monotonic() - began:,.0f} s"
                 say(f"v{version} · {so_far}{progress.left(len(played))}")
         return played
 
-    def _rest(self) -> bool:
+    def _keep_share(self) -> bool:
         """Sleeps as long as its share of a core demands; False if the process must stop."""
         lifetime = self._lifetime
         with lifetime.metrics.phase("rest"):
             while not lifetime.stopping and (seconds := self._throttle.sleep_seconds()):
-                lifetime.pause(min(seconds, SLEEP_SECONDS))
+                lifetime.sleep(min(seconds, SLEEP_SECONDS))
         lifetime.beat()
         return not lifetime.stopping
 
@@ -169,7 +184,7 @@ class Evaluator:
             return
         self._throttle.begin()
         try:
-            self._videos.film(self._rest)
+            self._videos.film(self._keep_share)
         except Exception as error:  # pictures may fail in any way, and the evaluation must go on
             say(f"there will be no more videos: {in_one_line(error)}")
             self._videos = None

@@ -71,8 +71,8 @@ def phases(run: RunDir, index: int, seconds: float) -> dict[str, float]:
     beat = life.beat
     marks = [(LEAD_SECONDS, watch.restart), (LEAD_SECONDS + seconds, finish)]
 
-    def timed_beat() -> None:
-        beat()
+    def timed_beat(resting: bool = False) -> None:
+        beat(resting)
         if marks and watch.begun is not None and time.monotonic() >= watch.begun + marks[0][0]:
             marks.pop(0)[1]()
 

@@ -16,8 +16,8 @@ OVER = ("stopped", "failed")
 
 
 class Event(Struct, frozen=True):
-    """`kind` is a state of the run (`started`, `running`, `stopped`, `failed`), `restarted`, `abandoned` or `silent` of a
-    process, or a count of `deploy.reporting.status.TROUBLES`, such as `rollbacks`."""
+    """`kind` is a state of the run (`started`, `running`, `paused`, `unpaused`, `stopped`, `failed`), `restarted`, `abandoned` or
+    `silent` of a process, or a count of `deploy.reporting.status.TROUBLES`, such as `rollbacks`."""
 
     time: float  # seconds since 1970
     kind: str
@@ -32,8 +32,13 @@ def between(before: Document | None, after: Document) -> Iterator[Event]:
     if before is None:
         yield Event(time, "started", "supervisor", "the supervisor has started")
         before = {"state": "starting", "processes": [], "troubles": {}}
-    if after["state"] != before["state"] and after["state"] in ("running", *OVER):
-        yield Event(time, after["state"], "supervisor", after.get("reason") or "every process is ready")
+    state, earlier = after["state"], before["state"]
+    if state == "paused" != earlier:
+        yield Event(time, "paused", "supervisor", "ordered by an operator")
+    elif earlier == "paused" and state in ("starting", "running"):
+        yield Event(time, "unpaused", "supervisor", "ordered by an operator")
+    elif state != earlier and state in ("running", *OVER):
+        yield Event(time, state, "supervisor", after.get("reason") or "every process is ready")
     known = {process["name"]: process for process in before["processes"]}
     for process in after["processes"]:
         yield from _of_process(known.get(process["name"], {}), process, time)

@@ -41,12 +41,14 @@ def figures(record: Record, names: tuple[str, ...]) -> dict[str, float | int | N
     return {name: int(value) if value is not None and name in WHOLE else value for name, value in found.items()}
 
 
-def run_state(supervisor: Supervisor) -> str:
+def run_state(supervisor: Supervisor, paused: bool = False) -> str:
     """The state of the whole run."""
     if supervisor.finished:
         return "failed" if supervisor.exit_status else "stopped"
     if supervisor.stopping:
         return "stopping"
+    if paused:
+        return "paused"
     return "running" if supervisor.all_ready else "starting"
 
 
@@ -59,8 +61,10 @@ def document(
     uptime_seconds: float,
     steps: float,
     evaluation: Document,
+    paused_since: float | None = None,
 ) -> Document:
-    """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation."""
+    """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation, `paused_since` in
+    seconds since 1970."""
     # A stopped run keeps its last figures. While it is up, a process that is started again begins without figures.
     records = remote.records | {
         slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots
@@ -68,11 +72,12 @@ def document(
     shards = shard_records(records)
     return {
         "run": run.name,
-        "state": run_state(supervisor),
+        "state": run_state(supervisor, paused_since is not None),
         "reason": supervisor.reason or None,
         "pid": os.getpid(),
         "time": time.time(),
         "uptime_seconds": round(uptime_seconds, 1),
+        "paused_since": paused_since,
         "env": config.env.id,
         "algorithm": algorithm_name(config),
         "steps": int(steps),
@@ -107,11 +112,12 @@ def algorithm_name(config: RunConfig) -> str:
 def _process(slot: Slot, supervisor: Supervisor) -> Document:
     usage = slot.process.usage() if slot.process else Usage()
     silent = supervisor.silent_seconds(slot)
+    state = "paused" if slot.state == "ready" and slot.resting else slot.state
     return {
         "name": slot.name,
         "role": slot.plan.role,
         "pid": slot.process.pid if slot.process else None,
-        "state": "silent" if silent is not None and silent > SILENT_SECONDS else slot.state,
+        "state": "silent" if silent is not None and silent > SILENT_SECONDS else state,
         "silent_seconds": None if silent is None else round(silent, 1),
         "restarts": slot.restarts,
         "last_exit": slot.last_exit,
@@ -137,7 +143,8 @@ def as_dead(status: Document) -> Document:
     processes = [
         process | nothing | ({"state": "unsupervised"} if process.get("host") else {}) for process in status["processes"]
     ]
-    return status | {"hosts": []} | {"state": "dead", "reason": "the supervisor was killed", "processes": processes}
+    over: Document = {"state": "dead", "reason": "the supervisor was killed", "paused_since": None, "hosts": []}
+    return status | over | {"processes": processes}
 
 
 def empty(run: str, env_id: str, algorithm: str) -> Document:
@@ -146,6 +153,7 @@ def empty(run: str, env_id: str, algorithm: str) -> Document:
         "run": run,
         "state": "stopped",
         "uptime_seconds": None,
+        "paused_since": None,
         "env": env_id,
         "algorithm": algorithm,
         "processes": [],
@@ -174,6 +182,8 @@ def show(status: Document, console: Console | None = None) -> None:
     uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
     if status["state"] in ("stopped", "failed") and status.get("time"):
         uptime = f" {duration(max(time.time() - status['time'], 0))} ago"
+    elif status.get("paused_since"):
+        uptime = f" for {duration(max(time.time() - status['paused_since'], 0))}"
     reason = f" ({status['reason']})" if status.get("reason") else ""
     steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
     head = f"{status['run']}: {status['state']}{uptime}{reason}"

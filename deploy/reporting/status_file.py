@@ -76,6 +76,7 @@ class Status(Struct):
     shards: dict[str, ReplayFigures] | UnsetType = UNSET  # of several replay processes, which `replay` sums up
     hosts: list[HostFigures] = []
     uptime_seconds: Number = None
+    paused_since: Number = None  # seconds since 1970
     time: float = 0.0
     pid: int | None = None
     reason: str | None = None

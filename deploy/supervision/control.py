@@ -13,6 +13,8 @@ from transport.messages import (
     Enrol,
     HostHello,
     Message,
+    Order,
+    Outcome,
     Progress,
     Refused,
     Said,
@@ -40,11 +42,14 @@ class Run(Protocol):
     def heard(self, progress: Progress) -> None:
         """Takes a report of a process of this run."""
 
-    def heard_remote(self, progress: Progress) -> None:
-        """Takes a report of a process that was not started here. Its key says that the name is its own."""
+    def heard_remote(self, progress: Progress) -> Message | None:
+        """Takes a report of a process that was not started here, and answers. Its key says that the name is its own."""
 
     def scale(self, actors: int) -> Scaling | Stopping:
         """Changes the number of actors."""
+
+    def order(self, order: Order) -> Outcome:
+        """Carries out an order, or says what has become of it."""
 
     def stop(self, reason: str) -> None:
         """Begins the stop of the run."""
@@ -112,10 +117,12 @@ class Control:
             self._report(peer, message)
         elif isinstance(message, Enrol | HostHello | Said) and self.has_keys and self.hosts is not None:
             self._host(peer, message, self.hosts)
-        elif isinstance(message, Scale | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
+        elif isinstance(message, Scale | Order | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
             self._server.send(peer, Refused(reason))
         elif isinstance(message, Scale):
             self._server.send(peer, self._run.scale(message.actors))
+        elif isinstance(message, Order):
+            self._server.send(peer, self._run.order(message))
         elif isinstance(message, Stop):
             self._server.send(peer, Stopping())
             self._run.stop(message.reason)
@@ -146,7 +153,8 @@ class Control:
             self._peers[progress.name] = peer
             self._run.heard(structs.replace(progress, record=finite(progress.record)))
         elif self.has_keys:
-            self._run.heard_remote(structs.replace(progress, record=finite(progress.record)))
+            if (answer := self._run.heard_remote(structs.replace(progress, record=finite(progress.record)))) is not None:
+                self._server.send(peer, answer)
         else:
             self._server.offence(peer, "progress of a process that is not of this run", STALE)
 

@@ -23,7 +23,8 @@ from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.reporting.sinks.tensorboard import tags
 from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
-from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.steering.curriculum import Curriculum
+from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.run_dir import RunDir, write_atomically
@@ -44,9 +45,10 @@ class Reports:
         supervisor: Supervisor,
         remote: RemoteActors,
         curriculum: Curriculum,
+        orders: Orders,
         hosts: HostPlaces | None = None,
     ) -> None:
-        self._hosts = hosts
+        self._hosts, self._orders = hosts, orders
         self._run, self._log, self._supervisor, self._remote, self._curriculum = run, log, supervisor, remote, curriculum
         self._sinks = Sinks(config.deploy, run.path, partial(log.line, "supervisor"), log.line)
         self._rollouts = runs.learns_from_rollouts(run)
@@ -68,7 +70,9 @@ class Reports:
         if now >= self._next_point:
             self._next_point = now + POINT_SECONDS
             self.write_point(steps)
-        if now >= self._next_bottleneck and not self._supervisor.stopping:
+        if self._orders.paused:
+            self._next_bottleneck = now + BOTTLENECK_SECONDS
+        elif now >= self._next_bottleneck and not self._supervisor.stopping:
             self._next_bottleneck = now + BOTTLENECK_SECONDS
             self._limit = self._bottleneck(config)
             self._log.bottleneck(self._limit)
@@ -83,8 +87,9 @@ class Reports:
                 self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
         uptime_seconds = time.monotonic() - self._began
         device = read_device(self._run)
-        status = document(self._run, config, device, self._supervisor, self._remote, uptime_seconds, steps, self._evaluation)
-        status |= {"next_seed": next_seed, "bottleneck": self._limit}
+        found = self._supervisor, self._remote, uptime_seconds, steps, self._evaluation, self._orders.paused_since
+        status = document(self._run, config, device, *found)
+        status |= {"next_seed": next_seed, "bottleneck": self._pause() or self._limit}
         if self._hosts is not None and not self._supervisor.finished:
             status["hosts"] = self._hosts.figures()
         if self._curriculum.levels:
@@ -111,6 +116,11 @@ class Reports:
             level = self._curriculum.figures()
             values |= {f"curriculum/{name}": float(value) for name, value in level.items() if value is not None}
         self._sinks.write(Point(int(steps), time.time(), values))
+
+    def _pause(self) -> str:
+        """What limits a run that is paused; empty for any other."""
+        since = None if self._supervisor.stopping else self._orders.paused_since
+        return "" if since is None else f"paused since {time_text(since)} · go on with headrace unpause"
 
     def _bottleneck(self, config: RunConfig) -> str:
         records = {slot.name: slot.record for slot in self._supervisor.slots}

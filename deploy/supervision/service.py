@@ -27,16 +27,17 @@ from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status import duration
-from deploy.supervision.assignment import Assignments
 from deploy.supervision.control import Control
-from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.reports import Reports
 from deploy.supervision.signals import stop_signals
 from deploy.supervision.slot import Slot
+from deploy.supervision.steering.assignment import Assignments
+from deploy.supervision.steering.curriculum import Curriculum
+from deploy.supervision.steering.orders import Orders
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
-from transport.messages import DRAIN_SECONDS, Progress, Scaling, Stop, Stopping, printable
+from transport.messages import DRAIN_SECONDS, Message, Order, Outcome, Progress, Scaling, Stop, Stopping, printable
 from transport.metrics import Record, RecordFile
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets.authenticator import AUTHENTICATOR
@@ -64,7 +65,7 @@ class Service:
         to a host goes to `place`; without one it runs on this machine, and `learner` becomes the first learner. Raises OSError,
         KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
-        self._first_step: float | None = None  # when it arrived; --stop-after counts from there
+        self._first_step: float | None = None  # working seconds when it arrived; --stop-after counts from there
         self._steps = StepCount(runs.read_steps(run), config.replay.shards)
         before = runs.read_status(run) or {}
         next_seed = before.get("next_seed") or run_seed(config.seed)
@@ -88,8 +89,10 @@ class Service:
         self.supervisor = Supervisor(
             plan(config, run.path), config.deploy, clock=time.monotonic, spawn=self._spawn, ask=self._ask, say=self.say
         )
+        self._orders = Orders(run.name, self.supervisor, send, self.say)
         self._remote = RemoteActors(time.monotonic, self.log.line)
-        self._reports = Reports(run, config, self.log, self.supervisor, self._remote, self._curriculum, self._hosts)
+        found = self.supervisor, self._remote, self._curriculum, self._orders
+        self._reports = Reports(run, config, self.log, *found, self._hosts)
 
     def say(self, text: str) -> None:
         """A line of the supervisor in the log."""
@@ -161,8 +164,8 @@ class Service:
         if total and self.steps >= total:
             self.stop(f"{self.steps:,.0f} of {total:,} environment steps done")
         if self._first_step is None and self._steps.moved:
-            self._first_step = time.monotonic()
-        since = 0.0 if self._first_step is None else time.monotonic() - self._first_step
+            self._first_step = self._orders.working_seconds
+        since = 0.0 if self._first_step is None else self._orders.working_seconds - self._first_step
         if self._stop_after_seconds and since >= self._stop_after_seconds:
             self.stop(f"{duration(self._stop_after_seconds)} are over")
 
@@ -175,6 +178,7 @@ class Service:
         if role_of(progress.name) == "replay" and self.supervisor.knows(progress):
             self._steps.heard(progress)
         self.supervisor.heard(progress)
+        self._orders.heard(progress)
         if progress.record and self.supervisor.host_of(progress.name):
             self._record(progress.name, progress.record)
         if progress.record and (news := self._curriculum.heard(progress.name, progress.record)):
@@ -182,10 +186,12 @@ class Service:
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
 
-    def heard_remote(self, progress: Progress) -> None:
+    def heard_remote(self, progress: Progress) -> Message | None:
         # A report of a process of this machine that is being replaced comes here, too.
-        if actor_index(progress.name) is not None and not self.supervisor.plans(progress.name):
-            self._remote.heard(progress)
+        if actor_index(progress.name) is None or self.supervisor.plans(progress.name):
+            return None
+        self._remote.heard(progress)
+        return self._orders.news(progress)
 
     def _record(self, name: str, record: Record) -> None:
         """Keeps the record of an actor on a host, as an actor of this machine keeps its own."""
@@ -211,6 +217,9 @@ class Service:
             self.supervisor.replan(self._plan(self._config, self._run.path))
         before, self._wanted_actors = self._wanted_actors, actors
         return Scaling(before, actors)
+
+    def order(self, order: Order) -> Outcome:
+        return self._orders.take(order)
 
     def _change_actors(self, before: int, actors: int) -> None:
         self.say(f"scaling from {before} to {actors} actors")

@@ -28,6 +28,7 @@ class Slot:
     ready_at: float | None = None  # in this incarnation
     reports: int = 0  # of this incarnation
     settled: bool = False  # has reported since it was ready
+    resting: bool = False  # says that it does nothing, because the run is paused
     heard: float = 0.0  # when it last reported, or was started
     record: Record = field(default_factory=dict)  # the newest; empty once it has ended
     last_record: Record = field(default_factory=dict)  # the newest of an incarnation that has ended

@@ -98,6 +98,10 @@ class Supervisor:
         """Whether a process of this name is part of the run."""
         return name in self._by_name
 
+    def slot(self, name: str) -> Slot | None:
+        """The process of this name; None if it is not part of the run."""
+        return self._by_name.get(name)
+
     def host_of(self, name: str) -> str:
         """The host on which a process of the run is; empty for this machine."""
         slot = self._by_name.get(name)
@@ -111,7 +115,7 @@ class Supervisor:
         self._forgive(now)
         if slot.reports:
             self._patience.broken(slot.plan.role, now - slot.heard)
-        slot.heard, slot.reports = now, slot.reports + 1
+        slot.heard, slot.reports, slot.resting = now, slot.reports + 1, progress.resting
         if progress.record:
             slot.record = progress.record
         if slot.state == "ready":
@@ -179,6 +183,7 @@ class Supervisor:
             if starts == STARTS_PER_TURN or not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
                 continue
             slot.reports, slot.settled, slot.ready_at, slot.cause, slot.killed = 0, False, None, "", None
+            slot.resting = False
             starts += 1
             try:
                 slot.process = self._spawn(slot.plan)

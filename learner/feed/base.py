@@ -41,6 +41,9 @@ class Feed(Protocol):
     def end_epoch(self, version: int) -> None:
         """Call it after each epoch; `version` is the newest published policy."""
 
+    def poll(self) -> None:
+        """Reads what replay has sent; call it while no batch is wanted, or its messages pile up. Raises ReplayRefused."""
+
     def finish(self) -> None:
         """Sends all priorities that have not been sent yet."""
 

@@ -54,6 +54,9 @@ class PlainFeed:
     def end_epoch(self, version: int) -> None:
         pass
 
+    def poll(self) -> None:
+        self._sampler.poll()
+
     def finish(self) -> None:
         pass
 

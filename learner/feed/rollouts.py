@@ -65,6 +65,9 @@ class RolloutFeed:
             self._sampler.release(self._in_use)
             self._in_use = None
 
+    def poll(self) -> None:
+        self._sampler.poll()
+
     def finish(self) -> None:
         pass
 

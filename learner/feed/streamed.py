@@ -121,6 +121,9 @@ class StreamedFeed:
     def end_epoch(self, version: int) -> None:
         pass
 
+    def poll(self) -> None:
+        self._sampler.poll()
+
     def close(self) -> None:
         self._sampler.close()
 

@@ -102,13 +102,14 @@ class Checkpoints:
         """Newest first."""
         return sorted(self._folder.glob("epoch-*.safetensors"), reverse=True)
 
-    def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> None:
+    def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> Path:
         """Adds a checkpoint, then deletes the oldest beyond `keep`. Raises as write() does, and then deletes none."""
         path = self._folder / f"epoch-{epoch:010d}.safetensors"
         superseded = sorted({path, *self.paths()}, reverse=True)[self._keep :]
         write_listed(path, tensors, metadata, superseded)
         for old in superseded:
             old.unlink(missing_ok=True)
+        return path
 
     def newest(self, complain: Callable[[str], None], passing_over: int = 0) -> tuple[Path, Weights, dict[str, str]] | None:
         """The newest undamaged checkpoint: (path, tensors, metadata). None where there is no checkpoint at all.

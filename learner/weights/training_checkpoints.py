@@ -38,6 +38,7 @@ class TrainingCheckpoints:
         self._files = Checkpoints(run_dir.checkpoints, settings.learner.keep_checkpoints)
         parameters = (value for module in update.modules.values() for value in module.state_dict().values())
         metrics.gauge("save_bytes", MOMENTS * sum(value.nbytes for value in parameters))  # the supervisor waits for so much
+        self.news = ""  # what became of the last one to be saved
         self.unsound = False  # the last checkpoint was not written because weights are not finite
 
     def resume(self) -> Progress | None:
@@ -84,16 +85,19 @@ class TrainingCheckpoints:
         metadata = self._metadata(epoch, version)
         counters = {name: self._metrics.value(name) for name in COUNTERS}
         try:
-            self._files.write(epoch, *resume.gather(self._update, self._runtime, counters, metadata))
+            path = self._files.write(epoch, *resume.gather(self._update, self._runtime, counters, metadata))
             checkpoint.write_listed(self._run_dir.latest, dict(self._update.modules["policy"].state_dict()), metadata)
         except OSError as error:
             self._metrics.count("failed_checkpoints")
-            say(f"could not write a checkpoint ({error.strerror}); earlier checkpoints are kept and training continues")
+            self.news = f"could not write a checkpoint ({error.strerror}); earlier checkpoints are kept and training continues"
+            say(self.news)
         except CheckpointError as error:
             self.unsound = True
             self._metrics.count("failed_checkpoints")
-            say(f"no checkpoint is written ({error}); earlier checkpoints are kept")
+            self.news = f"no checkpoint is written ({error}); earlier checkpoints are kept"
+            say(self.news)
         else:
+            self.news = f"{path.name}: epoch {epoch:,}, policy v{version}"
             return True
         return False
 

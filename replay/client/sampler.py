@@ -45,6 +45,9 @@ class BatchSampler(Protocol):
     def next(self, timeout_seconds: float) -> SampledBatch | None:
         """The next batch; None if none arrived in time. Raises ReplayRefused."""
 
+    def poll(self) -> None:
+        """Reads what has arrived. Raises ReplayRefused."""
+
     def release(self, batch: SampledBatch) -> None:
         """Gives the slot of a batch back."""
 
@@ -113,6 +116,10 @@ class Sampler:
         while not self._ready and (left := deadline - time.monotonic()) > 0:
             self._receive(left)  # may return early, after a message that is not a batch
         return self._ready.popleft() if self._ready else None
+
+    def poll(self) -> None:
+        """Reads what has arrived. Raises ReplayRefused."""
+        self._receive(0)
 
     def release(self, batch: SampledBatch) -> None:
         """Gives the slot back to replay after the batch has been copied. Do not use its arrays afterwards."""

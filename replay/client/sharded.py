@@ -145,6 +145,10 @@ class ShardedSampler:
             self._receive(min(left, LOOK_SECONDS))
         return self._ready.popleft() if self._ready else None
 
+    def poll(self) -> None:
+        """Reads what has arrived. Raises ReplayRefused."""
+        self._receive(0)
+
     def release(self, batch: SampledBatch) -> None:
         """Gives the slot back after the batch has been copied. Do not use its arrays afterwards."""
         self._free.add(batch.slot)

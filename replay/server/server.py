@@ -97,6 +97,7 @@ class ReplayServer:
         self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics, settings.place)
         self.learners = Learners(spec, self.table, self.socket, metrics, self.items, settings)
         self._next_hold = 0.0
+        self.paused = False  # the run is: nobody waits for the limiter
         counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks", "dropped_steps")
         restored = self.journal.counters if self.journal else {}
         metrics.begin_at(dict.fromkeys(counters, 0.0) | restored)
@@ -161,6 +162,8 @@ class ReplayServer:
 
     def _idle_phase(self) -> str:
         # The reason for waiting, from which the bottleneck report is made. Chunks may also wait because a batch is incomplete.
+        if self.paused:
+            return "idle"
         if self.learners.waiting:
             return "sample_hold"
         if self.inbox.pending:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from actors.actor import ActorSettings, describe
+from collections import deque
+from typing import Any
+
+import pytest
+
+from actors.actor import Actor, ActorSettings, describe
 from actors.config import ActorsConfig, EnvConfig
 from learner.algorithms.dqn.config import DqnConfig
 from tests.learner.examples import make_spec, vector
+from transport.metrics import Metrics
 from transport.names import Named
 
 
@@ -45,3 +51,52 @@ def test_the_throughput_line_says_what_was_measured() -> None:
 def test_before_there_is_a_figure_the_throughput_line_is_whole_all_the_same() -> None:
     line = describe({})
     assert "return –" in line and "policy v-1" in line and "0.00 sent" in line
+
+
+class Outside:
+    """An actor's lifetime, its connection to replay and its source of weights, all in one."""
+
+    def __init__(self, rests: int, stops: bool = False) -> None:
+        """The run is paused for so many rests. `stops`: then it is stopped instead of unpaused."""
+        self.rests, self._beats, self._left, self._stops = 0, 0, rests, stops
+        self.stopping, self.has_credit, self.sent = False, False, list[object]()
+
+    @property
+    def paused(self) -> bool:
+        return self.rests < self._left or self._stops
+
+    def beat(self, resting: bool = False) -> None:
+        self.rests, self._beats = self.rests + resting, self._beats + 1
+        self.has_credit = self._beats >= 2
+        assert self._beats < 100
+        self.stopping = self._stops and self.rests >= self._left
+
+    def poll(self, timeout_seconds: float = 0) -> None: ...
+
+    def insert(self, chunk: object) -> None:
+        self.sent.append(chunk)
+
+
+def actor_in(outside: Any, rollouts: bool) -> Actor:
+    """An actor of which only `_send` can be called; a chunk waits to be sent."""
+    made = Actor.__new__(Actor)
+    made._lifetime = made._writer = made._follower = outside
+    made._metrics, made._rollouts, made._outbox = Metrics(), rollouts, deque(["chunk"])  # type: ignore[list-item]
+    made._rested_seconds = 0.0
+    made._wait_for_weights = lambda: outside.sent.append("weights")  # type: ignore[method-assign]
+    return made
+
+
+@pytest.mark.parametrize("rollouts", [False, True])
+def test_a_paused_actor_sends_what_it_has_and_waits_at_the_end_of_its_step(rollouts: bool) -> None:
+    outside = Outside(rests=5)
+    actor = actor_in(outside, rollouts)
+    actor._send()
+    assert outside.rests == 5 and outside.sent == ["chunk", *(["weights"] if rollouts else [])]
+    assert not actor._outbox and actor._rested_seconds > 0, "chunks do not become late in a pause"
+
+
+def test_a_paused_actor_that_is_asked_to_stop_does_so() -> None:
+    outside = Outside(rests=3, stops=True)
+    actor_in(outside, rollouts=False)._send()
+    assert outside.rests == 3

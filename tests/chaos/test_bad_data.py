@@ -265,6 +265,9 @@ class Again:
     def end_epoch(self, version: int) -> None:
         pass
 
+    def poll(self) -> None:
+        pass
+
     def finish(self) -> None:
         pass
 

@@ -39,6 +39,7 @@ from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import write_spec
 from transport.lifetime import Lifetime, new_incarnation
+from transport.messages import Answer, Order
 from transport.metrics import Metrics
 from transport.names import Named
 from transport.run_dir import RunDir
@@ -272,6 +273,79 @@ def test_a_learner_that_was_stopped_in_order_goes_on_with_the_next_version_and_c
     assert (second.epoch, second.version, second.update.counters) == (5, first.version + 1, {"updates": 10})
     second.run()
     assert second.metrics.value("updates") == 14 and second.metrics.value("items") == 14 * 8
+
+
+class Steered(Life):
+    """A process whose run is paused after `pause_at` updates, for some rests; an order comes in the second of them."""
+
+    pause_at, rests, order_of_rest = 5.0, 0, Order("checkpoint", 7)
+    longest = 4
+
+    def beat(self, resting: bool = False) -> None:
+        super().beat(resting)
+        done = self.metrics.value("updates")
+        self.paused = done >= self.pause_at and self.rests < self.longest
+
+    def sleep(self, seconds: float, resting: bool = False) -> None:
+        assert resting and self.metrics.value("updates") == self.pause_at, "no update in a pause"
+        self.rests += 1
+        self.order = self.order_of_rest if self.rests == 2 else None
+        self.beat(resting)
+
+
+@pytest.fixture
+def steered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setitem(globals(), "Life", Steered)
+    return bench
+
+
+def test_a_paused_learner_rests_between_two_updates_reads_its_messages_and_goes_on_where_it_was(
+    steered: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learner = steered.learner(updates=14, config=msgspec.structs.replace(CONFIG, keep_checkpoints=9))
+    polled: list[int] = []
+
+    def open_polled(*arguments: Any) -> Any:
+        feed = open_feed(*arguments)
+        poll = feed.poll
+        monkeypatch.setattr(feed, "poll", lambda: polled.append(1) or poll())  # type: ignore[func-returns-value]
+        return feed
+
+    monkeypatch.setattr(loop, "open_feed", open_polled)
+    learner.run()
+    life = steered._lifetimes[-1]
+    assert isinstance(life, Steered) and life.rests == 4 and len(polled) == 4
+    assert (learner.epoch, learner.version) == (7, 7) and learner.metrics.value("updates") == 14
+    name = "epoch-0000000002.safetensors"
+    assert f"wrote {name}: epoch 2, policy v2, as ordered\n" in capsys.readouterr().out
+    assert life._answer == Answer(7, True, f"wrote {name}: epoch 2, policy v2")
+    saved = checkpoint.read(steered.run_dir.checkpoints / name)[1]
+    assert '"updates": 5' in saved["counters"], "in the middle of an epoch"
+
+
+def test_an_ordered_checkpoint_that_cannot_be_written_is_answered_with_the_reason(
+    steered: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = steered.learner(updates=5)
+    monkeypatch.setattr(learner.checkpoints._files, "write", no_space)
+    life = steered._lifetimes[-1]
+    life.last_update = 7
+    learner.run()
+    assert life._answer is not None and not life._answer.done and "No space left on device" in life._answer.text
+
+
+def test_no_checkpoint_is_ordered_while_the_last_update_was_not_finite(steered: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = steered.learner(updates=5)
+    monkeypatch.setattr(type(learner.rollback), "unsettled", True)
+    life = steered._lifetimes[-1]
+    life.last_update = 7
+    learner.run()
+    assert life._answer is not None and not life._answer.done and "not finite" in life._answer.text
+    assert not (steered.run_dir.checkpoints / "epoch-0000000002.safetensors").exists()
+
+
+def no_space(*given: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_weights_without_a_full_checkpoint_are_no_reason_to_start_over(bench: Bench) -> None:

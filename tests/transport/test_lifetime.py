@@ -18,7 +18,7 @@ import pytest
 from tests.harness.waiting import ROOT, wait_until
 from transport import lifetime
 from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
-from transport.messages import Progress, Stop
+from transport.messages import Answer, Order, Progress, Stop
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
 
@@ -32,7 +32,7 @@ lifetime.ready()
 say("ready")
 while not lifetime.stopping:
     lifetime.metrics.count("steps")
-    lifetime.pause(0.01)
+    lifetime.sleep(0.01)
 lifetime.close()
 say("closed")
 """
@@ -163,6 +163,65 @@ def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_life
         return "stopping" in states
 
     wait_until(reported, what="the report")
+
+
+def beat_until(made: Lifetime, true: Callable[[], bool], what: str, resting: bool = False) -> None:
+    def found() -> bool:
+        made._next_beat = 0.0  # else half a second would have to pass
+        made.beat(resting)
+        return true()
+
+    wait_until(found, what=what)
+
+
+def test_a_process_is_told_of_a_pause_and_says_whether_it_rests(
+    server: Server, make_lifetime: Callable[[], Lifetime], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_lifetime()
+    made.ready()
+    arrived = server.receive(30)
+    assert arrived is not None and not arrived[1].resting
+    server.send(arrived[0], Order("pause", 0))
+    beat_until(made, lambda: made.paused, "paused")
+    rests: list[bool] = []
+
+    def reported() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            rests.append(arrival[1].resting)
+        return True in rests
+
+    made._next_record = 0.0
+    capsys.readouterr()
+    beat_until(made, reported, "it rests", resting=True)
+    assert capsys.readouterr().out == "", "no throughput line where nothing is done"
+    server.send(arrived[0], Order("unpause", 0))
+    beat_until(made, lambda: not made.paused, "not paused")
+
+
+def test_an_order_is_kept_until_it_is_answered_and_the_answer_is_repeated(
+    server: Server, make_lifetime: Callable[[], Lifetime]
+) -> None:
+    made = make_lifetime()
+    assert not made.answer(True, "nobody has asked")
+    made.ready()
+    arrived = server.receive(30)
+    assert arrived is not None
+    order = Order("checkpoint", 7)
+    server.send(arrived[0], order)
+    beat_until(made, lambda: made.order is not None, "the order")
+    assert made.order == order and made.answer(False, "no\nspace") and made.order is None
+    answers: list[Answer | None] = []
+
+    def repeated() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            answers.append(arrival[1].answer)
+        return answers.count(Answer(7, False, "no?space")) >= 3
+
+    server.send(arrived[0], order)  # once more, because the answer was late
+    server.send(arrived[0], Order("pause", 0))
+    beat_until(made, lambda: made.paused, "both have arrived")
+    assert made.order is None
+    beat_until(made, repeated, "the answer, three times")
 
 
 def test_records_are_printed_written_and_sent(

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from deploy import runs
 from deploy.cli.common import ask_supervisor
 from deploy.cli.runs import scale
+from deploy.cli.steering.common import give
 from deploy.config.run import ConfigError
 from deploy.launch.resources import NoSpace
-from transport.messages import Stop, Stopping
+from transport.messages import Stop, Stopping, What
 from transport.run_dir import RunDir
 
 REQUIRED = ("starlette", "uvicorn")
+ORDER_SECONDS = 20.0  # for which the page waits for the outcome
 
 
 def require_web() -> None:
@@ -44,6 +46,12 @@ class Buttons:
         try:
             return scale.change(run, actors) or scale.no_answer(run)
         except (ConfigError, NoSpace) as error:
+            return str(error)
+
+    def order(self, run: RunDir, what: What) -> str:
+        try:
+            return give(run, what, ORDER_SECONDS).text
+        except ConfigError as error:
             return str(error)
 
     def stop(self, run: RunDir) -> str:

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import msgspec
 import uvicorn
@@ -22,6 +22,7 @@ from deploy.reporting.web.access import HEADERS, Access, Asked
 from deploy.reporting.web.document import Follower
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import PAGE, SCRIPTS, STYLES, linked
+from transport.messages import What
 from transport.run_dir import RunDir
 
 HOST = "127.0.0.1"
@@ -49,6 +50,8 @@ class Actions(Protocol):
     """What the buttons do. Each returns what has happened, in a line; called in other threads."""
 
     def scale(self, run: RunDir, actors: int) -> str: ...
+
+    def order(self, run: RunDir, what: What) -> str: ...
 
     def stop(self, run: RunDir) -> str: ...
 
@@ -117,6 +120,7 @@ class Page:
             Route("/api/events", self._events),
             Route("/api/search", self._search),
             Route("/api/scale", self._scale, methods=["POST"]),
+            *(Route(f"/api/{what}", self._order(what), methods=["POST"]) for what in get_args(What)),
             Route("/api/stop", self._stop, methods=["POST"]),
         ]
         return Guard(Starlette(routes=routes), self._access)
@@ -188,6 +192,12 @@ class Page:
         if not isinstance(actors, int) or isinstance(actors, bool):
             return JSONResponse({"message": "actors must be a whole number"}, 400)
         return await self._act(request, lambda run: self._actions.scale(run, actors))
+
+    def _order(self, what: What) -> Callable[[Request], Awaitable[Response]]:
+        async def order(request: Request) -> Response:
+            return await self._act(request, lambda run: self._actions.order(run, what))
+
+        return order
 
     async def _stop(self, request: Request) -> Response:
         return await self._act(request, self._actions.stop)

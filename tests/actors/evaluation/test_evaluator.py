@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from learner.weights import checkpoint
 from replay.config import ReplayConfig
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
+from transport.messages import Answer, Message, Order, Progress
+from transport.sockets.server import Server
 
 ABOUT = {"spec_digest": "a" * 16, "env": "toy", "algorithm": "dqn"}
 WEIGHTS = {"w": np.ones(2, np.float32)}
@@ -121,4 +123,76 @@ def test_a_video_of_the_best_policy_is_kept_on_request(fleet: Fleet) -> None:
     (video,) = read_videos(fleet.run_dir)
     assert video.policy_version == 1 and video.may_be_published and video.total_reward > 5
     assert (fleet.run_dir.videos / video.file).stat().st_size > 1000
+    assert fleet.stop("evaluator") == 0, fleet.log("evaluator")
+
+
+class Supervisor:
+    """The other end of the evaluator's control socket."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.server = Server(fleet.run_dir.bind_address("supervisor"))
+        fleet.run_dir.write_endpoint("supervisor", self.server.address)
+        self.last: Progress | None = None
+        self._peer = b""
+
+    def until(self, true: Callable[[Progress], bool], what: str) -> None:
+        def found() -> bool:
+            while (arrived := self.server.receive(0.01)) is not None:
+                self._peer, self.last = arrived[0], arrived[1]
+            return self.last is not None and true(self.last)
+
+        wait_until(found, 60, what)
+
+    def send(self, message: Message) -> None:
+        self.server.send(self._peer, message)
+
+    def answer(self, number: int) -> Answer:
+        self.send(Order("evaluate", number))
+        self.until(lambda last: last.answer is not None and last.answer.number == number, "the answer")
+        assert self.last is not None and self.last.answer is not None
+        return self.last.answer
+
+
+@pytest.fixture
+def supervisor(fleet: Fleet) -> Iterator[Supervisor]:
+    made = Supervisor(fleet)
+    yield made
+    made.server.close()
+
+
+@pytest.mark.flow
+def test_it_rests_in_a_pause_and_evaluates_when_it_is_ordered_to(fleet: Fleet, supervisor: Supervisor) -> None:
+    path = fleet.run_dir.settings("evaluator")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 1.0}}))
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    supervisor.until(lambda last: last.state == "ready", "ready")
+    answer = supervisor.answer(1)
+    assert not answer.done and answer.text == "there are no trained weights yet"
+    supervisor.send(Order("pause", 0))
+    supervisor.until(lambda last: last.resting, "it rests")
+    fleet.publish()
+    answer = supervisor.answer(2)
+    assert answer.done and "policy v1 has begun: 5 episodes" in answer.text
+    wait_until(lambda: "v1 · 5 episodes · return" in fleet.log("evaluator"), 60, "a round of v1")
+    supervisor.until(lambda last: last.resting, "it rests again")
+    supervisor.send(Order("unpause", 0))
+    supervisor.until(lambda last: not last.resting, "it does not rest")
+    assert "policy v1 has begun" in supervisor.answer(3).text, "although it has been evaluated"
+    wait_until(lambda: fleet.log("evaluator").count("v1 · 5 episodes · return") == 2, 60, "another round of v1")
+    assert fleet.stop("evaluator") == 0, fleet.log("evaluator")
+
+
+@pytest.mark.flow
+def test_an_evaluation_under_way_rests_in_a_pause_until_it_is_ordered(fleet: Fleet, supervisor: Supervisor) -> None:
+    path = fleet.run_dir.settings("evaluator")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 3000, "core_share": 1.0}}))
+    fleet.publish()
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    supervisor.until(lambda last: last.beats > 200, "it plays")
+    supervisor.send(Order("pause", 0))
+    supervisor.until(lambda last: last.resting, "it rests")
+    answer = supervisor.answer(1)
+    assert answer.done and "an evaluation of policy v1 is under way: " in answer.text
+    supervisor.until(lambda last: not last.resting, "it goes on")
+    supervisor.send(Order("pause", 0))
     assert fleet.stop("evaluator") == 0, fleet.log("evaluator")

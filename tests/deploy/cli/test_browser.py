@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import get_args
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,6 +19,7 @@ from deploy.cli.browser import beside, common
 from deploy.cli.browser.common import Buttons, TheseRuns
 from tests.deploy.reporting.web.made_up import made_up
 from tests.harness.waiting import wait_until
+from transport.messages import What
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
 
@@ -55,6 +57,7 @@ def test_without_the_extra_its_name_is_said(
 def test_buttons_of_a_run_that_is_not_up_say_so(folder: Path) -> None:
     run = made_up(folder / "runs" / "mine", seconds=60)
     assert Buttons().stop(run) == "run mine is not up"
+    assert all(Buttons().order(run, what).startswith("run mine is not up;") for what in get_args(What))
     assert "is not up; start it with" in Buttons().scale(run, 3) and "1 to 1024" in Buttons().scale(run, 0)
 
 

@@ -38,6 +38,15 @@ def test_bad_input_is_counted_from_zero_again_by_a_process_that_was_started_agai
     assert kinds(more, status()) == []
 
 
+def test_a_pause_and_its_end_are_events_and_nothing_else_is() -> None:
+    running, paused, starting, stopped = (status(state) for state in ("running", "paused", "starting", "stopped"))
+    ordered = "supervisor", "ordered by an operator"
+    assert kinds(running, paused) == [("paused", *ordered)] and kinds(paused, paused) == []
+    assert kinds(paused, running) == kinds(paused, starting) == [("unpaused", *ordered)]
+    assert kinds(paused, status("stopping")) == []
+    assert [kind for kind, _, _ in kinds(paused, stopped)] == ["stopped"]
+
+
 def test_start_and_end_are_events_and_the_file_is_rotated(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", limit_bytes=100, kept=1)
     log.turn(status("starting"))

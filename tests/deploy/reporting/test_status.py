@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from deploy.reporting.remote import RemoteActors
 from deploy.supervision import reports
 from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
+from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.topology import Plan
 from transport.messages import Progress
 from transport.run_dir import RunDir
@@ -99,8 +101,45 @@ def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, m
     supervisor: Any = SimpleNamespace(slots=[here])
     log: Any = SimpleNamespace(line=print)
     curriculum: Any = SimpleNamespace(levels=0)
-    Reports(RunDir(tmp_path), RunConfig(), log, supervisor, remote, curriculum).write_point(5.0)
+    orders: Any = SimpleNamespace(paused_since=None)
+    Reports(RunDir(tmp_path), RunConfig(), log, supervisor, remote, curriculum, orders).write_point(5.0)
     assert (points[0].values["time/fps"], points[0].values["actor/100/fps"]) == (60.0, 50.0)
+
+
+@pytest.mark.parametrize(("state", "shown"), [("ready", "paused"), ("starting", "starting"), ("restarting", "restarting")])
+def test_a_paused_run_and_its_processes_say_so(state: Any, shown: str, tmp_path: Path) -> None:
+    slot = Slot(Plan("learner", "learner", "learner", ()), state=state, resting=True)
+    supervisor: Any = SimpleNamespace(
+        slots=[slot], stopping=False, finished=False, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
+    )
+    remote = RemoteActors(lambda: 0.0, lambda name, text: None)
+    found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 500.0, 0.0, {}, time.time() - 90)
+    assert found["state"] == "paused" and found["processes"][0]["state"] == shown
+    console = Console(file=io.StringIO(), width=200)
+    status.show(found, console)
+    assert f"{tmp_path.name}: paused for 90 s · mario" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert status.as_dead(found)["paused_since"] is None
+    supervisor.stopping = True
+    assert status.run_state(supervisor, paused=True) == "stopping"
+
+
+def test_a_paused_run_is_limited_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "Sinks", lambda *given: None)
+    supervisor: Any = SimpleNamespace(
+        slots=[], stopping=False, finished=True, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
+    )
+    log: Any = SimpleNamespace(line=print)
+    orders: Any = SimpleNamespace(paused_since=1e9)
+    remote, curriculum = RemoteActors(lambda: 0.0, lambda name, text: None), Curriculum(tmp_path / "curriculum")
+    made = Reports(RunDir(tmp_path), RunConfig(), log, supervisor, remote, curriculum, orders)
+    made._limit = "simulators"
+    found = []
+    for paused_since, stopping in ((1e9, False), (1e9, True), (None, False)):
+        orders.paused_since, supervisor.stopping = paused_since, stopping
+        made.write_status(RunConfig(), 5.0, 1)
+        found.append(json.loads((tmp_path / "status.json").read_text())["bottleneck"])
+    assert found[0].startswith("paused since 2001-09-0") and found[0].endswith(" · go on with headrace unpause")
+    assert found[1:] == ["simulators", "simulators"]
 
 
 def test_a_run_that_is_over_says_since_when() -> None:

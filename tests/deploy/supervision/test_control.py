@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -20,12 +20,16 @@ from transport.messages import (
     HostHello,
     HostWelcome,
     Message,
+    Order,
+    Outcome,
     Progress,
+    Refused,
     Said,
     Scale,
     Scaling,
     Stop,
     Stopping,
+    What,
 )
 from transport.run_dir import RunDir
 from transport.sockets import keys
@@ -47,12 +51,17 @@ class Calls:
     def heard(self, progress: Progress) -> None:
         self.made.append("heard")
 
-    def heard_remote(self, progress: Progress) -> None:
+    def heard_remote(self, progress: Progress) -> Message | None:
         self.made.append(f"heard {progress.name}")
+        return None if progress.resting else Order("pause", 0)
 
     def scale(self, actors: int) -> Scaling | Stopping:
         self.made.append("scale")
         return Scaling(1, actors)
+
+    def order(self, order: Order) -> Outcome:
+        self.made.append(order.what)
+        return Outcome("waiting", "the learner has not answered yet")
 
     def stop(self, reason: str) -> None:
         self.made.append("stop")
@@ -141,7 +150,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def others(name: str) -> list[Message]:
     """What neither a ticket nor a host may send."""
     reports = [Progress(each, 1, "ready", 1, {}) for each in ("actor-0", "replay", "learner", name)]
-    return [Scale(50), Stop("fire"), *reports, HostHello("host-9", 1, PROTOCOL, 2, "", ())]
+    orders = [Order(what, 1) for what in get_args(What)]
+    return [Scale(50), Stop("fire"), *orders, *reports, HostHello("host-9", 1, PROTOCOL, 2, "", ())]
 
 
 def test_a_ticket_enrols_its_host_and_may_do_nothing_else(served: Served) -> None:
@@ -170,3 +180,19 @@ def test_no_other_key_enrols_or_speaks_as_a_host(served: Served) -> None:
         client = served.client(served.ring.of(name))
         assert served.refused(client, Enrol(PROTOCOL, "k" * 40)) and served.refused(client, HELLO)
     assert served.calls.made == []
+
+
+@pytest.mark.parametrize("what", get_args(What))
+def test_only_an_operator_orders(served: Served, what: What) -> None:
+    order = Order(what, 7)
+    for name in ("actor-0", "learner", "evaluator", "replay"):
+        answer = served.answer(served.client(served.ring.of(name)), order)
+        assert isinstance(answer, Refused) and "does not authorise" in answer.reason
+    assert served.calls.made == []
+    assert isinstance(served.answer(served.client(served.ring.of("operator")), order), Outcome)
+    assert served.calls.made == [what]
+
+
+def test_an_actor_of_elsewhere_hears_of_a_pause_in_the_answer_to_its_report(served: Served) -> None:
+    actor = served.client(served.ring.of("actor-0"))
+    assert served.answer(actor, Progress("actor-0", 1, "ready", 1, {})) == Order("pause", 0)

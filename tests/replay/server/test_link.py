@@ -267,6 +267,9 @@ def test_with_a_tight_band_record_and_line_show_which_side_is_blocked(link: Link
     link.until(only_the_learner, writer)
     record = waits()
     assert record["sample_hold_fraction"] > 0.5 and record["insert_hold_fraction"] == 0
+    server.paused = True
+    resting = waits()
+    assert resting["idle_fraction"] > 0.5 and resting["sample_hold_fraction"] == 0
     assert 1.5 <= record["samples_per_insert"] < 1.6
     assert re.search(
         r"samples/insert 1\.[56] \(band 1-1\.5\) .* actors blocked 0% · learner blocked (100|[5-9]\d)%", describe_items(record)

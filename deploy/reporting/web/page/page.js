@@ -131,7 +131,7 @@ function showServer() {
       take(fresh, JSON.parse(message.data));
       runs.set(name, fresh);
       say('');
-      show(name, null, mayControl ? controlsOf(fresh, api) : null);
+      show(name, null, mayControl ? (live) => controlsOf(fresh, api, live) : null);
       if (same) scrollTo(0, at);
     });
     source.addEventListener('news', (message) => {
@@ -162,7 +162,7 @@ function showServer() {
   listRuns();
 }
 
-function controlsOf(run, api) {
+function controlsOf(run, api, live) {
   const actors = (run.status.processes || []).filter((one) => one.role === 'actor').length;
   const number = el('input', { type: 'number', min: 1, max: 1024, value: actors || 1, 'aria-label': 'Number of actors' });
   const result = el('span', { class: 'said', role: 'status' });
@@ -174,7 +174,15 @@ function controlsOf(run, api) {
       result.textContent = (await answer.json()).message;
     } catch { result.textContent = 'no answer'; }
   };
-  return el('div', { class: 'controls' }, number,
+  const button = (label, what, question) => el('button', { type: 'button', onclick: () => act(what, question, {}) }, label);
+  const pause = button('Pause', 'pause', 'Pause run ' + run.name + '? Its processes stay alive and wait.');
+  const unpause = button('Go on', 'unpause', 'Let run ' + run.name + ' go on?');
+  live(() => {
+    pause.hidden = run.status.state === 'paused';
+    unpause.hidden = !pause.hidden;
+  });
+  return el('div', { class: 'controls' }, pause, unpause, button('Checkpoint', 'checkpoint', 'Write a checkpoint of run ' + run.name + ' now?'),
+    button('Evaluate', 'evaluate', 'Evaluate the newest policy of run ' + run.name + ' now?'), number,
     el('button', { type: 'button', onclick: () => act('scale', 'Run ' + run.name + ' with ' + number.value + ' actors?', { actors: Number(number.value) }) }, 'Scale'),
     el('button', { type: 'button', class: 'danger', onclick: () => act('stop', 'Stop run ' + run.name + '? Weights and experience are saved; headrace up resumes it.', {}) }, 'Stop'), result);
 }

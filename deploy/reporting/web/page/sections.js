@@ -1,8 +1,9 @@
 'use strict';
 // The sections of one run. Each returns its element and registers with `live` what must be done again when the run has news.
 
-const STATES = { running: 'good', ready: 'good', remote: 'good', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
+const STATES = { running: 'good', ready: 'good', remote: 'good', paused: 'warn', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
 const SHOWN_LINES = 1000;
+const isUp = (status) => status.state === 'running' || status.state === 'paused';
 const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per_second', 'items_per_second', 'lag_mean', 'processor_fraction', 'starved_fraction', 'compiling']);
 
 function runSections(run, live, controls) {
@@ -22,22 +23,22 @@ const pill = (state) => el('span', { class: 'pill ' + (STATES[state] || '') }, s
 function overview(run, live, controls) {
   const state = el('span', { class: 'state-line' }), tiles = el('div', { class: 'tiles' }), limit = el('div', { class: 'card limit' });
   live(() => {
-    const status = run.status, reason = status.reason ? ' · ' + status.reason : '';
+    const status = run.status, reason = status.reason ? ' · ' + status.reason : known(status.paused_since) ? ' · since ' + clock(status.paused_since) : '';
     state.replaceChildren(pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason));
     tiles.replaceChildren(...overviewTiles(run));
     const [text, advice] = splitOnce(status.bottleneck || '', ' · ');
     limit.hidden = !text;
-    limit.replaceChildren(el('dl', {}, el('div', {}, el('dt', {}, status.state === 'running' ? 'What limits the run' : 'What limited the run last'), el('dd', {}, text)),
+    limit.replaceChildren(el('dl', {}, el('div', {}, el('dt', {}, isUp(status) ? 'What limits the run' : 'What limited the run last'), el('dd', {}, text)),
       advice ? el('div', {}, el('dt', {}, 'What to try next'), el('dd', {}, advice)) : null));
   });
-  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls), tiles, limit);
+  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls ? controls(live) : null), tiles, limit);
 }
 
 function overviewTiles(run) {
   const { status, evaluations } = run, replay = run.newest.replay || {}, learner = run.newest.learner || {}, done = status.total_steps ? status.steps / status.total_steps : null;
-  const up = status.state === 'running', at = (evaluations.seconds || []).length - 1;
+  const up = isUp(status), at = (evaluations.seconds || []).length - 1;
   const better = bestOf(evaluations), rate = replay.inserted_steps_per_second;
-  const left = done && done < 1 && up && rate ? ' · about ' + duration((status.total_steps - status.steps) / rate) + ' left' : '';
+  const left = done && done < 1 && status.state === 'running' && rate ? ' · about ' + duration((status.total_steps - status.steps) / rate) + ' left' : '';
   const tiles = [
     tile('Steps', count(status.steps), done === null ? known(status.steps) ? whole(status.steps) + ' steps' : '' : percent(done) + ' of ' + count(status.total_steps) + left, done),
     tile('Time up', duration(last(run.grid.seconds) === null ? status.uptime_seconds : last(run.grid.seconds) + run.grid.width / 2), up || !status.time ? (known(run.began) ? 'since ' + clock(run.began) : '') : 'until ' + clock(status.time)),
@@ -45,7 +46,7 @@ function overviewTiles(run) {
     tile('Best return', better < 0 ? '–' : figure(evaluations.return_mean[better]), better < 0 ? '' : 'v' + whole(evaluations.policy_version[better]) + ' at ' + count(evaluations.steps[better]) + ' steps'),
   ];
   if (some(evaluations.success_rate)) tiles.push(tile('Success', percent(evaluations.success_rate[at]), '95 %: ' + percent(evaluations.success_low[at]) + ' to ' + percent(evaluations.success_high[at])));
-  tiles.push(tile('Steps per second', count(rate), up ? 'of all actors' : known(rate) ? 'at the end' : ''));
+  tiles.push(tile('Steps per second', count(rate), up ? (status.state === 'paused' ? 'paused' : 'of all actors') : known(rate) ? 'at the end' : ''));
   tiles.push(tile('Updates per second', figure(learner.updates_per_second), known(learner.epoch) ? 'epoch ' + whole(learner.epoch) : ''));
   return tiles;
 }
@@ -71,7 +72,7 @@ function flowSection(run, live) {
   const card = el('div', { class: 'card flow-card' });
   const note = el('span', { class: 'faint' });
   live(() => {
-    note.textContent = run.status.state === 'running' ? '' : 'as it was last';
+    note.textContent = run.status.state === 'running' ? '' : run.status.state === 'paused' ? 'paused' : 'as it was last';
     card.replaceChildren(flowPicture(run));
   });
   return section('flow', 'Flow', note, card);

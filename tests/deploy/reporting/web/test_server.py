@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -17,9 +17,11 @@ from deploy.reporting.web.access import Access, Asked
 from deploy.reporting.web.server import WebServer
 from tests.deploy.reporting.web.made_up import BEGAN, made_up
 from tests.deploy.reporting.web.test_report import HOSTILE, hostile_run
+from transport.messages import What
 from transport.run_dir import RunDir
 
 SECONDS = 20.0
+BUTTONS = ("scale", "stop", *get_args(What))
 
 
 class Answer(NamedTuple):
@@ -44,6 +46,10 @@ class Recorded:
     def scale(self, run: RunDir, actors: int) -> str:
         self.done.append(("scale", run.name, actors))
         return f"{actors} actors"
+
+    def order(self, run: RunDir, what: What) -> str:
+        self.done.append((what, run.name, 0))
+        return f"{what} is done"
 
     def stop(self, run: RunDir) -> str:
         self.done.append(("stop", run.name, 0))
@@ -170,7 +176,7 @@ def test_a_cookie_of_another_start_is_worth_nothing(server: WebServer, browser: 
 )
 def test_requests_that_another_page_caused_are_refused(browser: Browser, shown: Recorded, headers: dict[str, str]) -> None:
     assert browser.get("/api/runs", **headers).status == 403
-    assert browser.post("/api/stop?run=mine", {}, **headers).status == 403
+    assert all(browser.post(f"/api/{button}?run=mine", {"actors": 3}, **headers).status == 403 for button in BUTTONS)
     assert shown.done == []
 
 
@@ -178,15 +184,18 @@ def test_requests_that_another_page_caused_are_refused(browser: Browser, shown: 
     "change", [{"origin": ""}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}]
 )
 def test_a_foreign_form_cannot_press_a_button(browser: Browser, shown: Recorded, change: dict[str, str]) -> None:
-    assert browser.post("/api/stop?run=mine", {}, **change).status == 403
-    assert browser.get("/api/stop?run=mine").status == 405 and shown.done == []
+    for button in BUTTONS:
+        assert browser.post(f"/api/{button}?run=mine", {"actors": 3}, **change).status == 403
+        assert browser.get(f"/api/{button}?run=mine").status == 405
+    assert shown.done == []
 
 
 def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Browser, shown: Recorded) -> None:
     watcher = Browser(server)
     watcher.open(server.access.link(server.address))
     assert json.loads(watcher.get("/api/runs").text)["controls"] is False
-    assert watcher.post("/api/stop?run=mine", {}).status == 403 and shown.done == []
+    assert all(watcher.post(f"/api/{button}?run=mine", {"actors": 3}).status == 403 for button in BUTTONS)
+    assert shown.done == []
     assert json.loads(browser.get("/api/runs").text) == {
         "runs": [{"name": "mine"}, {"name": "other"}],
         "first": "mine",
@@ -195,6 +204,13 @@ def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Brow
     assert json.loads(browser.post("/api/scale?run=mine", {"actors": 3}).text) == {"message": "3 actors"}
     assert json.loads(browser.post("/api/stop?run=other", {}).text) == {"message": "stopping"}
     assert shown.done == [("scale", "mine", 3), ("stop", "other", 0)]
+
+
+@pytest.mark.parametrize("what", get_args(What))
+def test_an_order_is_for_the_run_that_it_names(browser: Browser, shown: Recorded, what: What) -> None:
+    assert json.loads(browser.post(f"/api/{what}?run=other", {}).text) == {"message": f"{what} is done"}
+    assert browser.post(f"/api/{what}?run=nope", {}).status == 404
+    assert shown.done == [(what, "other", 0)]
 
 
 @pytest.mark.parametrize("body", [{}, {"actors": "3"}, {"actors": True}, {"actors": 2.5}, [3], {"actors": 3, "x": "y" * 2000}])
@@ -206,14 +222,9 @@ def test_a_read_only_server_has_no_buttons(shown: Recorded) -> None:
     access = Access(read_only=True)
     assert access.control is None and "control" not in access.link("http://127.0.0.1:1", control=True)
     entered = access.cookies(Asked("GET", "/", {}, {"token": access.watch, "control": "None"}, {}))
-    asked = Asked(
-        "POST",
-        "/api/stop",
-        {"host": "localhost:1", "origin": "http://localhost:1", "content-type": "application/json"},
-        {},
-        entered,
-    )
-    assert "only shows" in access.refusal(asked)
+    own = {"host": "localhost:1", "origin": "http://localhost:1", "content-type": "application/json"}
+    for button in BUTTONS:
+        assert "only shows" in access.refusal(Asked("POST", f"/api/{button}", own, {}, entered))
 
 
 @pytest.mark.parametrize("name", ["../mine", "..%2f..%2fetc%2fpasswd", "/etc", "mine/../mine", "%00", "nope", ""])

@@ -1,4 +1,4 @@
-from deploy.supervision.assignment import Assignments
+from deploy.supervision.steering.assignment import Assignments
 from transport.messages import Assignment
 
 

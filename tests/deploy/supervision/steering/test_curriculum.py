@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from deploy.supervision.curriculum import EPISODES, Curriculum
+from deploy.supervision.steering.curriculum import EPISODES, Curriculum
 
 
 def record(level: float, episodes: float, successes: float, levels: float = 3) -> dict[str, float]:

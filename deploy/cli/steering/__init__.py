@@ -1,0 +1,1 @@
+"""Commands that steer a run that is up."""

@@ -1,0 +1,1 @@
+"""What processes at work are told: their environments, their level, an order of an operator."""

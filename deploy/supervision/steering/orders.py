@@ -1,0 +1,144 @@
+"""What operators order of a run that is up: a pause, a checkpoint, an evaluation.
+
+Paused is a state of the run. It is in no file: with another supervisor the run is not paused. Every process says with each report
+whether it rests, and is told where that differs: a lost message costs one report, and a process that is started again rests, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from deploy.supervision.slot import Slot
+from deploy.supervision.supervisor import Supervisor
+from transport.messages import Answer, Message, Order, Outcome, Progress, printable
+
+ADDRESSEES = {"checkpoint": "learner", "evaluate": "evaluator"}
+KEPT = 64  # orders whose numbers are known: one that comes again is not carried out again
+GO_ON = "`headrace unpause` goes on"
+
+
+class Orders:
+    """Carries out orders. Clocks are parameters, so that tests can replay histories."""
+
+    def __init__(
+        self,
+        run: str,
+        supervisor: Supervisor,
+        send: Callable[[str, Message], object],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`run` is its name; `send` reaches a process by name. `wall` gives seconds since 1970."""
+        self.paused_since: float | None = None  # seconds since 1970
+        self._run, self._supervisor = printable(run), supervisor
+        self._send, self._say, self._clock, self._wall = send, say, clock, wall
+        self._paused_at: float | None = None
+        self._rested_seconds = 0.0  # in the pauses before
+        self._all_rest = False
+        self._known: OrderedDict[int, int | Answer | None] = OrderedDict()  # by number: whose incarnation it was sent to
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_since is not None
+
+    @property
+    def working_seconds(self) -> float:
+        """A clock that stands still while the run is paused."""
+        return (self._clock() if self._paused_at is None else self._paused_at) - self._rested_seconds
+
+    def take(self, order: Order) -> Outcome:
+        """Carries out an order that is new, and says what has become of it so far."""
+        if self._supervisor.stopping:
+            return Outcome("refused", f"run {self._run} is stopping")
+        if order.what in ADDRESSEES:
+            return self._pass_on(order)
+        if order.number not in self._known:
+            already = self.paused == (order.what == "pause")
+            if already:
+                return Outcome("done", self._already())
+            self._remember(order.number, None)
+            self._set(order.what == "pause")
+        if self.paused != (order.what == "pause"):
+            return Outcome("done", f"another operator has {'paused' if self.paused else 'unpaused'} run {self._run} since then")
+        if not self.paused:
+            return Outcome("done", f"run {self._run} goes on")
+        if busy := self._busy():
+            return Outcome("waiting", f"run {self._run} is being paused; still at work: {busy}")
+        starting = "" if self._supervisor.all_ready else "; what still starts will rest as soon as it is ready"
+        return Outcome("done", f"run {self._run} is paused{starting}; {GO_ON}")
+
+    def heard(self, progress: Progress) -> None:
+        """Takes a report of a process of the run."""
+        if (order := self.news(progress)) is not None:
+            self._send(progress.name, order)
+        answer = progress.answer
+        if answer is not None and self._known.get(answer.number) == progress.incarnation:
+            self._known[answer.number] = answer
+        if self.paused and not self._all_rest and self._supervisor.all_ready and not self._busy():
+            self._all_rest = True
+            self._say(f"paused: actors and learner rest; {GO_ON}")
+
+    def news(self, progress: Progress) -> Order | None:
+        """What a process that has reported must be told."""
+        return None if progress.resting == self.paused else self._state()
+
+    def _state(self) -> Order:
+        return Order("pause" if self.paused else "unpause", 0)
+
+    def _set(self, paused: bool) -> None:
+        if paused:
+            self._paused_at, self.paused_since, self._all_rest = self._clock(), self._wall(), False
+            self._say("pausing, as ordered: actors finish their step, the learner its update")
+        else:
+            assert self._paused_at is not None
+            self._rested_seconds += self._clock() - self._paused_at
+            self._paused_at = self.paused_since = None
+            self._say("going on, as ordered")
+        for slot in self._supervisor.slots:
+            self._send(slot.name, self._state())
+
+    def _already(self) -> str:
+        state = "is not paused" if self.paused_since is None else f"is paused already, since {time_text(self.paused_since)}"
+        return f"run {self._run} {state}"
+
+    def _busy(self) -> str:
+        """The processes that do not rest yet, by role; empty where there is none. An ordered evaluation is not waited for."""
+        slots = (slot for slot in self._supervisor.slots if slot.state == "ready" and not slot.plan.dispensable)
+        counts = Counter(slot.plan.role for slot in slots if not slot.resting)
+        return ", ".join(f"{count} {role}s" if count > 1 else f"the {role}" for role, count in counts.items())
+
+    def _pass_on(self, order: Order) -> Outcome:
+        name = ADDRESSEES[order.what]
+        slot = self._supervisor.slot(name)
+        if slot is None:
+            return Outcome("refused", f"run {self._run} has no {name}")
+        if order.number not in self._known:
+            if slot.state != "ready" or slot.process is None:
+                state = "abandoned" if slot.state == "failed" else slot.state
+                return Outcome("failed", f"the {name} is {state}{_reason(slot)}; try again when it is ready")
+            self._remember(order.number, slot.process.incarnation)
+        known = self._known[order.number]
+        if isinstance(known, Answer):
+            return Outcome("done" if known.done else "failed", known.text)
+        if slot.process is None or slot.process.incarnation != known:
+            return Outcome("failed", f"the {name} has ended before it answered{_reason(slot)}")
+        self._send(name, order)
+        return Outcome("waiting", f"the {name} has not answered yet; it finishes what it does")
+
+    def _remember(self, number: int, what: int | None) -> None:
+        self._known[number] = what
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+
+
+def _reason(slot: Slot) -> str:
+    return printable(f" ({slot.last_exit})")[:300] if slot.last_exit else ""
+
+
+def time_text(since: float) -> str:
+    """`since`: seconds since 1970. The time of the day, with the date where that is not today's."""
+    then, today = time.localtime(since), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
