@@ -56,8 +56,8 @@ class Run(Protocol):
 class Hosts(Protocol):
     """What the socket calls for other machines. The calls raise OSError where the list of keys cannot be changed."""
 
-    def enrol(self, ticket: str, message: Enrol) -> Message:
-        """Answers the owner of a ticket."""
+    def enrol(self, ticket: str, message: Enrol) -> Message | None:
+        """Answers the owner of a ticket; None where it has to ask again."""
 
     def hello(self, message: HostHello) -> Message:
         """Takes the state of a host, and answers."""
@@ -129,7 +129,8 @@ class Control:
             return
         try:
             if isinstance(message, Enrol):
-                self._server.send(peer, hosts.enrol(self._server.owner(peer), message))
+                if (answer := hosts.enrol(self._server.owner(peer), message)) is not None:
+                    self._server.send(peer, answer)
             elif isinstance(message, HostHello):
                 self._peers[message.name] = peer
                 self._server.send(peer, hosts.hello(message))
