@@ -1,4 +1,4 @@
-"""Cuts the schemas of this folder out of larger ones: `python -m tests.containers.cut`, with the packages that schemas/README.md names.
+"""Cuts the schemas out of larger ones: `python -m tests.containers.cut`, with the packages that schemas/README.md names.
 
 What is left is what the manifests use, without descriptions: whatever else a manifest names is refused, as a slip would be.
 """
@@ -13,7 +13,11 @@ from typing import Any
 
 SCHEMAS = Path(__file__).with_name("schemas")
 KUBERNETES = "v1.37.0-local-strict"
-KINDS = {"apps.v1": ("Deployment", "StatefulSet"), "core.v1": ("Service",), "networking.v1": ("NetworkPolicy",)}
+KINDS = {
+    "apps.v1": ("Deployment", "StatefulSet"),
+    "core.v1": ("PersistentVolumeClaim", "Service"),
+    "networking.v1": ("NetworkPolicy",),
+}
 VOLUMES = {"name", "configMap", "emptyDir", "persistentVolumeClaim", "secret"}
 LEFT_OUT = {  # what no manifest here needs, by definition
     "io.k8s.api.core.v1.PodSpec": {
@@ -48,7 +52,7 @@ def used(schema: Any) -> set[str]:
 
 
 def kubernetes(source: dict[str, Any]) -> dict[str, Any]:
-    """By kind, in the definitions under that name; with all that they need."""
+    """A definition for each kind of manifest, under its name, and all that they need."""
     definitions = without_text(source["$defs"])
     for name, left_out in LEFT_OUT.items():
         for word in left_out:
@@ -57,25 +61,24 @@ def kubernetes(source: dict[str, Any]) -> dict[str, Any]:
     for word in set(volume) - VOLUMES:
         del volume[word]
     kinds = {kind: f"io.k8s.api.{group}.{kind}" for group, names in KINDS.items() for kind in names}
-    for kind, name in kinds.items():
+    for name in ("io.k8s.api.core.v1.PersistentVolumeClaim", *kinds.values()):
         definitions[name]["properties"].pop("status", None)
-        definitions[name]["required"] = ["apiVersion", "kind", "metadata", "spec"]
-        definitions[name]["properties"]["apiVersion"] = {"enum": [kind_version(name)]}
-        definitions[name]["properties"]["kind"] = {"enum": [kind]}
-    definitions["io.k8s.api.core.v1.PersistentVolumeClaim"]["properties"].pop("status", None)
-    wanted, waiting = set[str](), set(kinds.values())
+    tops = {kind: top(kind, name, definitions[name]) for kind, name in kinds.items()}
+    wanted, waiting = set[str](), used(list(tops.values()))
     while waiting:
         wanted |= waiting
         waiting = set().union(*(used(definitions[name]) for name in waiting)) - wanted
     kept = {name: definitions[name] for name in sorted(wanted)}
-    return {"$schema": source["$schema"], "$defs": kept | {kind: {"$ref": f"#/$defs/{name}"} for kind, name in kinds.items()}}
+    return {"$schema": source["$schema"], "$defs": kept | tops}
 
 
-def kind_version(name: str) -> str:
-    """apps/v1 for io.k8s.api.apps.v1.Deployment."""
+def top(kind: str, name: str, definition: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a whole manifest: it says what it is. `name`: io.k8s.api.apps.v1.Deployment, which is apps/v1."""
     group, version = name.split(".")[3:5]
     group = {"core": "", "networking": "networking.k8s.io/"}.get(group, f"{group}/")
-    return f"{group}{version}"
+    said = {"apiVersion": {"enum": [f"{group}{version}"]}, "kind": {"enum": [kind]}}
+    required = ["apiVersion", "kind", "metadata", "spec"]
+    return definition | {"type": "object", "properties": definition["properties"] | said, "required": required}
 
 
 def main() -> None:
