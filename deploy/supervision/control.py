@@ -27,7 +27,7 @@ from transport.sockets.keys import HOST, OPERATOR, TICKET, role_of
 from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
-REPORTING = ("replay", "learner", "actor", "evaluator")  # roles
+REPORTING = ("replay", "learner", "actor", "evaluator", "mirror")  # roles
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
 

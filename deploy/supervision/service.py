@@ -25,6 +25,7 @@ from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
+from deploy.reporting.mirror.note import mirror_of
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status import duration
 from deploy.supervision.assignment import Assignments
@@ -154,7 +155,9 @@ class Service:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
         if (found := self._run.identity) != self._folder:
-            self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}", exit_status=1)
+            mirror = self._config.deploy.mirror
+            kept = f"; its mirror is {mirror_of(self._run, mirror)}" if mirror else ""
+            self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}{kept}", exit_status=1)
 
     def _check_limits(self) -> None:
         total = self._config.total_steps
