@@ -133,12 +133,11 @@ def weights(known: Constants) -> str:
 def ends(known: Constants) -> list[tuple[str, float, str]]:
     """(choice, actors at which it ends, what ends it)."""
     payloads = 1 / (PAYLOAD_CPU_SECONDS * VERSIONS_PER_SECOND)
-    per_actor = known.bits(1)
+    per_actor, one_shard = known.bits(1), min(known.shard_steps / known.steps_per_second, PEERS_PER_SHARD)
     found = [
         ("this version of Headrace", MOST_ACTORS, "its limit of actors in a run"),
-        ("one replay process", min(known.shard_steps / known.steps_per_second, PEERS_PER_SHARD), "a core of processor time"),
-        (f"{MOST_SHARDS} shards, the most there may be", MOST_SHARDS * min(known.shard_steps / known.steps_per_second, PEERS_PER_SHARD),
-         "a core each"),
+        ("one replay process", one_shard, "a core of processor time"),
+        (f"{MOST_SHARDS} shards, the most there may be", MOST_SHARDS * one_shard, "a core each"),
         ("weights to each actor, one version a second", payloads, "the publisher's core"),
         ("weights to each host, one version a second", payloads * PLACES, "the publisher's core"),
         ("one level of relays", HOSTS_PER_RELAY_LEVEL * PLACES, "peers of the publisher (assumed)"),
