@@ -114,6 +114,8 @@ def dockerfile_faults(text: str) -> list[str]:
         faults.append("its base is not pinned")
     if more := set(filter(None, given.get("EXTRAS", "").split(","))) - EXTRAS:
         faults.append(f"EXTRAS: {', '.join(sorted(more))} may bring a ROM or a package under the GPL")
+    if given.get("PACKAGES"):
+        faults.append("PACKAGES: the usual image has the packages of its extras alone")
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
     if not users or users[-1] != f"{USER}:{USER}":
         faults.append("it runs as root")

@@ -204,6 +204,7 @@ def test_a_slip_in_compose_is_found(mutate: Callable[[Any], None], said: str) ->
         ("USER 1000:1000", "USER root", "runs as root"),
         ("ARG EXTRAS=robot", "ARG EXTRAS=robot,mario", "EXTRAS: mario may bring a ROM"),
         ("ARG EXTRAS=robot", "ARG EXTRAS=video", "EXTRAS: video"),
+        ("ARG PACKAGES=", "ARG PACKAGES=nes-py", "PACKAGES: the usual image"),
         ("python:3.11-slim-bookworm", "python", "not pinned"),
         ("python:3.11-slim-bookworm", "python:latest", "not pinned"),
         ("COPY . /opt/headrace", "ADD https://example.org/mario.nes /roms/", "ADD may fetch"),
