@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 from pathlib import Path
@@ -22,6 +23,8 @@ def check(run: RunDir, config: RunConfig, resumed: bool, fresh: bool) -> None:
         raise ConfigError(f"deploy.mirror: there is no folder {folder}; make it, or mount it")
     if target.resolve() == run.path or run.path in target.resolve().parents:
         raise ConfigError(f"deploy.mirror {folder} would be a part of the run's own folder; name one on another disk")
+    if target.exists() and hasattr(os, "getuid") and target.stat().st_uid != os.getuid():
+        raise ConfigError(f"deploy.mirror: {target} belongs to another user; name another folder")
     note = read_note(target)
     if note is None and target.is_dir() and any(target.iterdir()):
         raise ConfigError(f"deploy.mirror: {target} holds something that is no mirror; name another folder")
@@ -43,9 +46,9 @@ def notice(run: RunDir) -> str:
     note = read_note(run.path)
     if note is None or not note.copied:
         return ""
-    return (
-        f"; its folder is a copy of its mirror {note.when}: what came later is lost, and the segment that was being written then"
-    )
+    lost = "what came later is lost, and so is the segment that was being written then"
+    after = "copied when the run had stopped" if note.complete else lost
+    return f"; its folder is a copy of its mirror {note.when}: {after}"
 
 
 def begin(run: RunDir, config: RunConfig, fresh: bool) -> Path | None:

@@ -67,8 +67,8 @@ class Copier:
             self.behind_bytes -= version.size
             self._copied[name] = version
         self.behind_bytes = 0
-        if copied or read_note(self.target) is None:
-            write_note(self.target, MirrorNote(self._id, began, steps))
+        if copied or sealed or read_note(self.target) is None:
+            write_note(self.target, MirrorNote(self._id, began, steps, complete=sealed))
         self._remove_old()
         return copied
 

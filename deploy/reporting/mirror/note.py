@@ -19,12 +19,13 @@ MOST_BYTES = 4096
 
 
 class MirrorNote(Struct, frozen=True):
-    """`copied`: the time of the newest copy, in seconds since 1970; `steps`: those that the run had done by then. Both are 0 in
-    the run's own folder."""
+    """`copied`: the time of the newest copy, in seconds since 1970; `steps`: those that the run had done by then; `complete`: the
+    run had stopped, and all of it was copied. They are 0 and false in the run's own folder."""
 
     id: str
     copied: float = 0.0
     steps: int = 0
+    complete: bool = False
 
     @property
     def when(self) -> str:

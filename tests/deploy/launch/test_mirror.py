@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -51,6 +52,21 @@ def test_a_lost_run_is_brought_back_by_the_command_that_is_said_and_says_what_is
     mirror.begin(run, CONFIG, fresh=False)
     assert mirror.notice(run) == "", "it is said once"
     Copier(run, Path("disk/night"), lambda: None).turn()
+
+
+def test_nothing_is_lost_where_the_run_had_stopped(run: RunDir) -> None:
+    Copier(run, Path("disk/night"), lambda: None).turn(sealed=True)
+    shutil.rmtree(run.path)
+    shutil.copytree("disk/night", run.path)
+    assert "copied when the run had stopped" in mirror.notice(run) and "lost" not in mirror.notice(run)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner here")
+def test_a_mirror_of_another_user_is_refused(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        mirror.check(run, CONFIG, resumed=True, fresh=False)
 
 
 def test_a_run_that_is_brought_back_without_a_mirror_says_so_once(run: RunDir) -> None:
