@@ -67,9 +67,11 @@ def test_hosts_find_a_run_that_goes_on_at_another_address_by_its_name(tmp_path: 
         return made
 
     before = make("first", FIRST)
+    assert before.command("invite", "mine", "--hosts", "3", "--shared").returncode == 0
     before.start()
-    before.join("host-0", "--allow", "tests")
+    before.join("shared", "--allow", "tests")
     before.until(lambda: len(before.at_work()) == 2, "both actors at work")
+    assert set(before.at_work().values()) == {"host-2"}, "the first two have tickets of their own"
     before.until(lambda: collected(before, "actor-0") and collected(before, "actor-1"), "records of both")
     assert before.run_dir.endpoint("replay") == f"tcp://{NAME}:{port + 3}"
     pids, steps = {name: before.pid(name) for name in ("actor-0", "actor-1")}, before.status["steps"]
@@ -83,6 +85,6 @@ def test_hosts_find_a_run_that_goes_on_at_another_address_by_its_name(tmp_path: 
     after.until(lambda: len(after.at_work()) == 2, "both actors at work again")
     assert {name: after.pid(name) for name in pids} == pids and not any(map(gone, pids.values())), "they are adopted"
     after.until(lambda: after.status["steps"] > steps + 100, "steps go on")
-    assert after.interrupt() == 0 and before.agents["host-0"].wait(60) == 0
+    assert after.interrupt() == 0 and before.agents["shared"].wait(60) == 0
     verdict = check(after.run_dir.segments, after.spec, before.histories)
     assert verdict.sound and verdict.lives == 2, verdict.text
