@@ -20,7 +20,8 @@ from deploy.config import trust
 from deploy.config.files import Layer, Tree, as_tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
-from deploy.launch import access, mirror, preflight, resources, resume, settle
+from deploy.launch import access, preflight, resources, resume, settle
+from deploy.launch.mirror import check as mirror
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds

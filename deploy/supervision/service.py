@@ -17,6 +17,7 @@ from deploy.children import python_command, start_in_background
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from deploy.launch import access
+from deploy.launch.mirror.note import mirror_of
 from deploy.places.base import Place, Process
 from deploy.places.choice import LocalOrHost
 from deploy.places.host_folder import collect, settings_digest
@@ -25,7 +26,6 @@ from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
-from deploy.reporting.mirror.note import mirror_of
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status import duration
 from deploy.supervision.assignment import Assignments

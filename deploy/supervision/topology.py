@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actors.trust import FLAG
 from deploy.config.run import RunConfig
-from deploy.reporting.mirror.note import mirror_of
+from deploy.launch.mirror.note import mirror_of
 from replay.shards import shard_names
 from transport.run_dir import RunDir
 
@@ -74,4 +74,4 @@ def mirrors(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
         return ()
     target = mirror_of(RunDir(run_dir), config.deploy.mirror)
     arguments = (str(run_dir), str(target))
-    return (Plan("mirror", "mirror", "deploy.reporting.mirror", arguments, dispensable=True, last=True),)
+    return (Plan("mirror", "mirror", "deploy.launch.mirror", arguments, dispensable=True, last=True),)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.reporting.mirror.note import read_note
+from deploy.launch.mirror.note import read_note
 from replay.log.segments import segments
 from tests.harness.run import World
 from tests.harness.waiting import wait_until

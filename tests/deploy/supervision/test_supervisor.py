@@ -711,7 +711,7 @@ def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
     assert asked.index("ask evaluator") < asked.index("ask learner") and world.supervisor.finished
 
 
-MIRROR = Plan("mirror", "mirror", "deploy.reporting.mirror", (), dispensable=True, last=True)
+MIRROR = Plan("mirror", "mirror", "deploy.launch.mirror", (), dispensable=True, last=True)
 
 
 def test_the_mirror_is_asked_to_stop_when_the_others_have_saved_and_may_take_as_long_as_it_reports() -> None:

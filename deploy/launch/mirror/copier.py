@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy import runs
-from deploy.reporting.mirror.note import NOTE, MirrorNote, read_note, write_note
+from deploy.launch.mirror.note import NOTE, MirrorNote, read_note, write_note
 from replay.log.files import is_regular, open_regular
 from replay.log.segments import segments
 from transport.run_dir import RunDir, replacing

@@ -10,7 +10,7 @@ from pathlib import Path
 from deploy import runs
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch.access import Refused
-from deploy.reporting.mirror.note import MirrorNote, mirror_of, read_note, write_note
+from deploy.launch.mirror.note import MirrorNote, mirror_of, read_note, write_note
 from transport.run_dir import RunDir
 
 

@@ -1,4 +1,4 @@
-"""`python -m deploy.reporting.mirror RUN_DIR TARGET`: the process of a run that keeps its mirror. It slows nothing down: others
+"""`python -m deploy.launch.mirror RUN_DIR TARGET`: the process of a run that keeps its mirror. It slows nothing down: others
 neither wait for it nor talk to it."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from deploy.reporting.mirror.copier import Copier, MirrorError
+from deploy.launch.mirror.copier import Copier, MirrorError
 from transport.lifetime import Lifetime, lower_priority, say
 from transport.metrics import Record
 from transport.run_dir import RunDir
@@ -58,7 +58,7 @@ class MirrorProcess:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m deploy.reporting.mirror", description="Keeps the mirror of a run.")
+    parser = argparse.ArgumentParser(prog="python -m deploy.launch.mirror", description="Keeps the mirror of a run.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("target", type=Path)
     arguments = parser.parse_args()

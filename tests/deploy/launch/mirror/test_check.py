@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from deploy.config.run import ConfigError, DeployConfig, RunConfig
-from deploy.launch import mirror
 from deploy.launch.access import Refused
-from deploy.reporting.mirror.copier import Copier
-from deploy.reporting.mirror.note import read_note
-from tests.deploy.reporting.mirror.test_copier import STATUS
+from deploy.launch.mirror import check as mirror
+from deploy.launch.mirror.copier import Copier
+from deploy.launch.mirror.note import read_note
+from tests.deploy.launch.mirror.test_copier import STATUS
 from transport.run_dir import RunDir
 
 CONFIG = RunConfig(deploy=DeployConfig(mirror="disk"))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.reporting.mirror import copier
-from deploy.reporting.mirror.copier import Copier, MirrorError
-from deploy.reporting.mirror.note import MirrorNote, read_note, write_note
+from deploy.launch.mirror import copier
+from deploy.launch.mirror.copier import Copier, MirrorError
+from deploy.launch.mirror.note import MirrorNote, read_note, write_note
 from transport.run_dir import RunDir
 
 STATUS = {"run": "night", "state": "running", "env": "Snake", "algorithm": "dqn", "processes": [], "replay": {}, "learner": {}}
