@@ -170,7 +170,7 @@ def set_aside(run: RunDir) -> Path | None:
     """Moves a run's folder, without its keys, to NAME.1, NAME.2, … and returns the new path; None where there is no folder."""
     if not run.path.exists():
         return None
-    target = run.path.with_name(f"{run.name}.{max(_aside(run), default=0) + 1}")
+    target = aside_path(run.path)
     run.path.rename(target)
     trust.moved(run, RunDir(target))
     if (kept := RunDir(target).key_folder).exists():
@@ -181,7 +181,7 @@ def set_aside(run: RunDir) -> Path | None:
 
 def remove_aside(run: RunDir, kept: int) -> list[Path]:
     """Removes the folders that `set_aside` has made of a run, all but the newest `kept`. Returns them. Raises OSError."""
-    oldest = [path for _, path in sorted(_aside(run).items())][: -kept or None]
+    oldest = [path for _, path in sorted(_aside(run.path).items())][: -kept or None]
     removed = [path for path in oldest if not is_up(RunDir(path))]
     for path in removed:
         remove(RunDir(path))
@@ -194,7 +194,12 @@ def remove(run: RunDir) -> None:
     trust.forget(run)
 
 
-def _aside(run: RunDir) -> dict[int, Path]:
-    """The folders that `set_aside` has made of a run, by number."""
-    found = ((path.name.removeprefix(f"{run.name}."), path) for path in run.path.parent.glob(f"{run.name}.*"))
+def aside_path(path: Path) -> Path:
+    """NAME.1, or NAME with a number above all that there are."""
+    return path.with_name(f"{path.name}.{max(_aside(path), default=0) + 1}")
+
+
+def _aside(folder: Path) -> dict[int, Path]:
+    """The folders that were made of one by moving it aside, by number."""
+    found = ((path.name.removeprefix(f"{folder.name}."), path) for path in folder.parent.glob(f"{folder.name}.*"))
     return {int(number): path for number, path in found if number.isdigit()}

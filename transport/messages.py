@@ -354,7 +354,8 @@ class Stopping(Message, frozen=True, tag="stopping"):
 
 
 class Enrol(Message, frozen=True, tag="enrol"):
-    """Whoever has the ticket-3 asks that `public`, which he has made, be the key of host-3. No raw parts."""
+    """Whoever has the ticket-3 asks that `public`, which he has made, be the key of host-3; with a shared ticket, of a host whose
+    name is free. Sent again until there is an answer. No raw parts."""
 
     protocol: Count
     public: Key

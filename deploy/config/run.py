@@ -98,6 +98,13 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(gt=0, description="time after which a host ends its actors and itself when it hears nothing from the supervisor"),
     ] = 300.0
+    mirror: Annotated[
+        str,
+        Meta(
+            description="folder, on another disk, in which a copy of the run is kept while it works, as FOLDER/RUN: its "
+            "checkpoints and sealed segments of experience. Empty means none"
+        ),
+    ] = ""
     actor_python: Annotated[
         str,
         Meta(

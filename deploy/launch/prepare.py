@@ -21,6 +21,7 @@ from deploy.config.files import Layer, Tree, as_tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import access, preflight, resources, resume, settle
+from deploy.launch.mirror import check as mirror
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
@@ -72,6 +73,8 @@ class Launch:
     def write(self) -> None:
         """Writes the files that every process of the run reads."""
         self.run.create()
+        if aside := mirror.begin(self.run, self.config, self.fresh):
+            print(f"the old mirror is now {aside}")
         write_atomically(self.run.config, write_config(self.config))
         write_atomically(self.run.spec, write_spec(self.spec))
         write_atomically(self.run.spaces, msgspec.json.encode(self.spaces))
@@ -83,7 +86,7 @@ class Launch:
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
-        return resume.notice(self.run, self.config, self.spec)
+        return resume.notice(self.run, self.config, self.spec) + mirror.notice(self.run)
 
 
 def prepare(request: Request) -> Launch:
@@ -147,6 +150,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     config = _pinned(stack)
     if stopped:
         resume.check_config(run, config)
+    mirror.check(run, config, stopped, request.fresh)
     _check_settings(run, settle.settle_count(config))
     facts, learner = tried or _try(config, cleanup)
     probe = Probe(learner)

@@ -34,7 +34,7 @@ from transport.messages import (
     Stop,
     printable,
 )
-from transport.sockets.keys import HOST, TICKET
+from transport.sockets.keys import HOST, SHARED_TICKET, TICKET, admitted_hosts
 
 GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone
 AWAY_SECONDS = 2.0  # of silence, in which its processes need not be heard
@@ -42,6 +42,7 @@ BACK_SECONDS = 5.0  # after such a silence, in which its processes may connect a
 ADOPT_SECONDS = 10.0  # that a new supervisor waits for the hosts of the one before
 UNWANTED_SECONDS = 30.0  # after which what nobody has adopted is ended
 FOLDER_SECONDS = 1.0  # between two looks at the run's folder
+FULL_SECONDS = 8.0  # that a host waits where a shared ticket has no name left: one of those who have them may have just ended
 DELAYED_SECONDS = 0.5  # between two turns: the supervisor's own delay, in which nothing was heard
 
 
@@ -160,6 +161,8 @@ class HostPlaces:
         self._began = self._turned = outside.clock()
         self._parts: Parts | None = None
         self._next_folder = 0.0
+        self._free: dict[str, float] = {}  # from when on a shared ticket may give the name of a host to another one
+        self._full: float | None = None  # since when a shared ticket has no name left
 
     def begin(self, plan: Plan, assignment: Assignment | None) -> HostProcess | None:
         """Adopts the actor where a host has it; else starts it on the emptiest host. None where there is no room, and for
@@ -228,15 +231,39 @@ class HostPlaces:
 
     # ---- what arrives on the control socket
 
-    def enrol(self, ticket: str, message: Enrol) -> Message:
-        """Answers the owner of a ticket. Raises KeysError, OSError."""
+    def enrol(self, ticket: str, message: Enrol) -> Message | None:
+        """Answers the owner of a ticket; None where it has to ask again. Raises KeysError, OSError."""
         if message.protocol != PROTOCOL:
             return _other_version(message.protocol)
-        name = f"{HOST}-{ticket.removeprefix(f'{TICKET}-')}"
+        names = admitted_hosts(ticket)
+        name = self._name_for(names, message.public) if ticket.startswith(SHARED_TICKET) else names[0]
+        if name is None:
+            now = self._outside.clock()
+            self._full = now if self._full is None else self._full
+            if now - self._full < FULL_SECONDS:
+                return None
+            return Refused(f"its ticket is for {len(names)} hosts, and as many are there: make one for more of them")
         if self._outside.keys.key(name) != message.public:
             self._outside.keys.admit(name, message.public)
             self._outside.say(f"{name} has enrolled by its ticket")
+        self._full = None
+        self._free[name] = self._outside.clock() + GONE_SECONDS  # until then it has said that it is there
         return Enrolled(name)
+
+    def _name_for(self, names: Sequence[str], public: str) -> str | None:
+        """The name that a host gets by a shared ticket: the one that its key has, else one that no host has had, else that of the
+        host that has been gone for longest. None where none is free now."""
+        keys, now = self._outside.keys, self._outside.clock()
+        own = [name for name in names if keys.key(name.replace(HOST, TICKET, 1)) is None]  # others have a ticket of their own
+        had = {name: key for name in own if (key := keys.key(name)) is not None}
+        for name, key in had.items():
+            if key == public:
+                return name
+        if unused := [name for name in own if name not in had]:
+            return unused[0]
+        # Hosts of the supervisor before may still say that they are there.
+        free = {name: self._free.get(name, self._began + ADOPT_SECONDS) for name in own if name not in self.hosts}
+        return min((name for name in free if free[name] <= now), key=lambda name: free[name], default=None)
 
     def hello(self, message: HostHello) -> Message:
         """Takes the state of a host, tells it what is to change there, and answers. Raises KeysError, OSError."""
@@ -308,6 +335,7 @@ class HostPlaces:
         for process in host.processes.values():
             process.ended = Exit(0, with_host=f"its host {host.name} {what}")
         del self.hosts[host.name]
+        self._free[host.name] = self._outside.clock()
         self._outside.say(f"{host.name} {what}")
 
     def _refuse(self, names: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from transport.sockets.keys import HOST, OPERATOR, TICKET, role_of
 from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
-REPORTING = ("replay", "learner", "actor", "evaluator")  # roles
+REPORTING = ("replay", "learner", "actor", "evaluator", "mirror")  # roles
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
 
@@ -61,8 +61,8 @@ class Run(Protocol):
 class Hosts(Protocol):
     """What the socket calls for other machines. The calls raise OSError where the list of keys cannot be changed."""
 
-    def enrol(self, ticket: str, message: Enrol) -> Message:
-        """Answers the owner of a ticket."""
+    def enrol(self, ticket: str, message: Enrol) -> Message | None:
+        """Answers the owner of a ticket; None where it has to ask again."""
 
     def hello(self, message: HostHello) -> Message:
         """Takes the state of a host, and answers."""
@@ -136,7 +136,8 @@ class Control:
             return
         try:
             if isinstance(message, Enrol):
-                self._server.send(peer, hosts.enrol(self._server.owner(peer), message))
+                if (answer := hosts.enrol(self._server.owner(peer), message)) is not None:
+                    self._server.send(peer, answer)
             elif isinstance(message, HostHello):
                 self._peers[message.name] = peer
                 self._server.send(peer, hosts.hello(message))

@@ -17,6 +17,7 @@ from deploy.children import python_command, start_in_background
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from deploy.launch import access
+from deploy.launch.mirror.note import mirror_of
 from deploy.places.base import Place, Process
 from deploy.places.choice import LocalOrHost
 from deploy.places.host_folder import collect, settings_digest
@@ -157,7 +158,9 @@ class Service:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
         if (found := self._run.identity) != self._folder:
-            self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}", exit_status=1)
+            mirror = self._config.deploy.mirror
+            kept = f"; its mirror is {mirror_of(self._run, mirror)}" if mirror else ""
+            self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}{kept}", exit_status=1)
 
     def _check_limits(self) -> None:
         total = self._config.total_steps

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from actors.trust import FLAG
 from deploy.config.run import RunConfig
+from deploy.launch.mirror.note import mirror_of
 from replay.shards import shard_names
+from transport.run_dir import RunDir
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
 # An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end.
-STOP_ORDER = (("actor",), ("learner",), ("replay", "evaluator"))
+# The mirror copies what the others have saved.
+STOP_ORDER = (("actor",), ("learner",), ("replay", "evaluator"), ("mirror",))
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Plan:
     """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
 
     `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
-    process of a role that is not `dispensable`. A vital process saves what it holds when the run stops.
+    process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. So does one that is
+    `last`, which is asked to stop when all others have ended.
     """
 
     name: str
@@ -29,6 +33,7 @@ class Plan:
     needs: tuple[str, ...] = ()
     vital: bool = False
     dispensable: bool = False
+    last: bool = False
     threads: int = 1
     processes: int = 1  # more than one: the process starts these to do its work
     python: str = ""
@@ -60,4 +65,13 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     evaluator = Plan(
         "evaluator", "evaluator", "actors.evaluation.evaluator", (folder,), needs=("learner",), dispensable=True, python=python
     )
-    return (*servers, *actors, *((evaluator,) if config.evaluator.enabled else ()))
+    return (*servers, *actors, *((evaluator,) if config.evaluator.enabled else ()), *mirrors(config, run_dir))
+
+
+def mirrors(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
+    """The process that keeps the run's mirror, if it has one."""
+    if not config.deploy.mirror:
+        return ()
+    target = mirror_of(RunDir(run_dir), config.deploy.mirror)
+    arguments = (str(run_dir), str(target))
+    return (Plan("mirror", "mirror", "deploy.launch.mirror", arguments, dispensable=True, last=True),)

@@ -49,7 +49,8 @@ class Spread(World):
         address = wait_until(lambda: self.run_dir.endpoint("supervisor"), what="the supervisor's address")
         assert address is not None
         ticket = self.run_dir.key_folder / "tickets" / f"{name}.ticket"
-        command = python_command("deploy.cli.main", "join", address, "--ticket", str(ticket), "--places", "2", *arguments)
+        join = python_command("deploy.cli.main", "join", address, "--ticket", str(ticket), "--places", "2", *arguments)
+        command = [*self.prefix, *join]
         with (self.folder / name).open("ab") as log:
             self.agents[name] = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
 

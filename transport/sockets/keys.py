@@ -5,7 +5,8 @@ who is taken from that list is refused at once, also over connections that exist
 (40 characters).
 
 A ticket is one file: the key pair of `ticket-3`, and the supervisor's public key. All that it may do is put the public key of
-`host-3` on the list; that host then puts the keys of the actors that it was given there.
+`host-3` on the list; that host then puts the keys of the actors that it was given there. The ticket `ticket-shared-8` may do so
+for 8 hosts, host-0 to host-7, that are there at the same time: for replicas that all start alike.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from transport.file_lock import try_lock, unlock
 
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
 TICKET, HOST = "ticket", "host"  # ticket-3 admits host-3
-ALWAYS = ("supervisor", "replay", "learner", "evaluator", OPERATOR)  # every run has these, besides its actors
+SHARED_TICKET = f"{TICKET}-shared-"  # ticket-shared-8 admits host-0 to host-7
+ALWAYS = ("supervisor", "replay", "learner", "evaluator", "mirror", OPERATOR)  # every run has these, besides its actors
 # By endpoint (`replay` also for each of its shards): the process that serves it, and the roles that may connect to it.
 OWNERS = {"replay": "replay", "weights": "learner", "payload": "learner", "supervisor": "supervisor"}
 CLIENTS = {
     "replay": ("actor", "learner"),
     "weights": ("actor", "evaluator"),
     "payload": ("actor", "evaluator"),
-    "supervisor": ("replay", "learner", "actor", "evaluator", OPERATOR, TICKET, HOST),
+    "supervisor": ("replay", "learner", "actor", "evaluator", "mirror", OPERATOR, TICKET, HOST),
 }
 SHARED = ("learner", "replay")  # roles whose processes have the same key
 KEY_CHARACTERS = 40
@@ -58,6 +60,14 @@ def role_of(name: str) -> str:
 def key_name(name: str) -> str:
     """The name of a process's key: its own name, but all learner processes share one key, and so do all replay shards."""
     return role if (role := role_of(name)) in SHARED else name
+
+
+def admitted_hosts(ticket: str) -> list[str]:
+    """The names of the hosts that a ticket admits: several, where it is a shared one."""
+    number = ticket.removeprefix(SHARED_TICKET)
+    if number != ticket:
+        return [f"{HOST}-{index}" for index in range(int(number))]
+    return [f"{HOST}-{ticket.removeprefix(f'{TICKET}-')}"]
 
 
 def actor_names(count: int) -> list[str]:
@@ -214,7 +224,9 @@ def reclaim(folder: Path, name: str, new_pair: Callable[[], Pair]) -> None:
 def write_ticket(path: Path, name: str, pair: Pair, supervisor: str) -> None:
     """Writes a ticket, which only this user can read. `supervisor`: its public key. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    head = f"# Whoever has this ticket can join the run as {name.replace(TICKET, HOST)}: keep it secret.\n"
+    admitted = admitted_hosts(name)
+    which = f"as {admitted[0]}" if len(admitted) == 1 else f"as one of {len(admitted)} hosts"
+    head = f"# Whoever has this ticket can join the run {which}: keep it secret.\n"
     _write(path, f"{head}ticket {name}\npublic {pair.public}\nsecret {pair.secret}\nsupervisor {supervisor}\n")
 
 

@@ -25,8 +25,12 @@ place of the host that used it before. Existing tickets are kept.
   headrace invite night --hosts 2                  then start the run:  headrace up --run night --deploy.bind 10.0.0.5 \\
                                                                           --deploy.port 7701 --actors 16 --deploy.local-actors 4
                                                    and on each machine: headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket
+  headrace invite night --hosts 8 --shared         one ticket for 8 hosts that all start alike, as containers do
   headrace invite night --revoke host-1            refuse this host and its ticket from now on
+  headrace invite night --revoke shared            refuse the shared ticket, and all hosts that joined by it
 """
+
+SHARED = "shared"  # the name of the ticket's file, and of the ticket for --revoke
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -35,7 +39,9 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same as RUN")
     either = target.add_mutually_exclusive_group(required=True)
     either.add_argument("--hosts", type=COUNT, metavar="N", help="make tickets for this many hosts: host-0, host-1, …")
-    either.add_argument("--revoke", metavar="HOST", help="refuse a host from now on; a new ticket may be made for it")
+    text = "refuse a host from now on; a new ticket may be made for it. `shared`: the shared ticket and its hosts"
+    either.add_argument("--revoke", metavar="HOST", help=text)
+    target.add_argument("--shared", action="store_true", help="make one ticket for all of the hosts, which get their names later")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -43,7 +49,7 @@ def run(parsed: argparse.Namespace) -> int:
     folder = run_of(parsed.run)
     tickets = folder.key_folder / keys.TICKETS
     if parsed.revoke:
-        return _revoke(folder, parsed.revoke)
+        return _revoke_shared(folder) if parsed.revoke == SHARED else _revoke(folder, parsed.revoke)
     if not 1 <= parsed.hosts <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} hosts, not {parsed.hosts}")
     if not folder.key_folder.exists():
@@ -51,15 +57,37 @@ def run(parsed: argparse.Namespace) -> int:
             raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
         access.make_missing(folder, settle_count(RunConfig()).actors.count)
     listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
+    if parsed.shared:
+        wanted = {f"{keys.SHARED_TICKET}{parsed.hosts}": tickets / f"{SHARED}.ticket"}
+    else:
+        wanted = {f"{keys.TICKET}-{number}": tickets / f"{keys.HOST}-{number}.ticket" for number in range(parsed.hosts)}
     made = []
-    for number in range(parsed.hosts):
-        name, path = f"{keys.TICKET}-{number}", tickets / f"{keys.HOST}-{number}.ticket"
+    for name, path in wanted.items():
         if name not in listed or not path.is_file():
             pair = new_pair()
             keys.write_ticket(path, name, pair, listed["supervisor"])
+            if parsed.shared:  # one that was for another number of hosts is refused from now on
+                keys.refuse(folder.key_folder, _shared_tickets(folder))
             keys.admit(folder.key_folder, name, pair.public)
             made.append(path.name)
     print(f"made {access.listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
+    return DONE
+
+
+def _shared_tickets(folder: RunDir) -> list[str]:
+    listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
+    return [name for name in listed if name.startswith(keys.SHARED_TICKET)]
+
+
+def _revoke_shared(folder: RunDir) -> int:
+    path = folder.key_folder / keys.TICKETS / f"{SHARED}.ticket"
+    if not (folder.key_folder / keys.LIST).is_file() or not (shared := _shared_tickets(folder)):
+        raise ConfigError(f"--revoke {SHARED}: run {folder.name} has no shared ticket")
+    listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
+    hosts = [name for name in listed if keys.role_of(name) == keys.HOST and name.replace(keys.HOST, keys.TICKET, 1) not in listed]
+    keys.refuse(folder.key_folder, (*shared, *hosts))
+    path.unlink(missing_ok=True)
+    print(f"the shared ticket and {len(hosts)} hosts that joined by it are refused from now on; their actors start elsewhere")
     return DONE
 
 

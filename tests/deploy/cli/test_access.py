@@ -154,6 +154,26 @@ def test_a_host_is_revoked_with_its_ticket(capsys: pytest.CaptureFixture[str]) -
     assert said(capsys, "invite", "night", "--hosts", "0")[0] == 2
 
 
+def test_one_ticket_for_several_hosts_is_replaced_by_one_for_another_number_and_revoked_with_its_hosts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = Path("runs/night/keys")
+    path = folder / "tickets" / "shared.ticket"
+    assert said(capsys, "invite", "night", "--revoke", "shared")[0] == 2
+    assert "made shared.ticket in" in said(capsys, "invite", "night", "--hosts", "8", "--shared")[1]
+    first = keys.read_ticket(path)
+    assert first.name == "ticket-shared-8" and "one of 8 hosts" in path.read_text()
+    assert "has tickets for all" in said(capsys, "invite", "night", "--hosts", "8", "--shared")[1]
+    said(capsys, "invite", "night", "--hosts", "9", "--shared")
+    said(capsys, "invite", "night", "--hosts", "1")
+    assert first.pair.public not in Keys(folder, "operator").listed().values()
+    for name in ("host-0", "host-4"):
+        keys.admit(folder, name, name[-1] * 40)
+    assert "the shared ticket and 1 hosts" in said(capsys, "invite", "night", "--revoke", "shared")[1]
+    assert {"host-0", "ticket-0"} <= set(listed := Keys(folder, "operator").listed()) and not path.exists()
+    assert not {"host-4", "ticket-shared-9"} & set(listed)
+
+
 def test_a_run_that_is_up_without_keys_invites_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run()
     with runs.locked(run):

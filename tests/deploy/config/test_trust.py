@@ -40,7 +40,7 @@ CODE = {
 COMMANDS = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
 # Settings with a text that is never imported or run.
 HARMLESS = {
-    *("deploy.bind", "deploy.advertise", "learner.device", "learner.weights"),
+    *("deploy.bind", "deploy.advertise", "deploy.mirror", "learner.device", "learner.weights"),
     *("env.urdf", "env.arm", "env.actions", "env.info_keywords"),
 }
 SPEC = make_spec(vector())

@@ -270,6 +270,57 @@ def test_a_ticket_admits_its_own_host_and_a_host_of_another_version_is_refused()
     assert world.keys.listed == {"host-3": "k" * 40} and not world.places.hosts
 
 
+def enrolled(world: World, public: str, ticket: str = "ticket-shared-3") -> str:
+    """The name that a shared ticket gives; empty where there is no answer."""
+    answer = world.places.enrol(ticket, Enrol(PROTOCOL, public * 40))
+    assert answer is None or isinstance(answer, Enrolled), answer
+    return answer.name if answer else ""
+
+
+def test_a_shared_ticket_gives_each_host_a_name_of_its_own_and_none_that_is_in_use() -> None:
+    world = World()
+    world.keys.admit("ticket-1", "t" * 40)  # host-1 has a ticket of its own
+    world.join(1)
+    world.keys.admit("host-0", "a" * 40)
+    assert [enrolled(world, letter) for letter in "bba"] == ["host-2", "host-2", "host-0"], "asked again, told the same"
+    assert enrolled(world, "c") == "", "host-0 is there, and host-2 may say so in a moment"
+    world.run(hosts.ADOPT_SECONDS)
+    assert [enrolled(world, letter) for letter in "cd"] == ["host-2", ""], "host-2 was never heard; now it is to be again"
+    world.run(hosts.FULL_SECONDS)
+    assert world.machines["host-0"].agent.name in world.places.hosts
+    assert (enrolled(world, "d"), world.keys.listed["host-0"]) == ("host-2", "a" * 40)
+
+
+def test_a_shared_ticket_gives_the_name_of_a_host_that_has_gone_and_refuses_one_host_too_many() -> None:
+    world = World()
+    first, second = world.join(1, 1)
+    for name in ("host-0", "host-1"):
+        world.keys.admit(name, name[-1] * 40)
+    world.run(hosts.ADOPT_SECONDS)
+    assert enrolled(world, "c", "ticket-shared-2") == ""
+    second.cut = True
+    world.run(7)
+    assert enrolled(world, "c", "ticket-shared-2") == "host-1" and world.keys.listed == {"host-0": "0" * 40, "host-1": "c" * 40}
+    second.cut = False
+    world.run(1)
+    assert enrolled(world, "d", "ticket-shared-2") == ""
+    world.run(hosts.FULL_SECONDS)
+    answer = world.places.enrol("ticket-shared-2", Enrol(PROTOCOL, "d" * 40))
+    assert isinstance(answer, Refused) and "is for 2 hosts, and as many are there" in answer.reason
+    assert first.agent.name in world.places.hosts
+
+
+def test_a_new_supervisor_leaves_the_names_to_the_hosts_of_the_one_before() -> None:
+    world = World()
+    world.keys.admit("host-0", "0" * 40)
+    world.supervise()
+    assert enrolled(world, "c", "ticket-shared-1") == ""
+    assert enrolled(world, "0", "ticket-shared-1") == "host-0", "but for the host that has the key"
+    world.supervise()
+    world.run(hosts.ADOPT_SECONDS + 0.1)
+    assert enrolled(world, "c", "ticket-shared-1") == "host-0"
+
+
 def test_a_host_puts_lines_of_its_own_actors_into_the_log_and_of_no_others() -> None:
     world = World()
     (machine,) = world.join(1)

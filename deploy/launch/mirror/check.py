@@ -1,0 +1,68 @@
+"""What `headrace up` does about a mirror: it refuses to overwrite one, says how a lost run is brought back, and marks the two."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+from pathlib import Path
+
+from deploy import runs
+from deploy.config.run import ConfigError, RunConfig
+from deploy.launch.access import Refused
+from deploy.launch.mirror.note import MirrorNote, mirror_of, read_note, write_note
+from transport.run_dir import RunDir
+
+
+def check(run: RunDir, config: RunConfig, resumed: bool, fresh: bool) -> None:
+    """Raises ConfigError where the mirror cannot be kept there, Refused where it is that of a run whose folder is not here."""
+    if not (folder := config.deploy.mirror):
+        return
+    target = mirror_of(run, folder)
+    if not target.parent.is_dir():
+        raise ConfigError(f"deploy.mirror: there is no folder {folder}; make it, or mount it")
+    if target.resolve() == run.path or run.path in target.resolve().parents:
+        raise ConfigError(f"deploy.mirror {folder} would be a part of the run's own folder; name one on another disk")
+    if target.exists() and hasattr(os, "getuid") and target.stat().st_uid != os.getuid():
+        raise ConfigError(f"deploy.mirror: {target} belongs to another user; name another folder")
+    note = read_note(target)
+    if note is None and target.is_dir() and any(target.iterdir()):
+        raise ConfigError(f"deploy.mirror: {target} holds something that is no mirror; name another folder")
+    if fresh or note is None:
+        return
+    if not resumed:
+        raise Refused(
+            f"run {run.name} has no folder here, but a mirror {note.when}: bring it back with "
+            f"`cp -a {shlex.quote(str(target))} {shlex.quote(str(runs.RUNS / run.name))}` and type the same again, or start anew "
+            "with --fresh, which moves the mirror aside"
+        )
+    own = read_note(run.path)
+    if own is None or own.id != note.id:
+        raise Refused(f"{target} is the mirror of another run of this name: name another folder, or move it away")
+
+
+def notice(run: RunDir) -> str:
+    """What a run that goes on from its mirror has lost; empty for any other."""
+    note = read_note(run.path)
+    if note is None or not note.copied:
+        return ""
+    lost = "what came later is lost, and so is the segment that was being written then"
+    after = "copied when the run had stopped" if note.complete else lost
+    return f"; its folder is a copy of its mirror {note.when}: {after}"
+
+
+def begin(run: RunDir, config: RunConfig, fresh: bool) -> Path | None:
+    """Gives the run's folder an id to share with its mirror. With `fresh`, moves the mirror of the run before aside and returns
+    where it is now. Raises OSError."""
+    own, aside = read_note(run.path), None
+    if own is not None and own.copied:  # that was said
+        write_note(run.path, MirrorNote(own.id))
+    if not config.deploy.mirror:
+        return None
+    target = mirror_of(run, config.deploy.mirror)
+    if fresh and target.exists():
+        aside = runs.aside_path(target)
+        target.rename(aside)
+    if own is None:
+        write_note(run.path, MirrorNote(secrets.token_hex(16)))
+    return aside

@@ -1,0 +1,53 @@
+"""Which run a mirror is of, and from when it is: `mirror.json` in the mirror, and in the run's own folder.
+
+A run's folder and its mirror have the same id. Only the mirror's file says when it was made, so a run's folder in which the file
+says so is a mirror that somebody has copied back.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from transport.run_dir import RunDir, replacing
+
+NOTE = "mirror.json"
+MOST_BYTES = 4096
+
+
+class MirrorNote(Struct, frozen=True):
+    """`copied`: the time of the newest copy, in seconds since 1970; `steps`: those that the run had done by then; `complete`: the
+    run had stopped, and all of it was copied. They are 0 and false in the run's own folder."""
+
+    id: str
+    copied: float = 0.0
+    steps: int = 0
+    complete: bool = False
+
+    @property
+    def when(self) -> str:
+        """In words."""
+        return f"of step {self.steps:,}, made on {time.strftime('%Y-%m-%d at %H:%M:%S', time.localtime(self.copied))}"
+
+
+def mirror_of(run: RunDir, folder: str) -> Path:
+    """Where the mirror of a run is, or will be. `folder`: deploy.mirror."""
+    return Path(folder).expanduser() / run.name
+
+
+def read_note(folder: Path) -> MirrorNote | None:
+    """None where there is no note that can be read."""
+    try:
+        with open(folder / NOTE, "rb") as file:
+            return msgspec.json.decode(file.read(MOST_BYTES), type=MirrorNote)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_note(folder: Path, note: MirrorNote) -> None:
+    """Raises OSError."""
+    with replacing(folder / NOTE) as file:
+        file.write(msgspec.json.encode(note))
