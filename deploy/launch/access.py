@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from actors.trust import state_folder
 from deploy.config.run import RunConfig
@@ -37,12 +38,12 @@ def check(run: RunDir, config: RunConfig) -> None:
             raise Refused(
                 f"--deploy.bind {host} can be reached from other machines, and this is root: start it as an ordinary user"
             )
-        if not run.key_folder.exists():
+        if not run.key_folder.exists() and not config.deploy.on:
             raise Refused(
                 f"--deploy.bind {host} can be reached from other machines and run {run.name} has no keys: "
                 f"make them with `headrace keys {run.name} --actors {config.actors.count}`"
             )
-    if host and run.key_folder.exists():
+    if host and (run.key_folder.exists() or config.deploy.on):  # an engine needs tickets
         if made := make_missing(run, config.actors.count):
             print(f"made keys for {listed(made)}")
         for name in (*keys.ALWAYS, *keys.actor_names(config.actors.count)):
@@ -79,6 +80,18 @@ def make_missing(run: RunDir, actors: int) -> list[str]:
     """Makes the keys that processes of the run lack; returns their names. Servers read the list again by themselves."""
     run.make_private()
     return keys.make(run.key_folder, (*keys.ALWAYS, *keys.actor_names(actors)), new_pair)
+
+
+def ticket(run: RunDir, host: str) -> tuple[Path, bool]:
+    """The ticket of host-3, and whether it was made now: it is where there is none. Raises KeysError, OSError."""
+    path = run.key_folder / keys.TICKETS / f"{host}.ticket"
+    listed, name = keys.KeyList(run.key_folder / keys.LIST).by_name(), host.replace(keys.HOST, keys.TICKET, 1)
+    if name in listed and path.is_file():
+        return path, False
+    pair = new_pair()
+    keys.write_ticket(path, name, pair, listed["supervisor"])
+    keys.admit(run.key_folder, name, pair.public)
+    return path, True
 
 
 class RunKeys:

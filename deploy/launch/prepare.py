@@ -17,9 +17,10 @@ from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
-from deploy.config.files import Layer, Tree, as_tree, merge, write_config
+from deploy.config.files import Layer, Tree, as_tree, lookup, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
+from deploy.engines.base import find_engine
 from deploy.launch import access, preflight, resources, resume, settle
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
@@ -144,7 +145,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     stack = _layers(request, run)
     if tried is None:
         _note_hidden_module(stack)
-    config = _pinned(stack)
+    config = _with_engine(stack, _pinned(stack))
     if stopped:
         resume.check_config(run, config)
     _check_settings(run, settle.settle_count(config))
@@ -206,6 +207,16 @@ def _pinned(stack: list[Layer]) -> RunConfig:
         return config
     stack.append(_options(options_table(open_family(config.env).pin_options())))
     return resolve(stack)
+
+
+def _with_engine(stack: list[Layer], config: RunConfig) -> RunConfig:
+    """The configuration with the settings that the engine of the run has where no others are given; adds these to the layers,
+    below the one that names the engine. Raises ConfigError, Refused."""
+    if own := find_engine(config.deploy.on).prepare(config):
+        naming = max(number for number, layer in enumerate(stack) if lookup(layer.values, "deploy.on"))
+        stack.insert(naming, Layer(f"--on {config.deploy.on}", own))
+        return resolve(stack)
+    return config
 
 
 def _options(options: Tree) -> Layer:

@@ -15,7 +15,6 @@ from deploy.launch.settle import settle_count
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.sockets import keys
-from transport.sockets.authenticator import new_pair
 
 DESCRIPTION = """\
 Make tickets for other machines, one file for each, in runs/NAME/keys/tickets. Whoever has a ticket can join the run with it, so
@@ -50,15 +49,8 @@ def run(parsed: argparse.Namespace) -> int:
         if runs.is_up(folder):
             raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
         access.make_missing(folder, settle_count(RunConfig()).actors.count)
-    listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
-    made = []
-    for number in range(parsed.hosts):
-        name, path = f"{keys.TICKET}-{number}", tickets / f"{keys.HOST}-{number}.ticket"
-        if name not in listed or not path.is_file():
-            pair = new_pair()
-            keys.write_ticket(path, name, pair, listed["supervisor"])
-            keys.admit(folder.key_folder, name, pair.public)
-            made.append(path.name)
+    tickets_of = [access.ticket(folder, f"{keys.HOST}-{number}") for number in range(parsed.hosts)]
+    made = [path.name for path, new in tickets_of if new]
     print(f"made {access.listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
     return DONE
 
