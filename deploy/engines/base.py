@@ -33,7 +33,7 @@ class Hosts(Protocol):
     def send_home(self, name: str, reason: str) -> None:
         """Has a host end in order. Its actors send what they have, and start elsewhere."""
 
-    def give_up(self, name: str, reason: str) -> None:
+    def give_up(self, name: str) -> None:
         """A host is no more. Its actors start elsewhere at once, and its key is refused. Raises KeysError, OSError."""
 
 

@@ -144,7 +144,7 @@ class Fleet:
 
     def _say_who_waits(self) -> None:
         for reason, names in self._waiting.items():
-            self._outside.say(f"{_listed(names)} {'waits' if len(names) == 1 else 'wait'} for room: {reason}")
+            self._outside.say(f"{_listed(names)} {'waits' if len(names) == 1 else 'wait'} for a machine: {reason}")
         self._waiting.clear()
 
     # ---- what the run hears
@@ -171,7 +171,7 @@ class Fleet:
         if member.leaving is not None:
             del self.members[member.name]
             return
-        self._give_up(member, reason)
+        self._give_up(member)
         healthy = member.joined is not None and now - member.joined > HEALTHY_SECONDS
         failures = 1 if healthy else member.failures + 1
         delay = 0.0 if failures < 2 else min(2.0 ** (failures - 2), LONGEST_DELAY_SECONDS)
@@ -179,9 +179,9 @@ class Fleet:
         self._outside.say(f"{ended}; another one is started" + (f" in {delay:.0f} s" if delay else ""))
         self.members[member.name] = Member(member.name, member.places, now + delay, failures=failures)
 
-    def _give_up(self, member: Member, reason: str) -> None:
+    def _give_up(self, member: Member) -> None:
         try:
-            self._outside.hosts.give_up(member.name, reason)
+            self._outside.hosts.give_up(member.name)
         except OSError as error:
             self._outside.say(f"alarm: {error}")
 
@@ -220,7 +220,7 @@ class Fleet:
     def _end(self, member: Member) -> None:
         if member.key:
             self._cluster.end(member.key)
-            self._give_up(member, "fewer places are wanted")
+            self._give_up(member)
         del self.members[member.name]
 
     def _start(self) -> None:

@@ -23,6 +23,7 @@ MODULE = "deploy.engines.driver"
 CLOSE_SECONDS = 30.0
 POLL_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 30.0
+MOST_LETTERS = 300  # of a line: Ray writes whole paragraphs
 
 
 class Start(Struct, frozen=True, tag=True):
@@ -122,8 +123,8 @@ class ClusterProcess:
         if line.startswith('{"type":'):
             self._lines.append(line)
         elif line:
-            self._last_line = line
-            self._outside.line(name, line)
+            self._last_line = line[:MOST_LETTERS]
+            self._outside.line(name, self._last_line)
 
 
 def _ended(child: Child) -> bool:

@@ -36,12 +36,14 @@ from transport.sockets.keys import LIST, KeyList, parse_ticket
 
 LOCAL, CLIENT = "local", "ray://"
 OLDEST = (2, 60)
-CHECK, CHECK_SECONDS = "--check", 90.0
+CHECK, CHECK_SECONDS = "--check", 60.0
+ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "5" for what in ("connect", "reconnect")}  # then Ray ends its process
 STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing of a run goes through it
-PATIENCE_SECONDS = 5.0  # for a machine, before it is said that there is no room yet
+PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
 UNUSED_SECONDS = 60.0  # a host that nobody tells what to do ends
 LEAVE_SECONDS = 10.0  # for hosts to end after they were sent home; for a host to be told that it may go
 KILL_SECONDS = 5.0
+MOST_LETTERS = 300  # of what Ray says
 VERSIONS = r"Ray: (\S+)\s*Python: (\S+)"
 MISMATCH = re.compile(rf"cluster was started with:\s*{VERSIONS}\s*This process.*?{VERSIONS}", re.DOTALL)
 
@@ -109,15 +111,15 @@ def ask(address: str) -> Facts:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=CHECK_SECONDS,
-            env=child_environment(),
+            env=child_environment(**ANSWER_SOON),
         )
     except subprocess.TimeoutExpired:
         raise Refused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
     last = done.stdout.strip().rpartition(b"\n")[2]
     if done.returncode == 0:
         return msgspec.json.decode(last, type=Facts)
-    words = last or done.stderr.strip().rpartition(b"\n")[2]
-    raise Refused(f"--ray.address {address}: {words.decode(errors='replace')}")
+    words = last.decode(errors="replace") or "no Ray cluster answers there: is it up, and does this machine belong to it?"
+    raise Refused(f"--ray.address {address}: {words}")
 
 
 class HeadraceHost:
@@ -256,7 +258,9 @@ class RayCluster:
         asked = f"{self._settings.cpus * places:g} CPUs" + (f" and {memory / 1e9:.1f} GB" if memory else "")
         nodes: list[Mapping[str, Any]] = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         largest = max((node.get("CPU", 0) for node in nodes), default=0)
-        return f"each asks Ray for {asked}, and no machine has them free; the largest has {largest:g} CPUs"
+        free, total = (found().get("CPU", 0) for found in (self._ray.available_resources, self._ray.cluster_resources))
+        room = f"{free:g} of the {total:g} CPUs of the cluster are free, and its largest machine has {largest:g}"
+        return f"each asks Ray for {asked}; {room}"
 
     def _until(self, done: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -291,7 +295,7 @@ def connect(settings: Settings) -> Any:
 
 
 def last_words(error: Exception) -> str:
-    """What an error of Ray says, in a line."""
+    """What an error of Ray says, in a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = next((line for line in lines if "because" in line), lines[-1] if lines else type(error).__name__)
-    return telling[:300]
+    return telling.partition(". ")[0].removesuffix(".")[:MOST_LETTERS]

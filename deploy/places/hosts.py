@@ -238,9 +238,9 @@ class HostPlaces:
             host.home = Stop(printable(reason))
             host.tell(host.home)
 
-    def give_up(self, name: str, reason: str) -> None:
+    def give_up(self, name: str) -> None:
         if (host := self.hosts.get(name)) is not None:
-            self._drop(host, f"its host {name} has ended: {reason}")
+            self._drop(host, f"its host {name} has ended")
         self._outside.keys.refuse([name])
 
     # ---- what arrives on the control socket
