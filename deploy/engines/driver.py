@@ -5,8 +5,10 @@ With --check it only connects, and prints what `headrace up` wants to know befor
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
@@ -14,13 +16,12 @@ import msgspec
 
 from deploy.engines.process import Close, End, Order, Settings, Start
 from deploy.engines.ray import CHECK, ClusterError, RayCluster
-from transport.lifetime import die_with_parent
 
 TURN_SECONDS = 0.5
+LAST_SECONDS = 25.0  # for a call to Ray that hangs, once the supervisor has ended
 
 
 def main(arguments: Sequence[str]) -> int:
-    die_with_parent()
     settings = msgspec.json.decode(arguments[0], type=Settings)
     try:
         cluster = RayCluster(settings)
@@ -52,7 +53,9 @@ def _serve(cluster: RayCluster) -> None:
             else:
                 if isinstance(order, Close):
                     cluster.close()
-                return  # without a supervisor the hosts go on for a while (deploy.orphan_seconds)
+                else:  # without a supervisor the hosts of a cluster go on for a while (deploy.orphan_seconds)
+                    cluster.leave()
+                return
         if orders.empty():
             for event in cluster.turn():
                 _print(event)
@@ -61,7 +64,9 @@ def _serve(cluster: RayCluster) -> None:
 def _read(orders: SimpleQueue[Order | None]) -> None:
     for line in sys.stdin.buffer:
         orders.put(msgspec.json.decode(line, type=Order))
-    orders.put(None)
+    orders.put(None)  # not by a signal: a cluster of the run's own is to be ended in order
+    time.sleep(LAST_SECONDS)
+    os._exit(1)
 
 
 def _print(event: msgspec.Struct) -> None:

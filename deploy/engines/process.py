@@ -6,7 +6,6 @@ input and prints events, a line of JSON each. It is started again when it has en
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 
@@ -17,10 +16,9 @@ from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Event
 from deploy.places.child import Child
-from transport.lifetime import PARENT_VARIABLE
 
 MODULE = "deploy.engines.driver"
-CLOSE_SECONDS = 30.0
+CLOSE_SECONDS = 30.0  # longer than it takes to end hosts that do not end by themselves
 POLL_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 30.0
 MOST_LETTERS = 300  # of a line: Ray writes whole paragraphs
@@ -107,7 +105,7 @@ class ClusterProcess:
 
     def _begin(self) -> None:
         command = python_command(MODULE, msgspec.json.encode(self._settings).decode())
-        environment = child_environment(**{PARENT_VARIABLE: str(os.getpid())}, **dict.fromkeys(THREAD_VARIABLES, "1"))
+        environment = child_environment(**dict.fromkeys(THREAD_VARIABLES, "1"))
         self._last_line = ""
         try:
             self._child = Child(self._name, command, environment, self._take, asked=True)
