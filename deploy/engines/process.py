@@ -77,7 +77,7 @@ class ClusterProcess:
         """Raises msgspec.ValidationError for what is no event."""
         now = self._outside.clock()
         if self._child is not None and _ended(self._child):
-            self._child = None
+            self._forget()
             self._failures += 1
             delay = min(2.0 ** (self._failures - 1), LONGEST_DELAY_SECONDS)
             self._start_at = now + delay
@@ -92,6 +92,7 @@ class ClusterProcess:
 
     def close(self) -> None:
         if self._child is None or _ended(self._child):
+            self._forget()
             self._begin()
         self._tell(Close())
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -101,7 +102,7 @@ class ClusterProcess:
                 self._child.end()
                 break
             time.sleep(POLL_SECONDS)
-        self._child = None
+        self._forget()
 
     def _begin(self) -> None:
         command = python_command(MODULE, msgspec.json.encode(self._settings).decode())
@@ -112,6 +113,11 @@ class ClusterProcess:
         except OSError as error:
             self._outside.say(f"{self._name} could not be started: {error}")
             self._start_at = self._outside.clock() + LONGEST_DELAY_SECONDS
+
+    def _forget(self) -> None:
+        if self._child is not None:
+            self._child.hang_up()
+            self._child = None
 
     def _tell(self, order: Order) -> None:
         if self._child is not None:
