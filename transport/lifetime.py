@@ -195,6 +195,10 @@ class Lifetime:
             self.metrics.gauge(name, share)
         return self.metrics.record()
 
+    def record_soon(self) -> None:
+        """Has the next beat close the metrics record, so that what was just measured is not overwritten before it is kept."""
+        self._next_record = self._next_beat = 0.0
+
     def pause(self, seconds: float) -> None:
         """Sleeps, at most half a second, and beats."""
         time.sleep(min(seconds, BEAT_SECONDS))

@@ -153,7 +153,8 @@ class Evaluator:
     def _report(self, version: int, figures: dict[str, Any]) -> None:
         metrics = self._lifetime.metrics
         try:
-            self._best.consider(version, self._inference.weights, figures)
+            if self._best.consider(version, self._inference.weights, figures):
+                self._lifetime.record_soon()
         except (OSError, CheckpointError) as error:
             reason = getattr(error, "strerror", None) or error
             say(f"could not write {self._run_dir.best.name} ({reason}); the previous file is kept")

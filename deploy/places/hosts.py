@@ -199,7 +199,7 @@ class HostPlaces:
             for process in host.processes.values():
                 process.away = silent > AWAY_SECONDS or now - host.back < BACK_SECONDS
             if silent >= GONE_SECONDS:
-                self._drop(host, f"its host {host.name} has not been heard for {silent:.0f} s")
+                self._drop(host, f"has not been heard for {silent:.0f} s")
             elif host.adoptable and now - host.joined > UNWANTED_SECONDS:
                 self._end_unwanted(host)
         if now - self._began > ADOPT_SECONDS:
@@ -261,7 +261,7 @@ class HostPlaces:
             return _other_version(message.protocol)
         now, host = self._outside.clock(), self.hosts.get(message.name)
         if host is not None and host.incarnation != message.incarnation:
-            self._drop(host, f"its host {host.name} was started again")
+            self._drop(host, "was started again")
             host = None
         if host is None:
             host = Host(message.name, message.incarnation, message.places, now, self._outside.send, joined=now)
@@ -287,7 +287,7 @@ class HostPlaces:
         if host.home is not None and not host.leaving:
             host.tell(host.home)
         if host.leaving and not message.running:
-            self._drop(host, f"its host {host.name} has left")
+            self._drop(host, "has left")
         elif self._parts is not None and host.folder != self._parts.folder.digest:
             host.tell(self._parts.folder, self._parts.files)
         return HostWelcome(tuple(ended.incarnation for ended in message.ended))
@@ -321,13 +321,13 @@ class HostPlaces:
             self._refuse([process.name])
             process.ended = Exit(0, with_host=f"its host {host.name} leaves") if host.leaving else ended
 
-    def _drop(self, host: Host, reason: str) -> None:
-        """Gives a host up with all its processes, whose keys are refused from now on."""
+    def _drop(self, host: Host, what: str) -> None:
+        """Gives a host up with all its processes, whose keys are refused from now on. `what`: what became of it, a predicate."""
         self._refuse([process.name for process in host.processes.values()])
         for process in host.processes.values():
-            process.ended = Exit(0, with_host=reason)
+            process.ended = Exit(0, with_host=f"its host {host.name} {what}")
         del self.hosts[host.name]
-        self._outside.say(f"{host.name} is gone" + (f": {reason}" if host.processes else ""))
+        self._outside.say(f"{host.name} {what}")
 
     def _refuse(self, names: Sequence[str]) -> None:
         try:
