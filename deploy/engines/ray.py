@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import subprocess
 import threading
 import time
@@ -36,8 +37,8 @@ from transport.sockets.keys import LIST, KeyList, parse_ticket
 
 LOCAL, CLIENT = "local", "ray://"
 OLDEST = (2, 60)
-CHECK, CHECK_SECONDS = "--check", 60.0
-ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "5" for what in ("connect", "reconnect")}  # then Ray ends its process
+CHECK, CHECK_SECONDS = "--check", 90.0
+ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "15" for what in ("connect", "reconnect")}  # then Ray ends its process
 STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing of a run goes through it
 PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
 UNUSED_SECONDS = 60.0  # a host that nobody tells what to do ends
@@ -46,6 +47,11 @@ KILL_SECONDS = 5.0
 MOST_LETTERS = 300  # of what Ray says
 VERSIONS = r"Ray: (\S+)\s*Python: (\S+)"
 MISMATCH = re.compile(rf"cluster was started with:\s*{VERSIONS}\s*This process.*?{VERSIONS}", re.DOTALL)
+
+ADVICE = (
+    "start a cluster with `ray start --head`, or let the run have its own with --ray.address local; one that wants a token needs "
+    "RAY_AUTH_MODE=token here, too"
+)
 
 
 class ClusterError(RuntimeError):
@@ -270,11 +276,13 @@ class RayCluster:
 
 def connect(settings: Settings) -> Any:
     """Ray, connected. A cluster is started only for the address `local`. Raises ClusterError."""
-    import ray
-
     address = settings.address
-    if address != LOCAL and os.environ.get("RAY_ADDRESS") == LOCAL:
+    if address == LOCAL and "RAY_AUTH_MODE" not in os.environ:  # else Ray leaves a token in the user's home
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    elif os.environ.get("RAY_ADDRESS") == LOCAL:
         del os.environ["RAY_ADDRESS"]
+    import ray  # reads these variables
+
     own = {"include_dashboard": False, "object_store_memory": STORE_BYTES} if address == LOCAL else {}
     try:
         ray.init(address, namespace=settings.namespace or None, log_to_driver=False, logging_level=logging.ERROR, **own)
@@ -286,10 +294,7 @@ def connect(settings: Settings) -> Any:
                 "the same for both"
             ) from error
         if isinstance(error, ConnectionError):
-            raise ClusterError(
-                "there is no Ray cluster that this machine belongs to: start one with `ray start --head`, or let the run have "
-                f"its own with --ray.address local ({last_words(error)})"
-            ) from error
+            raise ClusterError(f"{last_words(error)}: {ADVICE}") from error
         raise ClusterError(last_words(error)) from error
     return ray
 

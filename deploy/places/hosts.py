@@ -240,7 +240,7 @@ class HostPlaces:
 
     def give_up(self, name: str) -> None:
         if (host := self.hosts.get(name)) is not None:
-            self._drop(host, f"its host {name} has ended")
+            self._drop(host, "has ended")
         self._outside.keys.refuse([name])
 
     # ---- what arrives on the control socket

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -273,7 +274,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Exception | 
         (RuntimeError(MISMATCH), "the cluster has Ray 2.61.0 on Python 3.13.0, and this is Ray 2.60.0 on Python 3.11.7: install"),
         (
             ConnectionError("Could not find any running Ray instance. Please…"),
-            "there is no Ray cluster that this machine belongs",
+            "^Could not find any running Ray instance: start a cluster with `ray start --head`, or",
         ),
         (ValueError("no such\naddress"), "^address$"),
     ],
@@ -287,12 +288,16 @@ def test_why_ray_does_not_connect_is_one_line(refusing: Any, error: Exception, w
 
 def test_a_cluster_is_started_only_for_the_address_local(refusing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "local")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     given = refusing(None)
     engine.connect(SETTINGS)
     assert given[0]["address"] == "auto" and "object_store_memory" not in given[0]
-    assert "RAY_ADDRESS" not in engine.os.environ, "else Ray would start one"
+    assert "RAY_ADDRESS" not in os.environ, "else Ray would start one"
     engine.connect(structs.replace(SETTINGS, address="local"))
     assert given[1]["address"] == "local" and given[1]["object_store_memory"] == engine.STORE_BYTES
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64, "else Ray leaves one in the user's home"
 
 
 def test_without_the_engine_nothing_of_it_is_imported() -> None:
