@@ -175,8 +175,8 @@ class Fleet:
         healthy = member.joined is not None and now - member.joined > HEALTHY_SECONDS
         failures = 1 if healthy else member.failures + 1
         delay = 0.0 if failures < 2 else min(2.0 ** (failures - 2), LONGEST_DELAY_SECONDS)
-        ended = f"{member.name} has ended: {reason}" if reason else f"{member.name} is lost"
-        self._outside.say(f"{ended}; another one is started" + (f" in {delay:.0f} s" if delay else ""))
+        why = f"{reason}; " if reason else ""
+        self._outside.say(f"{member.name}: {why}another one is started" + (f" in {delay:.0f} s" if delay else ""))
         self.members[member.name] = Member(member.name, member.places, now + delay, failures=failures)
 
     def _give_up(self, member: Member) -> None:

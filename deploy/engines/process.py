@@ -6,6 +6,7 @@ input and prints events, a line of JSON each. It is started again when it has en
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 
@@ -16,12 +17,16 @@ from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Event
 from deploy.places.child import Child
+from transport.text import plain
 
 MODULE = "deploy.engines.driver"
 CLOSE_SECONDS = 30.0  # longer than it takes to end hosts that do not end by themselves
+SHORT_CLOSE_SECONDS = 10.0  # where the cluster did not answer lately
 POLL_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 30.0
 MOST_LETTERS = 300  # of a line: Ray writes whole paragraphs
+PREFIX = re.compile(r"\[\d{4}-[^]]*\] \S+:\d+: ")  # of its log: time, level, process, place in its source
+NOISE = re.compile(r"\(raylet\b|\s")  # what the daemons of its nodes say of what this process tells by events
 
 
 class Start(Struct, frozen=True, tag=True):
@@ -95,7 +100,7 @@ class ClusterProcess:
             self._forget()
             self._begin()
         self._tell(Close())
-        deadline = time.monotonic() + CLOSE_SECONDS
+        deadline = time.monotonic() + (SHORT_CLOSE_SECONDS if self._failures else CLOSE_SECONDS)
         while self._child is not None and not _ended(self._child):
             if time.monotonic() > deadline:
                 self._outside.say(f"{self._name}: the cluster does not answer; hosts that it still has end by themselves")
@@ -126,8 +131,8 @@ class ClusterProcess:
     def _take(self, name: str, line: str) -> None:
         if line.startswith('{"type":'):
             self._lines.append(line)
-        elif line:
-            self._last_line = line[:MOST_LETTERS]
+        elif line and not NOISE.match(line := plain(line)):
+            self._last_line = PREFIX.sub("", line)[:MOST_LETTERS]
             self._outside.line(name, self._last_line)
 
 

@@ -226,8 +226,9 @@ class RayCluster:
                 handle.ready = None
                 events.append(Placed(host))
             if self._done(handle.result):
-                events.append(Ended(host, self._reason(handle)))
-                del self._hosts[host]
+                if (reason := self._reason(handle)) is not None:
+                    events.append(Ended(host, reason))
+                    del self._hosts[host]
             elif handle.ready is not None and time.monotonic() > handle.began + PATIENCE_SECONDS:
                 handle.began = float("inf")  # said once
                 events.append(Waiting(host, self._needs(handle.places)))
@@ -250,11 +251,14 @@ class RayCluster:
     def _done(self, reference: Any) -> bool:
         return bool(self._ray.wait([reference], timeout=0)[0])
 
-    def _reason(self, handle: Handle) -> str:
-        """Why a host has ended. Lets it go."""
+    def _reason(self, handle: Handle) -> str | None:
+        """Why a host has ended; lets it go. None where it only could not be reached for a moment: the run hears it or not."""
         try:
             reason: str = self._ray.get(handle.result)[1]
             handle.actor.leave.remote()
+        except self._ray.exceptions.ActorUnavailableError:
+            handle.result = handle.actor.result.remote()
+            return None
         except Exception as error:  # what a Ray actor raises, or why it is no more
             return last_words(error)
         return reason

@@ -83,7 +83,7 @@ def test_live_scale_a_killed_host_and_an_end_that_leaves_nothing(run: OnRay, clu
     run.until_at_work(2, 1)
     wait_until(lambda: all(map(gone, before)), what="nothing is left of the host")
     assert run.process("actor-0")["last_exit"] == "its host host-0 has ended" and " died (" not in run.text
-    assert "host-0 has ended: The actor is dead because its worker process has died; another one is started" in run.text
+    assert "host-0: The actor is dead because its worker process has died; another one is started" in run.text
     steps = run.status["steps"]
     run.until(lambda: run.status["steps"] > steps + 500, "steps go on")
     (ticket, *_) = (run.run_dir.key_folder / "tickets").glob("*.ticket")

@@ -41,8 +41,14 @@ class Actor:
         return types.SimpleNamespace(remote=remote)
 
 
+class Unavailable(Exception):
+    """ActorUnavailableError."""
+
+
 class FakeRay:
     """The module `ray`."""
+
+    exceptions = types.SimpleNamespace(ActorUnavailableError=Unavailable)
 
     def __init__(self) -> None:
         self.actors: dict[str, Actor] = {}
@@ -151,6 +157,15 @@ def test_of_a_host_that_died_the_sentence_with_the_reason_is_told(ray: FakeRay) 
     died = "The actor died unexpectedly.\n\tclass_name: HeadraceHost\nThe actor is dead because its node has died. Was there one?"
     ray.done[ORDER.host, "result"] = RuntimeError(died)
     assert cluster.turn() == [Ended(ORDER.host, "The actor is dead because its node has died")]
+
+
+def test_a_host_that_ray_cannot_reach_for_a_moment_has_not_ended(ray: FakeRay) -> None:
+    cluster = engine.RayCluster(SETTINGS)
+    cluster.start(ORDER)
+    ray.done[ORDER.host, "result"] = Unavailable("the actor is temporarily unavailable")
+    assert cluster.turn() == [] and cluster.turn() == []
+    ray.done[ORDER.host, "result"] = 0, "the run has ended"
+    assert cluster.turn() == [Ended(ORDER.host, "the run has ended")]
 
 
 def test_hosts_from_before_are_found_and_their_end_is_noticed(ray: FakeRay) -> None:
