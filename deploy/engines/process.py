@@ -86,7 +86,7 @@ class ClusterProcess:
             self._failures += 1
             delay = min(2.0 ** (self._failures - 1), LONGEST_DELAY_SECONDS)
             self._start_at = now + delay
-            reason = self._last_line or "it was killed"
+            reason = self._last_line.partition(". ")[0] or "it was killed"
             self._outside.say(f"{self._name}: {reason}; asking the cluster again in {delay:.0f} s, hosts that have joined go on")
         if self._child is None and now >= self._start_at:
             self._begin()
