@@ -51,6 +51,28 @@ def test_a_host_with_actors_goes_home_once_others_have_room_for_them_and_that_is
     assert moved.ended is not None and "leaves" in moved.ended.with_host
 
 
+def test_a_host_with_more_places_than_are_too_many_stays() -> None:
+    world = Lent(room=100)
+    world.fleet.want(8)
+    world.wait(2)
+    world.fleet.want(5)
+    world.wait(3)
+    assert world.sizes == {"host-0": 4, "host-1": 4}
+
+
+def test_a_host_that_was_sent_home_gets_no_actor_and_the_word_is_repeated_until_it_leaves() -> None:
+    world = Lent(room=100)
+    world.fleet.want(8)
+    world.wait(2)
+    world.machines["host-1"].cut = True
+    world.fleet.want(4)
+    world.wait(1)
+    assert world.places.joined()["host-1"].free == 0
+    world.machines["host-1"].cut = False
+    world.wait(3)
+    assert world.sizes == {"host-0": 4} and not world.cluster.ended
+
+
 def test_no_room_yet_is_said_once_and_is_no_end() -> None:
     world = Lent(room=4)
     world.fleet.want(8)
