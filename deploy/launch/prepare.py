@@ -31,7 +31,7 @@ from learner.inference.base import PolicyDescription
 from learner.weights.checkpoint import CheckpointError, read
 from transport.experience import ExperienceSpec, write_spec
 from transport.names import hidden_module
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, is_free, write_atomically
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     stack = _layers(request, run)
     if tried is None:
         _note_hidden_module(stack)
-    config = _with_engine(stack, _pinned(stack))
+    config = _with_engine(stack, _pinned(stack), stopped)
     if stopped:
         resume.check_config(run, config)
     _check_settings(run, settle.settle_count(config))
@@ -209,14 +209,18 @@ def _pinned(stack: list[Layer]) -> RunConfig:
     return resolve(stack)
 
 
-def _with_engine(stack: list[Layer], config: RunConfig) -> RunConfig:
+def _with_engine(stack: list[Layer], config: RunConfig, stopped: bool) -> RunConfig:
     """The configuration with the settings that the engine of the run has where no others are given; adds these to the layers,
     below the one that names the engine. Raises ConfigError, Refused."""
-    if own := find_engine(config.deploy.on).prepare(config):
-        naming = max(number for number, layer in enumerate(stack) if lookup(layer.values, "deploy.on"))
-        stack.insert(naming, Layer(f"--on {config.deploy.on}", own))
-        return resolve(stack)
-    return config
+    if not (own := find_engine(config.deploy.on).prepare(config)):
+        return config
+    origin = f"--on {config.deploy.on}"
+    naming = max(number for number, layer in enumerate(stack) if lookup(layer.values, "deploy.on"))
+    moved = stopped and naming == 0 and config.deploy.bind and not is_free(config.deploy.bind, 0)
+    stack.insert(naming, Layer(origin, own))
+    if moved and (bind := lookup(own, "deploy.bind")):  # the stopped run was on a machine of another address
+        stack.insert(naming + 2, Layer(origin, {"deploy": {"bind": bind}}))
+    return resolve(stack)
 
 
 def _options(options: Tree) -> Layer:

@@ -49,6 +49,17 @@ def test_a_stopped_run_without_an_engine_may_get_one() -> None:
 
 
 @pytest.mark.usefixtures("pids")
+def test_a_run_that_goes_on_at_another_address_binds_that_and_keeps_the_rest() -> None:
+    with prepare.prepare(asked(local_actors=3)) as ready:
+        ready.write()
+    text = ready.run.config.read_text()
+    assert text.count('"127.0.0.1"') == 1
+    ready.run.config.write_text(text.replace('"127.0.0.1"', '"192.0.2.77"'))  # of no machine
+    with prepare.prepare(Request({}, name=ready.run.name)) as again:
+        assert (again.config.deploy.bind, again.config.deploy.local_actors) == ("127.0.0.1", 3)
+
+
+@pytest.mark.usefixtures("pids")
 def test_what_the_engine_refuses_ends_the_launch() -> None:
     with pytest.raises(Refused, match="^the cluster has no such port$"):
         prepare.prepare(asked(port=7701, bind="127.0.0.1"))
