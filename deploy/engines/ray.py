@@ -41,6 +41,8 @@ CHECK, CHECK_SECONDS = "--check", 90.0
 ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "15" for what in ("connect", "reconnect")}  # then Ray ends its process
 STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing of a run goes through it
 PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
+# Else Ray kills the reaper of a host with the host, and what simulators have started is left.
+SPARE_REAPER = {"RAY_kill_child_processes_on_worker_exit": "false"}
 UNUSED_SECONDS = 60.0  # a host that nobody tells what to do ends
 LEAVE_SECONDS = 10.0  # for hosts to end after they were sent home; for a host to be told that it may go
 KILL_SECONDS = 5.0
@@ -207,7 +209,12 @@ class RayCluster:
         if self._settings.memory_bytes:
             resources["memory"] = self._settings.memory_bytes * order.places
         made = self._ray.remote(
-            max_restarts=0, max_task_retries=0, lifetime="detached", scheduling_strategy="SPREAD", **resources
+            max_restarts=0,
+            max_task_retries=0,
+            lifetime="detached",
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": SPARE_REAPER},
+            **resources,
         )(HeadraceHost)
         actor = made.options(name=order.host).remote()
         ready = actor.__ray_ready__.remote()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from deploy.children import child_environment
+from tests.flow import spawning_env
 from tests.harness.ray_cluster import RayCluster
 from tests.harness.run import World
 from tests.harness.waiting import gone, wait_until
@@ -36,8 +38,8 @@ PATIENCE_SECONDS = 180.0  # to start a Ray actor on a busy machine
 class OnRay(World):
     """A run of two actors whose hosts Ray starts."""
 
-    def __init__(self, folder: Path, cluster: RayCluster) -> None:
-        super().__init__(folder, "CartPole-v1", [*SETTINGS, "--ray.address", cluster.address])
+    def __init__(self, folder: Path, cluster: RayCluster, env: str = "CartPole-v1") -> None:
+        super().__init__(folder, env, [*SETTINGS, "--ray.address", cluster.address])
         self.environment = child_environment(TMPDIR=str(folder), **cluster.environment)
 
     def at_work(self) -> dict[str, str]:
@@ -113,6 +115,25 @@ def test_hosts_outlive_a_supervisor_are_adopted_and_end_by_themselves_when_none_
     run.kill()
     wait_until(lambda: all(map(gone, [*before.values(), host])), PATIENCE_SECONDS, "hosts and actors end")
     assert cluster.named_actors() == []
+
+
+def test_what_simulators_have_started_ends_with_a_host_that_ray_kills(tmp_path: Path, cluster: RayCluster) -> None:
+    shutil.copy(Path(spawning_env.__file__), tmp_path)  # a module of the user's, in the folder where the run is started
+    run = OnRay(tmp_path, cluster, "spawning_env:make")
+    try:
+        run.start()
+        run.until_at_work(2, 1)
+        host = psutil.Process(run.pid("actor-0")).parent()
+        assert host is not None
+        started = [each.pid for each in host.children(recursive=True) if "time.sleep(3600)" in each.cmdline()[-1]]
+        assert started
+        cluster.kill_actors()
+        wait_until(lambda: all(map(gone, started)), what="nothing is left of the host")
+        run.until(lambda: run.process("actor-0")["restarts"] == 1, "the run has noticed", PATIENCE_SECONDS)
+        run.until_at_work(2, 1)
+        assert run.interrupt() == 0 and cluster.named_actors() == []
+    finally:
+        run.close()
 
 
 def test_a_host_without_room_waits_and_the_end_takes_it_back(run: OnRay, cluster: RayCluster) -> None:

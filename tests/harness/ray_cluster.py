@@ -20,11 +20,13 @@ from deploy.children import child_environment
 from tests.harness.waiting import wait_until
 
 START_SECONDS = 120.0
-NAMES = """
+CONNECTED = """
 import json, ray
 ray.init({address!r}, log_to_driver=False, logging_level="error")
-print(json.dumps([actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]))
+found = ray.util.list_named_actors(all_namespaces=True)
 """
+KILL = "for each in found: ray.kill(ray.get_actor(**each))\n"
+PRINT = "print(json.dumps([each['name'] for each in found]))\n"
 
 
 class RayCluster:
@@ -54,12 +56,19 @@ class RayCluster:
 
     def named_actors(self) -> list[str]:
         """Of all drivers, those that are alive or wait for a machine."""
-        code = NAMES.format(address=self.address)
-        command, environment = [sys.executable, "-c", code], child_environment(**self.environment)
+        names: list[str] = json.loads(self._run(CONNECTED + PRINT).splitlines()[-1])
+        return names
+
+    def kill_actors(self) -> None:
+        """All of them, as somebody may who has the cluster."""
+        self._run(CONNECTED + KILL)
+
+    def _run(self, code: str) -> str:
+        """What a driver of this cluster prints."""
+        command, environment = [sys.executable, "-c", code.format(address=self.address)], child_environment(**self.environment)
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
-        names: list[str] = json.loads(done.stdout.splitlines()[-1])
-        return names
+        return done.stdout
 
     def contains(self, secret: str) -> list[Path]:
         """The files of the cluster, its logs above all, in which this is."""

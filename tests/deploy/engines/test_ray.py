@@ -118,6 +118,7 @@ def test_a_host_states_its_cpus_and_memory_and_is_never_started_again_by_ray(ray
             "max_task_retries": 0,
             "lifetime": "detached",
             "scheduling_strategy": "SPREAD",
+            "runtime_env": {"env_vars": engine.SPARE_REAPER},
         }
     ]
     calls = ray.actors[ORDER.host].calls
