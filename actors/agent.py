@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actors.stack import Stack
-from learner.algorithms.base import ActingPolicy, Mode
+from learner.algorithms.base import ActingPolicy, Explanation, Mode, explain
 from transport.experience import Columns, ExperienceSpec
 
 
@@ -28,6 +28,10 @@ class Agent:
         chosen = self.policy.act(self._stack.stacked, before, mode)
         self._state = chosen.state
         return chosen.action, chosen.columns | before
+
+    def explain(self) -> Explanation | None:
+        """What the policy thinks of the actions at the next step; None where it does not say."""
+        return explain(self.policy, self._stack.stacked, self._state)
 
     def push(self, observation: Columns, ended: np.ndarray) -> None:
         """Adds the next observation [K, *shape]; where `ended` [K] it is the first of a new episode."""

@@ -151,6 +151,15 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             description="largest share of one CPU core that the evaluator uses; raise it for more frequent evaluations",
         ),
     ] = 0.15
+    videos: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="videos of the best policies that are kept in videos/, one episode of each; they take at most a tenth of "
+            "the evaluator's time. 0 records none",
+        ),
+    ] = 0
 
 
 class ActorProcess(Struct, frozen=True, forbid_unknown_fields=True):

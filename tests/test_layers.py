@@ -37,12 +37,13 @@ OWNERS = {
     "mlflow": ("deploy/reporting/sinks/mlflow.py",),
     "prometheus_client": ("deploy/reporting/sinks/prometheus.py",),
     "matplotlib": ("actors/drawing.py", "actors/evaluation/picture.py"),
-    "imageio_ffmpeg": ("actors/evaluation/demo.py",),
-    "pygame": ("actors/evaluation/window.py",),
+    "imageio_ffmpeg": ("actors/evaluation/video/film.py",),
+    "pygame": ("actors/evaluation/video/window.py",),
     "ray": ("deploy/engines/ray.py",),
     "optuna": ("deploy/studies/sweep/study.py",),
     "starlette": ("deploy/reporting/web/server.py",),
     "uvicorn": ("deploy/reporting/web/server.py",),
+    "huggingface_hub": ("deploy/reporting/sharing/hub.py",),
     "shtab": ("deploy/cli/machine/completion.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
@@ -60,6 +61,7 @@ LAZY = {
     "wandb",
     "mlflow",
     "prometheus_client",
+    "huggingface_hub",
     "shtab",
     "imageio_ffmpeg",
     "pygame",

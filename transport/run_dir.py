@@ -216,13 +216,18 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
+    def evaluated(self) -> Path:
+        """What `headrace eval` has measured of the run's own weights: one JSON object per line."""
+        return self.path / "evaluated.jsonl"
+
+    @property
     def tensorboard(self) -> Path:
         """Event files, one for each start of the supervisor."""
         return self.path / "tensorboard"
 
     @property
     def videos(self) -> Path:
-        """Videos of `headrace demo`."""
+        """Videos of the best policies, which the evaluator records."""
         return self.path / "videos"
 
     def log(self, process: str) -> Path:

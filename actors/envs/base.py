@@ -25,6 +25,8 @@ Every method but `make` is an optional hook:
     evaluation_start    evaluator, headrace eval and demo         before each reset, if there are no simulators
     compute_reward      the pre-flight; actors with hindsight     once; for the chunks that leave an actor
     frames_per_step     headrace demo --video                     once
+    action_names        headrace demo --overlay, evaluator        once, if there is an overlay
+    pictures_may_be_…   evaluator                                 once, if it records videos
     figures, map        headrace envs --check, with --picture     once
 
 The pre-flight is a process that `headrace up` starts first: it makes the environment and steps it under a time limit.
@@ -131,6 +133,17 @@ class EnvironmentFamily(Protocol):
         return getattr(env.unwrapped, "compute_reward", None)
 
     # ---- pictures and descriptions
+
+    def action_names(self, env: gymnasium.Env) -> list[str]:
+        """The names of discrete actions, for pictures; numbers stand for those that have none."""
+        own = getattr(env.unwrapped, "get_action_meanings", None)
+        return [str(name) for name in own()] if callable(own) else []
+
+    @property
+    def pictures_may_be_published(self) -> bool:
+        """Whether a video of it may go along with a policy that is published. False where nobody has said so, and for commercial
+        games."""
+        return False
 
     @property
     def frames_per_step(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from actors.envs.make import env_section, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.figures import brief, describe, figures_of
+from actors.evaluation.lines import add_line
 from actors.evaluation.options import EvaluationOptions, from_arguments
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
@@ -177,6 +179,14 @@ def by_tolerance(
     return briefs
 
 
+def remember(run_dir: RunDir, figures: dict[str, Any]) -> None:
+    """Keeps what has been measured of the run's own weights in its own environment, for the card of an export."""
+    try:
+        add_line(run_dir.evaluated, {"time": round(time.time(), 1), **figures})
+    except OSError as error:  # the run of somebody else, or a full disk
+        print(f"headrace: {run_dir.evaluated.name} of the run was not written: {error.strerror}", file=sys.stderr)
+
+
 def untrained(metadata: Mapping[str, str]) -> str:
     """A line that says that weights have never been trained; empty for others."""
     if metadata.get("epoch") != "0":
@@ -232,6 +242,8 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
+    if mode == "greedy" and not (options.env or options.weights or faults):
+        remember(run_dir, figures)
     print(json.dumps(figures, allow_nan=False) if options.json else describe(figures), file=out, flush=True)
     for fault in faults:
         print(f"headrace: {fault}", file=sys.stderr)

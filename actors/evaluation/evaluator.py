@@ -7,6 +7,7 @@ and it sleeps to keep its share of one core below `evaluator.core_share`.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,10 +18,11 @@ import numpy as np
 
 from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, in_one_line
 from actors.envs.vector import Episode
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play
 from actors.evaluation.figures import figures_of
+from actors.evaluation.video.best import open_videos
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference, run_description
@@ -85,7 +87,8 @@ class Best:
         if found <= self._figures:
             return False
         result = {"success_rate": found[0], "return_mean": found[1], "episodes": figures["episodes"], "policy_version": version}
-        checkpoint.write_listed(self._path, weights, self._about | {name: str(value) for name, value in result.items()})
+        metadata = {name: str(value) for name, value in result.items()} | {"evaluation": json.dumps(figures)}
+        checkpoint.write_listed(self._path, weights, self._about | metadata)
         self.version, self._figures = version, found
         return True
 
@@ -104,6 +107,8 @@ class Evaluator:
         self._throttle = Throttle(config.core_share)
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
         self._best = Best(run_dir.best, about)
+        seed = settings.seed + OWN_SEEDS + ENVIRONMENTS  # after those of the evaluation
+        self._videos = open_videos(settings, config, run_dir, seed, say)
 
     def run(self) -> None:
         lifetime = self._lifetime
@@ -116,6 +121,7 @@ class Evaluator:
         evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
         while not lifetime.stopping:
             follower.poll()
+            self._film()
             if follower.version <= UNTRAINED_VERSION or follower.version == evaluated or follower.lag:
                 lifetime.pause(SLEEP_SECONDS)
                 continue
@@ -125,6 +131,8 @@ class Evaluator:
                 self._report(evaluated, figures_of(self._env, played))
         follower.close()
         self._env.close()
+        if self._videos is not None:
+            self._videos.close()
 
     def _beat_while_waiting(self) -> bool:
         self._lifetime.beat()
@@ -132,23 +140,39 @@ class Evaluator:
 
     def _play(self, version: int) -> list[Episode] | None:
         """The episodes of one evaluation; None if the process must stop."""
-        lifetime, metrics = self._lifetime, self._lifetime.metrics
+        metrics = self._lifetime.metrics
         played: list[Episode] = []
         self._throttle.begin()
         began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
-            with metrics.phase("rest"):
-                while not lifetime.stopping and (seconds := self._throttle.sleep_seconds()):
-                    lifetime.pause(min(seconds, SLEEP_SECONDS))
-            lifetime.beat()
-            if lifetime.stopping:
+            if not self._rest():
                 return None
             if progress.due:  # episodes are long, or never end
                 so_far = f"{len(played)} of {self._config.episodes} episodes after {time.monotonic() - began:,.0f} s"
                 say(f"v{version} · {so_far}{progress.left(len(played))}")
         return played
+
+    def _rest(self) -> bool:
+        """Sleeps as long as its share of a core demands; False if the process must stop."""
+        lifetime = self._lifetime
+        with lifetime.metrics.phase("rest"):
+            while not lifetime.stopping and (seconds := self._throttle.sleep_seconds()):
+                lifetime.pause(min(seconds, SLEEP_SECONDS))
+        lifetime.beat()
+        return not lifetime.stopping
+
+    def _film(self) -> None:
+        """Keeps a video of the best policy where it is time for one. After an error there are no more."""
+        if self._videos is None or not self._videos.due(self._best.version):
+            return
+        self._throttle.begin()
+        try:
+            self._videos.film(self._rest)
+        except Exception as error:  # pictures may fail in any way, and the evaluation must go on
+            say(f"there will be no more videos: {in_one_line(error)}")
+            self._videos = None
 
     def _report(self, version: int, figures: dict[str, Any]) -> None:
         metrics = self._lifetime.metrics

@@ -20,6 +20,12 @@ def interval(successes: int, episodes: int) -> tuple[float, float]:
     return max((middle - margin) / scale, 0.0), min((middle + margin) / scale, 1.0)  # rounding must not leave 0 to 1
 
 
+def mean_interval(mean: float, std: float, episodes: float) -> tuple[float, float]:
+    """95 % confidence interval of a mean, by the normal distribution; `std` is that of single episodes."""
+    margin = 1.959964 * std / math.sqrt(episodes or 1.0)
+    return mean - margin, mean + margin
+
+
 def summarise(played: Sequence[Episode], reported: bool = False) -> dict[str, Any]:
     """The keys of `headrace eval --json` that are computed from episodes, at least one; `by_tier` only if episodes have groups.
 
@@ -38,6 +44,7 @@ def summarise(played: Sequence[Episode], reported: bool = False) -> dict[str, An
         "success_rate": None if succeeded is None else float(np.mean(succeeded)),
         "success_ci95": None if succeeded is None else list(interval(sum(succeeded), len(succeeded))),
         "score_mean": float(np.mean([episode.score for episode in played])),
+        "score_std": float(np.std([episode.score for episode in played])),
         "score_median": float(np.median([episode.score for episode in played])),
         "broken_episodes": sum(episode.broken for episode in played),
         "idle_episodes": sum(episode.idle for episode in played),

@@ -19,7 +19,8 @@ from transport.experience import Categorical, Column, Columns, Continuous, Exper
 MOST_STEPS = 100  # of the episode that is drawn for `headrace envs --check`
 MOMENTS = 5  # steps of which the frames of an image are drawn
 MAX_ENTRIES = 24  # of a vector
-FRAME_INCHES, LINE_INCHES, WIDTH_INCHES = 1.7, 0.3, 11.0
+LINE_INCHES, WIDTH_INCHES = 0.3, 11.0
+FRAMES_IN_A_ROW, LEAST_INCHES, MOST_INCHES = 5, 1.2, 2.8
 
 
 if TYPE_CHECKING:
@@ -106,24 +107,29 @@ def _has_frames(field: Column) -> bool:
 
 
 class _Frames:
-    """The stacked frames of an image field at a few moments, one row for each moment."""
+    """The stacked frames of an image field at a few moments: a row for each moment, or for several where stacks are small."""
 
     def __init__(self, field: Column, moments: list[_Moment]) -> None:
         chosen = sorted({round(i * (len(moments) - 1) / (MOMENTS - 1)) for i in range(MOMENTS)})
         self._field, self._moments = field, [moments[i] for i in chosen]
         self._stack = len(moments[0].stacked[field.name])
-        self.width = self._stack * FRAME_INCHES * 1.2
-        self.height = len(chosen) * (FRAME_INCHES + 2 * LINE_INCHES) + LINE_INCHES
+        self._in_a_row = min(max(FRAMES_IN_A_ROW // self._stack, 1), len(chosen))
+        self._rows = -(-len(chosen) // self._in_a_row)
+        frames = self._stack * self._in_a_row
+        side = min(max(WIDTH_INCHES / frames, LEAST_INCHES), MOST_INCHES)  # of a frame
+        tall = field.shape[-2] / max(field.shape[-1], 1)
+        self.width = frames * side
+        self.height = self._rows * (side * min(tall, 2.0) + 2 * LINE_INCHES) + LINE_INCHES
 
     def draw(self, place: SubFigure) -> None:
         """Draws the rows; each frame is labelled with its age in steps."""
         place.suptitle(f"{self._field.name}  {'x'.join(map(str, self._field.shape))}", fontsize=10)
-        rows = place.subfigures(len(self._moments), 1, squeeze=False)[:, 0]
-        for moment, row in zip(self._moments, rows, strict=True):
+        places = place.subfigures(self._rows, self._in_a_row, squeeze=False).reshape(-1)
+        for moment, row in zip(self._moments, places, strict=False):
             ended = f", {moment.ended}" if moment.ended else ""
-            row.suptitle(
-                f"step {moment.step}: takes action {_show(moment.action)}, gets reward {moment.reward:+.3f}{ended}", fontsize=9
-            )
+            between = "\n" if self._in_a_row > 1 else ", "
+            told = f"step {moment.step}: takes action {_show(moment.action)}{between}gets reward {moment.reward:+.3f}{ended}"
+            row.suptitle(told, fontsize=9)
             frames = moment.stacked[self._field.name]
             for age, (axes, frame) in enumerate(zip(row.subplots(1, self._stack, squeeze=False)[0], frames, strict=True)):
                 axes.imshow(_colours(frame), cmap="gray", vmin=0, vmax=1, interpolation="nearest")

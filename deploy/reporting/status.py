@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from deploy import runs
 from deploy.config.files import lookup, read_run
@@ -27,7 +24,6 @@ from transport.run_dir import RunDir
 
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0
-WATCH_SECONDS = 1.0
 REPLAY_KEYS, LEARNER_KEYS = ReplayFigures.__struct_fields__, LearnerFigures.__struct_fields__
 EVALUATION_KEYS = EvaluationFigures.__struct_fields__
 TROUBLES = (  # counts that should be zero: bad input that a check has stopped
@@ -241,20 +237,6 @@ def show(status: Document, console: Console | None = None) -> None:
     for name, counted in status.get("troubles", {}).items():
         counts = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
         console.print(f"trouble  {name}: {counts}", markup=False)
-
-
-def watch(read: Callable[[], Document], over: Callable[[], bool]) -> None:
-    """Shows the newest document each second, in place, until `over()` is true."""
-    console = Console(highlight=False, soft_wrap=True)
-    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
-        while True:
-            ended = over()  # called first, so that the last document is still shown
-            with console.capture() as shown:
-                show(read(), console)
-            live.update(Text.from_ansi(shown.get()), refresh=True)
-            if ended:
-                return
-            time.sleep(WATCH_SECONDS)
 
 
 def _cell(value: Any, form: str) -> str:

@@ -74,8 +74,16 @@ class ActionBatch(NamedTuple):
     state: Columns  # {name: [K, *shape]} recurrent state for the next act(); {} without memory
 
 
+class Explanation(NamedTuple):
+    """What a policy thinks of each action of K environments, for people to see."""
+
+    name: str  # of the figures, such as action value
+    figures: np.ndarray  # [K, n]; not finite where an action is forbidden
+    bounds: tuple[float, float] | None = None  # between which figures lie; None: anywhere
+
+
 class ActingPolicy(Protocol):
-    """Chooses actions, in numpy."""
+    """Chooses actions, in numpy. One with discrete actions may also have `explain`, which `explain()` calls."""
 
     @property
     def state(self) -> Mapping[str, tuple[int, ...]]:
@@ -90,6 +98,12 @@ class ActingPolicy(Protocol):
 
     def annotate(self, columns: Columns) -> Columns:
         """Adds columns that act() could not know yet to `columns` [M, rows, …] of M chunks that are about to be sent."""
+
+
+def explain(policy: ActingPolicy, observation: Columns, state: Columns) -> Explanation | None:
+    """policy.explain(observation, state), with the arguments of act(), where the policy has that; it may also give None."""
+    own = getattr(policy, "explain", None)
+    return None if own is None else own(observation, state)  # type: ignore[no-any-return]
 
 
 class Algorithm(Protocol):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from learner.algorithms.base import ActionBatch, Mode
+from learner.algorithms.base import ActionBatch, Explanation, Mode
 from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.inference.base import Inference
 from transport.experience import Columns, ExperienceSpec
@@ -61,6 +61,11 @@ class EpsilonGreedyActing:
         q, state = self._inference(observation, state)
         action, _ = self._choose(q, observation, mode)
         return ActionBatch(action, {}, state)
+
+    def explain(self, observation: Columns, state: Columns) -> Explanation:
+        q, _ = self._inference(observation, state)
+        allowed = allowed_actions(self._spec, observation)
+        return Explanation("action value", q.copy() if allowed is None else np.where(allowed, q, np.nan))
 
     def annotate(self, columns: Columns) -> Columns:
         return columns

@@ -1,8 +1,8 @@
 """`headrace export`: writes a run's policy as one file that can be used without the run's folder.
 
 Runs as `python -m learner.weights.export RUN_DIR WEIGHTS OUT`. The file is a checkpoint: safetensors with a checksum. Its
-metadata hold the resolved configuration (`config`), the experience spec (`spec`), the environment's spaces (`spaces`) and the
-policy's description (`policy`) as JSON, enough to build the network and to act by it.
+metadata hold the resolved configuration but for its section deploy (`config`), the experience spec (`spec`), the environment's
+spaces (`spaces`) and the policy's description (`policy`) as JSON, enough to build the network and to act by it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def export(run_dir: RunDir, source: Path, out: Path) -> dict[str, str]:
     """Writes a checkpoint of the run to `out` and returns its metadata. Raises CheckpointError, SpecError, OSError."""
     weights, metadata = read(source)
     config = json.loads(run_dir.settings("export").read_bytes())
+    config.pop("deploy", None)  # where the run's machine writes its figures: addresses, paths, even keys of services
     spec = read_spec(run_dir.spec.read_bytes())
     if metadata.get("spec_digest") != spec.digest:
         raise CheckpointError(f"run {run_dir.name}: the weights were made for another experience spec than spec.json describes")

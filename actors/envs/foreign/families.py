@@ -80,6 +80,17 @@ class Registered(EnvironmentFamily):
 
         return one_line_errors(self.env_id, build)
 
+    @property
+    def pictures_may_be_published(self) -> bool:
+        """Of Gymnasium's own environments."""
+
+        def own() -> bool:
+            import gymnasium
+
+            return str(gymnasium.spec(self.env_id).entry_point).startswith("gymnasium.envs.")
+
+        return one_line_errors(self.env_id, own)
+
     def resolve_options(self) -> Any:
         kind = self.options_type(self.env_id) if isinstance(self.options, NoOptions) else type(self.options)
         if not _has_backend(kind):

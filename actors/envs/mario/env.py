@@ -86,6 +86,11 @@ class MarioEnv(gymnasium.Env):
         _play_to_start(self.console, self._level)
         self.console.save()
 
+    def get_action_meanings(self) -> list[str]:
+        """The buttons of each action, such as right+A."""
+        pressed = ([name for name, bit in BUTTONS.items() if bit & buttons] for buttons in self._presses)
+        return ["+".join(names) or "NOOP" for names in pressed]
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Returns to the start of the level, always the same state. options={"noops": n} then runs n idle frames, 0 to 30."""
         super().reset(seed=seed)

@@ -65,6 +65,7 @@ class Robot(EnvironmentFamily):
     Options = RobotOptions
     ends_episodes = True
     reports_success = True
+    pictures_may_be_published = True
     options: RobotOptions
 
     def make(self, setup: Setup) -> gymnasium.Env:

@@ -22,6 +22,7 @@ class Snake(EnvironmentFamily):
     ends_episodes = True
     default_stack = 1  # one observation shows the whole state
     reports_success = True
+    pictures_may_be_published = True
 
     def make(self, setup: Setup) -> gymnasium.Env:
         from actors.envs.snake.env import SnakeEnv, parse_rules

@@ -75,7 +75,10 @@ def settled(run: RunDir) -> RunConfig:
     return config
 
 
-def child(module: str, *words: str, python: str = "") -> int:
+def child(module: str, *words: str, python: str = "", quiet: bool = False) -> int:
+    """Runs a module in a process of its own; returns its exit status. `quiet`: without what it prints on stdout."""
     command = python_command(module, *words, python=python)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, env=child_environment(python))
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, env=child_environment(python), stdout=subprocess.DEVNULL if quiet else None
+    )
     return done.returncode if done.returncode >= 0 else FAILED

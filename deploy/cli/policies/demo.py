@@ -12,20 +12,22 @@ from deploy.cli.policies.common import add_env, other_env, play, with_weights
 from deploy.config import command_line, options
 from deploy.config.run import ConfigError
 
-USAGE_LINE = "headrace demo [RUN] [--video FILE | --headless] [--best | --weights FILE] [--env.field VALUE …]"
+USAGE_LINE = "headrace demo [RUN] [--video FILE | --headless] [--overlay] [--best | --weights FILE] [--env.field VALUE …]"
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     add_run(target)
     options.add_fields(target.add_mutually_exclusive_group(), DemoOptions, ("best", "weights"))
     options.add_fields(target.add_mutually_exclusive_group(), DemoOptions, ("video", "headless"))
-    options.add_fields(target, DemoOptions, ("episodes", "seed"))
+    options.add_fields(target, DemoOptions, ("overlay", "episodes", "seed"))
     add_env(target, typed)
 
 
 def run(parsed: argparse.Namespace) -> int:
     folder = with_weights(parsed)
     chosen = command_line.read_fields(parsed, DemoOptions, env=other_env(parsed, folder))
+    if chosen.overlay and chosen.headless:
+        raise ConfigError("--overlay is drawn beside a picture, and --headless shows none")
     if chosen.video and not Path(chosen.video).parent.is_dir():
         raise ConfigError(f"--video: there is no folder {Path(chosen.video).parent}")
     return play("actors.evaluation.demo", folder, chosen)

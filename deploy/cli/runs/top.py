@@ -1,4 +1,4 @@
-"""`headrace top`: shows the status live."""
+"""`headrace top`: shows a run on the terminal, live."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE, add_run
-from deploy.reporting import status
+
+DESCRIPTION = """\
+Show a run live: what limits it and what to do, the flow of experience with its rates, the return, trouble and every process.
+q or Ctrl-C leaves; the run goes on. Where the output is no terminal it is shown once.
+"""
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -15,6 +19,14 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    # Imported here: `headrace top --help` needs none of it.
+    from rich.console import Console
+
+    from deploy.reporting.terminal.view import view
+    from deploy.reporting.terminal.watch import watch
+    from deploy.reporting.web.recorded import RecordedRun
+
     folder = runs.chosen(parsed)
-    status.watch(lambda: status.current_status(folder), lambda: not runs.is_up(folder))
+    recorded = RecordedRun(folder)
+    watch(lambda: view(recorded), lambda: not runs.is_up(folder), Console(highlight=False))
     return DONE

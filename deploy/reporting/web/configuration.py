@@ -89,6 +89,7 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def shown(key: str, value: Any) -> Any:
     """A value as it may be handed on: options of sinks that look like secrets are not."""
+    value = list(value) if isinstance(value, tuple) else value  # as TOML has it
     return HIDDEN if value is not None and key.startswith("deploy.sink_options.") and SECRET.search(key) else value
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from actors.evaluation.figures import interval
+from actors.evaluation.figures import interval, mean_interval
 from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.web.history import Grid
 from deploy.reporting.web.recorded import Evaluation, RecordedRun
 
 Document = dict[str, Any]
 DIGITS = 5
-Z95 = 1.959964
 
 
 class Follower:
@@ -101,10 +100,9 @@ def evaluations(found: Sequence[Evaluation], grid: Grid) -> Document:
     """The evaluations as columns, with 95 % intervals: of the mean return by the normal distribution, of success by Wilson's."""
     columns: Document = {name: numbers(one.figures[name] for one in found) for name in found[0].figures} if found else {}
     seconds = [one.seconds for one in found]
-    margins = [Z95 * (one.figures["return_std"] or 0.0) / math.sqrt(one.figures["episodes"] or 1.0) for one in found]
-    means = [one.figures["return_mean"] or 0.0 for one in found]
-    columns["return_low"] = numbers(mean - margin for mean, margin in zip(means, margins, strict=True))
-    columns["return_high"] = numbers(mean + margin for mean, margin in zip(means, margins, strict=True))
+    figures = [[one.figures[name] or 0.0 for name in ("return_mean", "return_std", "episodes")] for one in found]
+    returns = [mean_interval(*values) for values in figures]
+    columns["return_low"], columns["return_high"] = numbers(low for low, _ in returns), numbers(high for _, high in returns)
     success = [_success_interval(one.figures["success_rate"], one.figures["episodes"]) for one in found]
     columns["success_low"], columns["success_high"] = [low for low, _ in success], [high for _, high in success]
     steps = numbers(np.round(steps_at(grid, seconds)), 9)

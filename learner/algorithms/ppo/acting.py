@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
-from learner.algorithms.base import ActionBatch, Mode
+from learner.algorithms.base import ActionBatch, Explanation, Mode
 from learner.algorithms.exploration import ColouredNoise, exponent_ladder
 from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.algorithms.ppo.config import LOG_PROB
@@ -38,6 +38,17 @@ class StochasticActing:
         else:
             action, log_prob = self._draw(output, mode)
         return ActionBatch(action, {LOG_PROB: log_prob.astype(np.float32)}, state)
+
+    def explain(self, observation: Columns, state: Columns) -> Explanation | None:
+        if not isinstance(self._spec.action, Categorical):
+            return None
+        logits, _ = self._inference(observation, state)
+        allowed = allowed_actions(self._spec, observation)
+        if allowed is not None:
+            logits = masked(logits, allowed)
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        shares = weights / weights.sum(1, keepdims=True)
+        return Explanation("probability", shares if allowed is None else np.where(allowed, shares, np.nan), (0.0, 1.0))
 
     def annotate(self, columns: Columns) -> Columns:
         return columns

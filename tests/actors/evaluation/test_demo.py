@@ -15,10 +15,12 @@ import tomli_w
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
-from actors.evaluation import demo
-from actors.evaluation.demo import Filmed, main
+from actors.evaluation.demo import main
 from actors.evaluation.options import DemoOptions, to_arguments
-from actors.evaluation.window import DISPLAYS
+from actors.evaluation.video import film
+from actors.evaluation.video.film import Filmed
+from actors.evaluation.video.overlay import PANEL_WIDTH
+from actors.evaluation.video.window import DISPLAYS
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
@@ -78,12 +80,12 @@ def test_weights_that_an_older_version_exported_are_refused_in_one_line(
 
 def test_every_picture_of_an_episode_is_shown_once_and_its_end_for_longer() -> None:
     seen: list[int] = []
-    film = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20), held=2)
+    filmed = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20), held=2)
     for _ in range(2):
-        film.reset()
-        while not film.step(0)[2]:
+        filmed.reset()
+        while not filmed.step(0)[2]:
             pass
-    film.reset()
+    filmed.reset()
     assert seen == [*range(10), 9, 9, *range(10), 9, 9]
 
 
@@ -102,6 +104,20 @@ def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture
     assert frames[19].mean() > frames[9].mean() - 1
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
+def test_an_overlay_is_recorded_beside_the_pictures(tmp_path: Path) -> None:
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"
+    assert main(to_arguments(run, DemoOptions(video=str(out), episodes=1, overlay=True))) == 0
+    reader = imageio_ffmpeg.read_frames(str(out))
+    size = next(reader)["size"]
+    frames = [np.frombuffer(frame, np.uint8).reshape(size[1], size[0], 3) for frame in reader]
+    assert size == (64 * 7 + PANEL_WIDTH, 48 * 7) and len(frames) == 20
+    panels = [frame[:, -PANEL_WIDTH:].astype(int) for frame in frames]
+    orange = [int(((panel[..., 0] > 190) & (panel[..., 2] < 110)).sum()) for panel in panels]
+    assert min(orange[:9]) > 50 and max(orange[10:]) == 0  # the action that is taken, until the episode is over
+
+
 def test_an_environment_with_pictures_has_a_window(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +132,7 @@ def test_an_environment_with_pictures_has_a_window(
         shown.append((surface.get_size(), surface.get_at((3, 3))[0]))
 
     monkeypatch.setattr(pygame.display, "flip", flipped)
-    monkeypatch.setattr(demo, "MAX_FRAMES_PER_SECOND", 500.0)
+    monkeypatch.setattr(film, "MAX_FRAMES_PER_SECOND", 500.0)
     monkeypatch.setitem(Painted.metadata, "render_fps", 500)
 
     run = make_run(tmp_path / "run", f"{__name__}:Painted")

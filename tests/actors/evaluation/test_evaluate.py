@@ -27,6 +27,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import MOST_GROUP, Episode
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, main, play
 from actors.evaluation.figures import describe, figures_of, interval, summarise
+from actors.evaluation.lines import read_lines
 from actors.evaluation.options import EvaluationOptions, to_arguments
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
@@ -284,6 +285,22 @@ def test_random_actions_need_no_weights_and_are_called_what_they_are(run_dir: Ru
     assert 0 < figures["return_mean"] < LONGEST
     assert main(to_arguments(run_dir, EvaluationOptions(episodes=9, random=True))) == 0
     assert "by actions at random, 9 episodes" in capsys.readouterr().out
+
+
+def test_a_run_remembers_what_was_measured_of_its_own_weights_acting_greedily(run_dir: RunDir) -> None:
+    write_weights(run_dir)
+    other = run_dir.path / "other.safetensors"
+    other.write_bytes(run_dir.latest.read_bytes())
+    for chosen in (
+        EvaluationOptions(episodes=9, stochastic=True),
+        EvaluationOptions(episodes=9, random=True),
+        EvaluationOptions(episodes=9, weights=str(other)),
+        EvaluationOptions(episodes=9, env={"max_episode_steps": 3}),
+    ):
+        assert main(to_arguments(run_dir, chosen)) == 0 and not run_dir.evaluated.exists()
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=9))) == 0
+    (line,) = read_lines(run_dir.evaluated)
+    assert (line["policy_version"], line["episodes"], line["return_mean"], line["return_std"]) == (42, 9, LONGEST, 0.0)
 
 
 def played_by(kind: str, episodes: int, config: EvaluatorConfig = DEFAULTS) -> dict[str, Any]:

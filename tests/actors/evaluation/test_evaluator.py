@@ -12,6 +12,7 @@ import pytest
 
 from actors.config import ActorsConfig, EnvConfig
 from actors.evaluation.evaluator import Best, Throttle, describe
+from actors.evaluation.video.kept import read_videos
 from learner.weights import checkpoint
 from replay.config import ReplayConfig
 from tests.harness.fleet import Fleet
@@ -105,4 +106,19 @@ def test_it_follows_the_weights_reports_each_round_and_keeps_the_best(fleet: Fle
     weights, metadata = checkpoint.read(fleet.run_dir.best)
     assert metadata["policy_version"] == "1" and float(metadata["return_mean"]) > 5
     checkpoint.load_into(fleet.network, weights)
+    assert fleet.stop("evaluator") == 0, fleet.log("evaluator")
+
+
+@pytest.mark.flow
+def test_a_video_of_the_best_policy_is_kept_on_request(fleet: Fleet) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    pytest.importorskip("pygame")  # draws CartPole
+    path = fleet.run_dir.settings("evaluator")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 0.5, "videos": 1}}))
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    fleet.publish()
+    wait_until(lambda: bool(read_videos(fleet.run_dir)), 60, "a video")
+    (video,) = read_videos(fleet.run_dir)
+    assert video.policy_version == 1 and video.may_be_published and video.total_reward > 5
+    assert (fleet.run_dir.videos / video.file).stat().st_size > 1000
     assert fleet.stop("evaluator") == 0, fleet.log("evaluator")

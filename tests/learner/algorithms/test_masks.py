@@ -10,7 +10,7 @@ import torch
 
 from learner.algorithms.arithmetic.masked import FORBIDDEN
 from learner.algorithms.arithmetic.masked import masked as masked_in_torch
-from learner.algorithms.base import Mode, join
+from learner.algorithms.base import Mode, explain, join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
@@ -94,6 +94,22 @@ def test_no_mode_of_acting_chooses_a_forbidden_action(algorithm: Any, mode: Mode
         taken = np.stack([np.eye(N, dtype=bool)[batch.action] for batch in chosen]).any(0)
         several = drawn.allowed.sum(1) > 1
         assert (taken.sum(1) > 1)[several].any(), "chance is left"
+
+
+@pytest.mark.parametrize("algorithm", [Dqn(DqnConfig(hidden=8)), Pqn(PqnConfig(hidden=8)), Ppo(PpoConfig(hidden=8))], ids=str)
+def test_what_is_explained_is_what_is_acted_on_and_nothing_of_forbidden_actions(algorithm: Any) -> None:
+    torch.manual_seed(0)
+    spec, drawn = join(SPEC, algorithm.needs(SPEC)), Drawn(60)
+    policy = algorithm.acting(spec, infer_by(algorithm.policy(spec), "float32"))
+    policy.assign(1, 0, 60, 60)
+    found = explain(policy, drawn.observation, {})
+    assert found is not None and (np.isfinite(found.figures) == drawn.allowed).all()
+    assert (np.nanargmax(found.figures, 1) == policy.act(drawn.observation, {}, "greedy").action).all()
+    if found.bounds is not None:
+        np.testing.assert_allclose(np.nansum(found.figures, 1), 1.0, rtol=1e-5)
+        chosen = policy.act(drawn.observation, {}, "stochastic")
+        shares = found.figures[np.arange(60), chosen.action]
+        np.testing.assert_allclose(np.log(shares), chosen.columns[LOG_PROB], rtol=1e-4, atol=1e-5)
 
 
 def test_acting_keeps_the_values_of_allowed_actions() -> None:

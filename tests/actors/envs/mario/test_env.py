@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, make_env, read_env
+from actors.envs.make import EnvError, make_env, open_family, read_env
 from actors.envs.mario import family
 from actors.envs.mario.frames import FrameShrinker, noop_frames
 
@@ -95,6 +95,12 @@ def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "gym_super_mario_bros", None)
     with pytest.raises(EnvError, match=r"pip install 'headrace\[mario\]'"):
         make_env(EnvConfig(id="mario"))
+
+
+@needs_mario
+def test_actions_are_called_by_their_buttons(env: MarioEnv) -> None:
+    names = open_family(EnvConfig(id="mario")).action_names(env)
+    assert names == ["NOOP", "right", "right+A", "right+B", "right+B+A", "A", "left"]
 
 
 @needs_mario

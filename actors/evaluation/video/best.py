@@ -1,0 +1,114 @@
+"""Videos of the best policies of a run: one episode of each, a bounded number of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import gymnasium
+import numpy as np
+
+from actors.actor import ActorSettings
+from actors.config import EnvConfig, EvaluatorConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import open_family
+from actors.envs.vector import VectorEnv
+from actors.evaluation.evaluate import load_policy, play_with
+from actors.evaluation.video.film import Recorder, make_filmed, rate, stride, video_writer
+from actors.evaluation.video.kept import Video, add_video, read_videos
+from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
+from transport.run_dir import RunDir
+
+MOST_SECONDS = 60.0  # of a video
+MOST_RATE = 30.0  # pictures per second; of an environment with more, some are left out, because each takes time
+SHARE = 0.1  # of the evaluator's time that goes into videos: a best policy that comes too soon has to wait
+CHEAP = ("-preset", "veryfast", "-threads", "1")  # ffmpeg's
+
+
+class BestVideos:
+    """Films the best policy now and then. It keeps an environment that is rendered."""
+
+    def __init__(
+        self,
+        settings: ActorSettings,
+        config: EvaluatorConfig,
+        run_dir: RunDir,
+        seed: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises EnvError where the environment has no pictures, or imageio-ffmpeg is not installed."""
+        self._settings, self._run_dir, self._kept, self._clock = settings, run_dir, config.videos, clock
+        self._next = clock()
+        self._filmed = max((video.policy_version for video in read_videos(run_dir)), default=-1)
+        family = open_family(settings.env)
+        self._may_be_published = family.pictures_may_be_published
+        self._overlay = Overlay("")
+        self._recorder: Recorder | None = None
+
+        def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
+            return make_filmed(config, self._show, evaluation, self._overlay, MOST_RATE)
+
+        self._env = VectorEnv(settings.env, settings.spec, 1, [seed], config, make)
+        self._rate = rate(self._env.example, family.frames_per_step)
+        self._rate /= stride(self._rate, MOST_RATE)
+        video_writer(run_dir.videos, self._rate)  # only asks for the package
+        for partial in run_dir.videos.glob(".*.mp4"):  # of an evaluator that was killed
+            partial.unlink()
+
+    def due(self, version: int) -> bool:
+        """Whether this version, the best, is to be filmed now."""
+        return version > self._filmed and self._clock() >= self._next
+
+    def film(self, go_on: Callable[[], bool]) -> None:
+        """Plays one episode with the best weights and keeps its video. `go_on` is called after each step; where it is False,
+        nothing is kept. Raises EnvError, CheckpointError, OSError."""
+        began = self._clock()
+        policy, metadata = load_policy(self._run_dir, self._settings, best=True)
+        policy.assign(self._settings.seed, 0, 1, 1)
+        player = ExplainedPlayer(self._settings.spec, policy, self._overlay)
+        self._filmed = int(metadata["policy_version"])
+        self._record(self._filmed, player, go_on)
+        self._next = self._clock() + (self._clock() - began) * (1 / SHARE - 1)
+
+    def _record(self, version: int, player: ExplainedPlayer, go_on: Callable[[], bool]) -> None:
+        folder = self._run_dir.videos
+        folder.mkdir(exist_ok=True)
+        file, part = folder / f"best-v{version}.mp4", folder / f".best-v{version}.{os.getpid()}.mp4"
+        self._overlay.title = f"{self._settings.env.id} - {self._settings.algorithm.name} v{version}"
+        self._recorder = Recorder(video_writer(part, self._rate, CHEAP))
+        total, whole = 0.0, False
+        try:
+            for ended in play_with(self._env, player, 1):
+                if not go_on():
+                    return
+                total = ended[0].total_reward if ended else self._overlay.total
+                if whole := bool(ended) or self._recorder.frames >= MOST_SECONDS * self._rate:
+                    break
+        finally:
+            self._recorder.close()
+            self._recorder = None
+            if not whole:
+                part.unlink(missing_ok=True)
+        os.replace(part, file)
+        add_video(self._run_dir, Video(file.name, version, total, self._may_be_published), self._kept)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _show(self, frame: np.ndarray) -> None:
+        if self._recorder is not None:
+            self._recorder.show(frame)
+
+
+def open_videos(
+    settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, seed: int, say: Callable[[str], None]
+) -> BestVideos | None:
+    """None without evaluator.videos, and where none can be made, which is said."""
+    if not config.videos:
+        return None
+    try:
+        return BestVideos(settings, config, run_dir, seed)
+    except EnvError as error:
+        say(f"there will be no videos: {error}")
+        return None

@@ -1,0 +1,150 @@
+"""Films episodes: shows the picture of every step to somebody, and writes pictures to a file. The only file that imports
+imageio-ffmpeg."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from actors.config import EnvConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env, open_family
+from actors.evaluation.video.overlay import Overlay
+
+FRAMES_PER_SECOND = 30.0  # of an environment without render_fps
+MAX_FRAMES_PER_SECOND = 60.0
+HELD_SECONDS = 1.0  # the end of an episode is shown so long: some last less
+
+Frames = Generator[None, np.ndarray, None]  # an open video: send() adds a frame, close() ends it
+
+
+class Filmed(gymnasium.Wrapper):
+    """Calls `show` once with the rendered frame of every observation, and `held` more times with that of an episode's end.
+
+    A frame is shown when its action is known, so that an overlay has both. That of a reset without a step is never shown.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        show: Callable[[np.ndarray], None],
+        held: int = 0,
+        overlay: Overlay | None = None,
+        every: int = 1,
+    ) -> None:
+        """Of the pictures within an episode one of `every` is rendered and shown."""
+        super().__init__(env)
+        self._show, self._held, self._overlay, self._every, self._step = show, held, overlay, every, 0
+        self._frame = np.empty((0, 0, 3), np.uint8)  # of the last observation
+
+    def reset(self, **options: Any) -> Any:
+        result = self.env.reset(**options)
+        if self._overlay is not None:
+            self._overlay.begin()
+        self._frame, self._step = self._picture(), 0
+        return result
+
+    def step(self, action: Any) -> Any:
+        if self._step % self._every == 0:
+            self._show(self._frame if self._overlay is None else self._overlay.beside(self._frame))
+        result = self.env.step(action)
+        self._step += 1
+        _, reward, terminated, truncated, _ = result
+        if self._step % self._every == 0 or terminated or truncated:
+            self._frame = self._picture()
+        if self._overlay is not None:
+            self._overlay.add(float(reward))
+        if terminated or truncated:
+            last = self._frame if self._overlay is None else self._overlay.beside(self._frame, over=True)
+            for _ in range(1 + self._held):
+                self._show(last)
+        return result
+
+    def _picture(self) -> np.ndarray:
+        frame = self.env.render()
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+            raise EnvError("the environment's render() returns no picture: it needs render mode rgb_array")
+        return np.array(frame, np.uint8)
+
+
+def make_filmed(
+    config: EnvConfig,
+    show: Callable[[np.ndarray], None],
+    evaluation: bool,
+    overlay: Overlay | None = None,
+    most_rate: float = MAX_FRAMES_PER_SECOND,
+) -> gymnasium.Env:
+    """Makes the environment so that it calls `show` with each frame, or with as many as are at most `most_rate` in a second.
+    Raises EnvError."""
+    env = make_env(config, "rgb_array", evaluation)
+    if env.render_mode != "rgb_array":
+        raise EnvError(f"{config.id} cannot be filmed: its render_mode is {env.render_mode}, not rgb_array")
+    family = open_family(config)
+    if overlay is not None:
+        overlay.names = family.action_names(env)
+    every = stride(rate(env, family.frames_per_step), most_rate)
+    return Filmed(env, show, held(env, config) // every, overlay, every)
+
+
+def video_writer(path: Path, frames_per_second: float, options: tuple[str, ...] = ()) -> Callable[[np.ndarray], Frames]:
+    """A function that opens the video with its first frame [H, W, 3]. `options` are ffmpeg's. Raises EnvError where
+    imageio-ffmpeg is not installed."""
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise EnvError("a video needs imageio-ffmpeg, which is not installed: pip install 'headrace[video]'") from error
+
+    def open_for(frame: np.ndarray) -> Frames:
+        file = imageio_ffmpeg.write_frames(
+            str(path),
+            (frame.shape[1], frame.shape[0]),
+            fps=frames_per_second,
+            macro_block_size=2,
+            ffmpeg_log_level="error",
+            output_params=list(options),
+        )
+        file.send(None)
+        return file  # type: ignore[no-any-return]
+
+    return open_for
+
+
+class Recorder:
+    """Writes frames into one video file."""
+
+    def __init__(self, open_for: Callable[[np.ndarray], Frames]) -> None:
+        """The file is opened at the first frame, because it needs the size."""
+        self._open_for = open_for
+        self._file: Frames | None = None
+        self.frames = 0
+
+    def show(self, frame: np.ndarray) -> None:
+        if self._file is None:
+            self._file = self._open_for(frame)
+        self._file.send(frame)
+        self.frames += 1
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def rate(env: gymnasium.Env, frames_per_step: int) -> float:
+    """Steps per second of a video at the environment's own speed."""
+    found = float((env.metadata or {}).get("render_fps") or FRAMES_PER_SECOND)
+    return min(found / frames_per_step, MAX_FRAMES_PER_SECOND)
+
+
+def stride(found: float, most: float) -> int:
+    """Of how many pictures one is shown, so that there are at most `most` in a second."""
+    return max(math.ceil(found / most), 1)
+
+
+def held(env: gymnasium.Env, config: EnvConfig) -> int:
+    """For how many frames the end of an episode is shown."""
+    return round(HELD_SECONDS * rate(env, open_family(config).frames_per_step))

@@ -1,0 +1,38 @@
+"""The videos in a run's folder, and what is known of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from transport.run_dir import RunDir, write_atomically
+
+LIST = "videos.json"
+
+
+class Video(Struct, frozen=True):
+    """A video of one episode. `file` is its name in the run's folder videos/."""
+
+    file: str
+    policy_version: int
+    total_reward: float
+    may_be_published: bool  # as the environment's family says
+
+
+def read_videos(run: RunDir) -> list[Video]:
+    """The videos of a run, newest first; none if there is no list of them, or a damaged one."""
+    try:
+        found = msgspec.json.decode((run.videos / LIST).read_bytes(), type=list[Video])
+    except (OSError, msgspec.MsgspecError):
+        return []
+    return [video for video in found if Path(video.file).name == video.file]
+
+
+def add_video(run: RunDir, video: Video, kept: int) -> None:
+    """Adds a video to the list, and deletes the oldest beyond `kept`. Raises OSError."""
+    videos = [video, *(other for other in read_videos(run) if other.file != video.file)]
+    write_atomically(run.videos / LIST, msgspec.json.encode(videos[:kept]))
+    for old in videos[kept:]:
+        (run.videos / old.file).unlink(missing_ok=True)

@@ -1,0 +1,152 @@
+"""What a card says of an exported policy: read from the exported file, and from its run where that is at hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from actors.evaluation.lines import read_lines
+from deploy.config.trust import code_in
+from deploy.reporting.web.configuration import OF_A_RUN, SECRET, settings_of
+from deploy.reporting.web.document import steps_in
+from deploy.reporting.web.recorded import RecordedRun
+from deploy.runs import read_steps
+from deploy.studies.suite.evidence import commit, versions
+from learner.weights.checkpoint import CheckpointError, Weights, read
+from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.run_dir import RunDir
+
+ABSOLUTE = re.compile(r"^(?:[/~\\]|[A-Za-z]:[\\/])")  # a path of this machine, which may hold a user's name
+ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned
+EVALUATOR, COMMAND = "the run's evaluator", "headrace eval"
+Tree = dict[str, Any]
+
+
+class Measured(NamedTuple):
+    """Figures of this policy, acting greedily. `score_mean` is the environment's own figure."""
+
+    by: str  # EVALUATOR or COMMAND
+    episodes: int
+    return_mean: float
+    return_std: float  # of single episodes
+    success_rate: float | None = None
+    score_mean: float | None = None
+    score_std: float | None = None
+    selected: bool = False  # the same episodes selected the policy among those of the run
+
+
+class Facts(NamedTuple):
+    """What a card says."""
+
+    config: Tree  # the env, algorithm, … tables, without paths of this machine
+    spec: ExperienceSpec
+    policy_version: int
+    parameters: int
+    software: Mapping[str, str]  # versions, and the commit of the source tree, at the export
+    names_code: bool  # the settings name code that is not built in
+    steps: int | None = None  # environment steps of training
+    changed: Mapping[str, Any] = {}  # settings that differ from the preset's, else from the default
+    measured: Measured | None = None
+
+
+def of_file(path: Path) -> tuple[Facts, Weights, dict[str, str]]:
+    """What an exported file says of itself, and its content. Raises CheckpointError."""
+    weights, metadata = read(path)
+    if not {"spec", "config"} <= metadata.keys():
+        raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
+    try:
+        config, spec = msgspec.json.decode(metadata["config"], type=Tree), read_spec(metadata["spec"].encode())
+        known = {section: config[section] for section in ("env", "algorithm")}
+    except (msgspec.DecodeError, SpecError, KeyError) as error:
+        raise CheckpointError(f"{path} was exported by another version of Headrace: export a run of this version") from error
+    software = versions() | ({"commit": found} if (found := commit()) else {})
+    count = sum(array.size for array in weights.values())
+    version = int(metadata.get("policy_version", -1))
+    return Facts(without_paths(config), spec, version, count, software, bool(code_in(known))), weights, metadata
+
+
+def of_run(path: Path, run: RunDir) -> Facts:
+    """What is known of a file that has been exported from this run. Raises CheckpointError."""
+    facts = of_file(path)[0]
+    recorded = RecordedRun(run)
+    recorded.read()
+    changed = {
+        one.key: shortened(one.value)
+        for one in settings_of(run)
+        if one.differs and one.key not in OF_A_RUN and not one.key.startswith(ELSEWHERE) and not SECRET.search(one.key)
+    }
+    version = facts.policy_version
+    measured = by_command(run, version) or of_best(run, version) or by_evaluator(recorded, version)
+    return facts._replace(steps=steps_of(recorded, version), changed=changed, measured=measured)
+
+
+def steps_of(recorded: RecordedRun, version: int) -> int | None:
+    """The environment steps that had been done when the learner published this version, as exact as its records are."""
+    versions, steps = recorded.grid.column("learner.policy_version"), steps_in(recorded.grid)
+    there = np.isfinite(versions)
+    if not there.any():
+        return None
+    newest = (recorded.newest.get("learner") or {}).get("policy_version") or 0.0
+    if version >= newest:
+        return read_steps(recorded.run) or None
+    return int(np.interp(version, versions[there], steps[there]))
+
+
+def by_command(run: RunDir, version: int) -> Measured | None:
+    """What `headrace eval` has measured of this version: of several times the one with most episodes."""
+    try:
+        found = [line for line in read_lines(run.evaluated) if line.get("policy_version") == version]
+        best = max(found, key=lambda line: int(line["episodes"]), default=None)
+        return None if best is None else Measured(COMMAND, **figures_of(best))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged
+        return None
+
+
+def of_best(run: RunDir, version: int) -> Measured | None:
+    """The evaluation that selected this version as the best of the run."""
+    try:
+        metadata = read(run.best)[1]
+        if int(metadata["policy_version"]) != version:
+            return None
+        return Measured(EVALUATOR, **figures_of(json.loads(metadata["evaluation"])), selected=True)
+    except (CheckpointError, KeyError, ValueError):  # there is none, or a file of an older version
+        return None
+
+
+def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
+    """What the evaluator has measured of this version, where its records have that: they are less frequent than evaluations."""
+    for one in recorded.evaluations:
+        if one.figures["policy_version"] == version:
+            return Measured(EVALUATOR, **figures_of(one.figures))
+    return None
+
+
+def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("return_mean", "return_std", "success_rate", "score_mean", "score_std")
+    return {"episodes": int(record["episodes"] or 0)} | {name: record.get(name) for name in names}
+
+
+def shortened(value: Any) -> Any:
+    """A setting as it may be handed on: of a path of this machine the last part."""
+    if isinstance(value, str) and ABSOLUTE.match(value):
+        return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
+    if isinstance(value, dict):
+        return {key: shortened(inner) for key, inner in value.items()}
+    return [shortened(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def without_paths(config: Tree) -> Tree:
+    """A configuration as it may be handed on: without the section deploy, which is about machines, and without their paths."""
+    kept = {key: value for key, value in config.items() if key != "deploy"}
+    return shortened(kept)  # type: ignore[no-any-return]
+
+
+def published(weights: Weights, metadata: Mapping[str, str]) -> dict[str, str]:
+    """The metadata of an exported file as it may be handed on."""
+    return {**metadata, "config": json.dumps(without_paths(json.loads(metadata["config"])))}

@@ -1,0 +1,91 @@
+"""Sends files to a model repository of Hugging Face. The only file that imports huggingface_hub.
+
+The token is the library's: of HF_TOKEN, or of its own login. It stands in no argument, no log and no message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+INSTALL = "headrace push needs huggingface_hub, which is not installed: pip install 'headrace[hub]'"
+NO_TOKEN = "there is no token: set HF_TOKEN, or log in with `hf auth login`; the token must be allowed to write"
+REASONS = {
+    401: "the token is not valid: set another HF_TOKEN, or log in again with `hf auth login`",
+    403: "the token is not allowed to write there",
+    404: "there is no such repository, or the token is not allowed to see it",
+}
+
+
+class PushError(Exception):
+    """Nothing was published, or not all of it; one line."""
+
+
+class NotPossible(PushError):
+    """Something is missing here: the library, a token, or --public."""
+
+
+def push(repository: str, files: Mapping[str, Path], message: str, public: bool) -> str:
+    """Makes the repository where there is none, and adds the files by their names there, as one commit. Returns its address.
+
+    A repository that is made is private unless `public`. Files are sent to one that is public only if `public`. Raises PushError.
+    """
+    token = own_token()
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(token=token, library_name="headrace", library_version=version("headrace"))
+    try:
+        return _push(api, repository, files, message, public)
+    except PushError:
+        raise
+    except Exception as error:  # whatever the library and its library for HTTP may raise
+        # Without the cause, whose text and frames may hold the token.
+        raise PushError(f"{repository}: {said(error, token)}") from None
+
+
+def own_token() -> str:
+    """The user's token. Raises NotPossible without the library or a token."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise NotPossible(INSTALL) from error
+    token = huggingface_hub.get_token()
+    if not token:
+        raise NotPossible(NO_TOKEN)
+    return token
+
+
+def _push(api: Any, repository: str, files: Mapping[str, Path], message: str, public: bool) -> str:
+    from huggingface_hub import CommitOperationAdd
+
+    address = api.create_repo(repository, private=not public, exist_ok=True)
+    hidden = bool(api.model_info(repository).private)
+    if not hidden and not public:
+        raise NotPossible(f"{repository} is public: add --public if everyone may have the policy, or name another repository")
+    api.create_commit(
+        repository,
+        [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in files.items()],
+        commit_message=message,
+    )
+    if hidden and public:
+        api.update_repo_settings(repository, private=False)
+    return str(address)
+
+
+def said(error: Exception, token: str) -> str:
+    """An error of the library in one line, without the token."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in REASONS:
+        return REASONS[status]
+    if status is not None:
+        text = f"the server answered {status}: {getattr(error, 'server_message', None) or error}"
+    else:
+        server = os.environ.get("HF_ENDPOINT", "huggingface.co")
+        text = f"{server} cannot be reached, or sending failed: {error}"
+    return " ".join(text.split()).replace(token, "(token)")[:300]

@@ -1,0 +1,1 @@
+"""`headrace top`: a run on the terminal, live."""
