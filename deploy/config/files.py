@@ -17,7 +17,7 @@ from deploy.config.run import ConfigError, DeployConfig, RunConfig
 
 Tree = dict[str, Any]
 FLAGS = "command line"  # the origin of what was typed
-PRESETS = Path(__file__).parent.parent / "presets"
+PRESETS = Path(__file__).parent / "presets"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ SHORT = {
     "actors.count": "--actors",
     "actors.envs_per_actor": "--envs-per-actor",
     "learner.device": "--device",
+    "deploy.on": "--on",
     "deploy.sinks": "--sinks",
     "deploy.track": "--track",
     "deploy.callbacks": "--callbacks",

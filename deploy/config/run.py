@@ -11,6 +11,7 @@ from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig
 from replay.config import ReplayConfig
+from transport.messages import MOST_PLACES
 from transport.names import CODE, Named
 
 
@@ -94,6 +95,14 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "to a host where one has a free place, and only then here",
         ),
     ] = 1024
+    on: Annotated[
+        str,
+        Meta(
+            description="engine that brings hosts for the actors: ray, or package.module:Name for your own; empty means that "
+            "hosts join by themselves (`headrace join`)",
+            extra=CODE,
+        ),
+    ] = ""
     orphan_seconds: Annotated[
         float,
         Meta(gt=0, description="time after which a host ends its actors and itself when it hears nothing from the supervisor"),
@@ -155,6 +164,28 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     files_kept: Annotated[int, Meta(ge=1, le=100, description="rotated files kept of each log and each metrics file")] = 1
 
 
+class RayConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Hosts on a cluster of Ray, with `--on ray`."""
+
+    address: Annotated[
+        str,
+        Meta(
+            description="the cluster: auto is the one that RAY_ADDRESS names, or that this machine belongs to; HOST:PORT is "
+            "another; local starts one on this machine, which ends with the run"
+        ),
+    ] = "auto"
+    places_per_host: Annotated[
+        int, Meta(ge=1, le=MOST_PLACES, description="actors on each host, which is one Ray actor, so all are on the same machine")
+    ] = 8
+    cpus_per_place: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="CPUs that a host asks Ray for, for each of its places; with actors.memory_bytes it asks for memory, too",
+        ),
+    ] = 1.0
+
+
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a run."""
 
@@ -169,3 +200,4 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     deploy: DeployConfig = DeployConfig()
+    ray: RayConfig = RayConfig()

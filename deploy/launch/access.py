@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from actors.trust import state_folder
 from deploy.config.run import RunConfig
@@ -37,12 +38,12 @@ def check(run: RunDir, config: RunConfig) -> None:
             raise Refused(
                 f"--deploy.bind {host} can be reached from other machines, and this is root: start it as an ordinary user"
             )
-        if not run.key_folder.exists():
+        if not run.key_folder.exists() and not config.deploy.on:
             raise Refused(
                 f"--deploy.bind {host} can be reached from other machines and run {run.name} has no keys: "
                 f"make them with `headrace keys {run.name} --actors {config.actors.count}`"
             )
-    if host and run.key_folder.exists():
+    if host and (run.key_folder.exists() or config.deploy.on):  # an engine needs tickets
         if made := make_missing(run, config.actors.count):
             print(f"made keys for {listed(made)}")
         for name in (*keys.ALWAYS, *keys.actor_names(config.actors.count)):
@@ -79,6 +80,39 @@ def make_missing(run: RunDir, actors: int) -> list[str]:
     """Makes the keys that processes of the run lack; returns their names. Servers read the list again by themselves."""
     run.make_private()
     return keys.make(run.key_folder, (*keys.ALWAYS, *keys.actor_names(actors)), new_pair)
+
+
+def ticket(run: RunDir, host: str) -> tuple[Path, bool]:
+    """The ticket of host-3, and whether it was made now: it is where there is none. Raises KeysError, OSError."""
+    path, name = run.key_folder / keys.TICKETS / f"{host}.ticket", host.replace(keys.HOST, keys.TICKET, 1)
+    return path, _make_ticket(run, path, name)
+
+
+def shared_ticket(run: RunDir, hosts: int) -> tuple[Path, bool]:
+    """The ticket for hosts that all start alike, as ticket(). One that was for another number of hosts is refused from now on."""
+    path, before = shared_path(run), shared_tickets(run)
+    return path, _make_ticket(run, path, f"{keys.SHARED_TICKET}{hosts}", before)
+
+
+def shared_path(run: RunDir) -> Path:
+    return run.key_folder / keys.TICKETS / "shared.ticket"
+
+
+def shared_tickets(run: RunDir) -> list[str]:
+    """The names on the list of keys: one, or none."""
+    return [name for name in keys.KeyList(run.key_folder / keys.LIST).by_name() if name.startswith(keys.SHARED_TICKET)]
+
+
+def _make_ticket(run: RunDir, path: Path, name: str, before: Sequence[str] = ()) -> bool:
+    """Makes the ticket and refuses those `before` it; False where it is there already."""
+    listed = keys.KeyList(run.key_folder / keys.LIST).by_name()
+    if name in listed and path.is_file():
+        return False
+    pair = new_pair()
+    keys.write_ticket(path, name, pair, listed["supervisor"])
+    keys.refuse(run.key_folder, before)
+    keys.admit(run.key_folder, name, pair.public)
+    return True
 
 
 class RunKeys:

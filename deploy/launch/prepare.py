@@ -17,9 +17,10 @@ from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
-from deploy.config.files import Layer, Tree, as_tree, merge, write_config
+from deploy.config.files import Layer, Tree, as_tree, lookup, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
+from deploy.engines.base import find_engine
 from deploy.launch import access, preflight, resources, resume, settle
 from deploy.launch.mirror import check as mirror
 from deploy.launch.probe import Probe
@@ -31,7 +32,7 @@ from learner.inference.base import PolicyDescription
 from learner.weights.checkpoint import CheckpointError, read
 from transport.experience import ExperienceSpec, write_spec
 from transport.names import hidden_module
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, is_free, write_atomically
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     stack = _layers(request, run)
     if tried is None:
         _note_hidden_module(stack)
-    config = _pinned(stack)
+    config = _with_engine(stack, _pinned(stack), stopped)
     if stopped:
         resume.check_config(run, config)
     mirror.check(run, config, stopped, request.fresh)
@@ -209,6 +210,20 @@ def _pinned(stack: list[Layer]) -> RunConfig:
     if not builtin_name(config.env.id):
         return config
     stack.append(_options(options_table(open_family(config.env).pin_options())))
+    return resolve(stack)
+
+
+def _with_engine(stack: list[Layer], config: RunConfig, stopped: bool) -> RunConfig:
+    """The configuration with the settings that the engine of the run has where no others are given; adds these to the layers,
+    below the one that names the engine. Raises ConfigError, Refused."""
+    if not (own := find_engine(config.deploy.on).prepare(config)):
+        return config
+    origin = f"--on {config.deploy.on}"
+    naming = max(number for number, layer in enumerate(stack) if lookup(layer.values, "deploy.on"))
+    moved = stopped and naming == 0 and config.deploy.bind and not is_free(config.deploy.bind, 0)
+    stack.insert(naming, Layer(origin, own))
+    if moved and (bind := lookup(own, "deploy.bind")):  # the stopped run was on a machine of another address
+        stack.insert(naming + 2, Layer(origin, {"deploy": {"bind": bind}}))
     return resolve(stack)
 
 

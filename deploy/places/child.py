@@ -93,9 +93,7 @@ class Child:
         self.kill()
         self._popen.wait()
         self._reader.join(LAST_WORDS_SECONDS)
-        if self._popen.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._popen.stdin.close()
+        self.hang_up()
 
     def tell(self, line: str, last: bool = False) -> None:
         """Writes a line to its standard input, which ends with the `last` one."""
@@ -104,6 +102,11 @@ class Child:
             self._popen.stdin.write(line.encode() + b"\n")
             self._popen.stdin.flush()
         if last:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Ends its standard input, if it has one."""
+        if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.close()
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from deploy.engines.base import HostState
 from deploy.places.base import Exit, Usage
 from deploy.supervision.topology import Plan
 from transport.lifetime import new_incarnation
@@ -130,6 +131,7 @@ class Host:
     send: Callable[[str, Message, Sequence[bytes]], bool]
     folder: str = ""  # the digest of what it has of the run's folder
     leaving: bool = False
+    home: Stop | None = None  # sent until it leaves
     back: float = float("-inf")  # when it was last heard again after a silence
     running: int = 0  # actors, with those that are to end
     processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
@@ -143,7 +145,7 @@ class Host:
     @property
     def free(self) -> int:
         """Places that an actor may have."""
-        if self.leaving or not self.folder:
+        if self.leaving or self.home is not None or not self.folder:
             return 0
         unlisted = sum(process.order is not None for process in self.processes.values())
         return self.places - self.running - unlisted
@@ -229,6 +231,21 @@ class HostPlaces:
             host.tell(Stop("the run has ended"))
         self.hosts.clear()
 
+    # ---- what an engine asks (deploy/engines/base.py)
+
+    def joined(self) -> dict[str, HostState]:
+        return {host.name: HostState(host.running, max(host.free, 0)) for host in self.hosts.values()}
+
+    def send_home(self, name: str, reason: str) -> None:
+        if (host := self.hosts.get(name)) is not None:
+            host.home = Stop(printable(reason))
+            host.tell(host.home)
+
+    def give_up(self, name: str) -> None:
+        if (host := self.hosts.get(name)) is not None:
+            self._drop(host, "has ended")
+        self._outside.keys.refuse([name])
+
     # ---- what arrives on the control socket
 
     def enrol(self, ticket: str, message: Enrol) -> Message | None:
@@ -294,6 +311,8 @@ class HostPlaces:
                 host.tell(process.order)
             elif process.end is not None:
                 host.tell(process.end)
+        if host.home is not None and not host.leaving:
+            host.tell(host.home)
         if host.leaving and not message.running:
             self._drop(host, "has left")
         elif self._parts is not None and host.folder != self._parts.folder.digest:

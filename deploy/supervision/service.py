@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from deploy import runs, settings
 from deploy.children import python_command, start_in_background
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig
+from deploy.engines import base as engines
 from deploy.launch import access
 from deploy.launch.mirror.note import mirror_of
 from deploy.places.base import Place, Process
@@ -84,6 +86,10 @@ class Service:
         self._hosts = self._control.hosts = HostPlaces(outside, hosted(before))
         here = place or LocalPlace(self.log.line, config.actors.memory_bytes, learner)
         self._place: Place = LocalOrHost(here, self._hosts, config.deploy.local_actors, keys.reclaim)
+        supervised = partial(run.endpoint, "supervisor")
+        outer = engines.Outside(time.monotonic, self.say, self.log.line, supervised, self._ticket, self._hosts)
+        self._engine = engines.find_engine(config.deploy.on)(run, config, outer)
+        self._engine.want(self._places_wanted(config.actors.count))
         self._host_records: dict[str, RecordFile] = {}  # by actor
         self._signals: list[int] = []
         self._wanted_actors = config.actors.count
@@ -122,6 +128,8 @@ class Service:
             self.say(f"run {self._run.name} {verb}: {self.supervisor.reason} · {self.steps:,.0f} environment steps")
         finally:
             self._reports.close()  # first: the place ends every process that is left
+            self._hosts.close()
+            self._engine.close()
             self._place.close()
             self._control.close()
             for file in self._host_records.values():
@@ -135,6 +143,8 @@ class Service:
         self._obey_signals()
         self.supervisor.turn()
         self._place.turn()
+        if not self.supervisor.stopping:
+            self._engine.turn()
         self._control.listen(TURN_SECONDS)
         if self._wanted_actors != self._config.actors.count and not self.supervisor.stopping:
             self._change_actors(self._config.actors.count, self._wanted_actors)
@@ -240,6 +250,7 @@ class Service:
             access.make_missing(self._run, actors)
         settings.write(self._run, self._config)
         self._assignments.renew(actors)
+        self._engine.want(self._places_wanted(actors))
         self.supervisor.replan(self._plan(self._config, self._run.path))
         for name in self._control.names:
             self._send_assignment(name)
@@ -258,6 +269,14 @@ class Service:
             else:
                 self.say(f"starting {plan.name} (pid {process.pid})")
         return process
+
+    def _places_wanted(self, actors: int) -> int:
+        """Places on hosts for those that may not run here."""
+        return max(actors - self._config.deploy.local_actors, 0)
+
+    def _ticket(self, host: str) -> str:
+        """The content of a host's ticket. Raises KeysError, OSError."""
+        return access.ticket(self._run, host)[0].read_text()
 
     def _collect(self) -> Parts | None:
         """The files that hosts need; None where they cannot be read now."""

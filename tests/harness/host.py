@@ -61,12 +61,15 @@ def main() -> int:
     parser.add_argument("--stop-after", type=float, default=0.0)
     parser.add_argument("--stop-seconds", type=float, default=60.0)
     parser.add_argument("--bind", default="")
+    parser.add_argument("--on", default="")
+    parser.add_argument("--local-actors", type=int, default=1024)
     options = parser.parse_args()
     run = RunDir(options.run_dir)
     try:
         with runs.locked(run):
             if options.kind == "stubs":
-                deploy = DeployConfig(stop_seconds=options.stop_seconds, restarts=1, bind=options.bind, record_seconds=1.0)
+                where = {"bind": options.bind, "on": options.on, "local_actors": options.local_actors}
+                deploy = DeployConfig(stop_seconds=options.stop_seconds, restarts=1, record_seconds=1.0, **where)
                 config = RunConfig(total_steps=options.total_steps, actors=ActorsConfig(count=2), deploy=deploy)
                 run.config.write_bytes(write_config(config))
                 plan: Plans = stubs(dict(pair.split("=") for pair in options.how))

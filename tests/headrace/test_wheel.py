@@ -71,7 +71,8 @@ def test_the_packages_and_their_data_come_from_the_wheel(installed: Path, tmp_pa
     version, *files = run(tmp_path, [installed / "python", "-c", code]).split()
     assert version == VERSION and all(Path(file).is_relative_to(installed.parent) for file in files)
     assert "cartpole" in run(tmp_path, [installed / "headrace", "presets"])
-    assert run(tmp_path, [installed / "headrace", "presets", "cartpole"]) == (ROOT / "deploy/presets/cartpole.toml").read_text()
+    preset = ROOT / "deploy/config/presets/cartpole.toml"
+    assert run(tmp_path, [installed / "headrace", "presets", "cartpole"]) == preset.read_text()
     code = "from actors.envs.robot.arm.urdf import OWN_URDF; print(OWN_URDF.read_text())"
     assert "<robot" in run(tmp_path, [installed / "python", "-c", code])
 

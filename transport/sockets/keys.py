@@ -234,13 +234,21 @@ def read_ticket(path: Path) -> ClientKeys:
     """Raises KeysError, also if other users could read the file."""
     check_private(path, folder=False, fix=f"`chmod 600 {path}`")
     try:
-        values = dict(line.split() for line in path.read_text().splitlines() if line and not line.startswith("# "))
+        return parse_ticket(path.read_text())
+    except (OSError, ValueError):  # without the error's text, which may contain a part of the key
+        raise KeysError(f"{path} is not a ticket; `headrace invite RUN --hosts N` makes tickets") from None
+
+
+def parse_ticket(text: str) -> ClientKeys:
+    """The content of a ticket. Raises ValueError, whose text tells nothing of it."""
+    try:
+        values = dict(line.split() for line in text.splitlines() if line and not line.startswith("# "))
         pair = Pair(_checked(values["public"]), _checked(values["secret"]))
         if role_of(values["ticket"]) != TICKET:
             raise ValueError
         return ClientKeys(values["ticket"], pair, {"supervisor": _checked(values["supervisor"])})
-    except (OSError, ValueError, KeyError):  # without the error's text, which may contain a part of the key
-        raise KeysError(f"{path} is not a ticket; `headrace invite RUN --hosts N` makes tickets") from None
+    except (ValueError, KeyError):
+        raise ValueError("not a ticket") from None
 
 
 def export(folder: Path, name: str, target: Path) -> None:

@@ -15,7 +15,6 @@ from deploy.launch.settle import settle_count
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.sockets import keys
-from transport.sockets.authenticator import new_pair
 
 DESCRIPTION = """\
 Make tickets for other machines, one file for each, in runs/NAME/keys/tickets. Whoever has a ticket can join the run with it, so
@@ -30,7 +29,7 @@ place of the host that used it before. Existing tickets are kept.
   headrace invite night --revoke shared            refuse the shared ticket, and all hosts that joined by it
 """
 
-SHARED = "shared"  # the name of the ticket's file, and of the ticket for --revoke
+SHARED = "shared"  # the ticket for several hosts, in --revoke
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -56,37 +55,22 @@ def run(parsed: argparse.Namespace) -> int:
         if runs.is_up(folder):
             raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
         access.make_missing(folder, settle_count(RunConfig()).actors.count)
-    listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
     if parsed.shared:
-        wanted = {f"{keys.SHARED_TICKET}{parsed.hosts}": tickets / f"{SHARED}.ticket"}
+        tickets_of = [access.shared_ticket(folder, parsed.hosts)]
     else:
-        wanted = {f"{keys.TICKET}-{number}": tickets / f"{keys.HOST}-{number}.ticket" for number in range(parsed.hosts)}
-    made = []
-    for name, path in wanted.items():
-        if name not in listed or not path.is_file():
-            pair = new_pair()
-            keys.write_ticket(path, name, pair, listed["supervisor"])
-            if parsed.shared:  # one that was for another number of hosts is refused from now on
-                keys.refuse(folder.key_folder, _shared_tickets(folder))
-            keys.admit(folder.key_folder, name, pair.public)
-            made.append(path.name)
+        tickets_of = [access.ticket(folder, f"{keys.HOST}-{number}") for number in range(parsed.hosts)]
+    made = [path.name for path, new in tickets_of if new]
     print(f"made {access.listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
     return DONE
 
 
-def _shared_tickets(folder: RunDir) -> list[str]:
-    listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
-    return [name for name in listed if name.startswith(keys.SHARED_TICKET)]
-
-
 def _revoke_shared(folder: RunDir) -> int:
-    path = folder.key_folder / keys.TICKETS / f"{SHARED}.ticket"
-    if not (folder.key_folder / keys.LIST).is_file() or not (shared := _shared_tickets(folder)):
+    if not (folder.key_folder / keys.LIST).is_file() or not (shared := access.shared_tickets(folder)):
         raise ConfigError(f"--revoke {SHARED}: run {folder.name} has no shared ticket")
     listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
     hosts = [name for name in listed if keys.role_of(name) == keys.HOST and name.replace(keys.HOST, keys.TICKET, 1) not in listed]
     keys.refuse(folder.key_folder, (*shared, *hosts))
-    path.unlink(missing_ok=True)
+    access.shared_path(folder).unlink(missing_ok=True)
     print(f"the shared ticket and {len(hosts)} hosts that joined by it are refused from now on; their actors start elsewhere")
     return DONE
 

@@ -60,12 +60,21 @@ def run(parsed: argparse.Namespace) -> int:
             raise ConfigError(f"--allow {package!r} is not a package's name, such as my_package")
     if not parsed.ticket.is_file():
         raise ConfigError(f"--ticket {parsed.ticket}: there is no such file; `headrace invite RUN --hosts N` makes tickets")
-    ticket, own = read_ticket(parsed.ticket), new_pair()
-    name = enrol(parsed.address, ticket, own)
+    name, status, reason = serve(parsed.address, read_ticket(parsed.ticket), places, parsed.allow)
+    return complain(f"{name}: {reason}", status) if status else 0
+
+
+def serve(address: str, ticket: ClientKeys, places: int, allowed: Sequence[str]) -> tuple[str, int, str]:
+    """Is a host of the run whose supervisor is at `address`, until it leaves. Actors may import the packages of `allowed` at the
+    word of the run's settings. To be called in the main thread. Returns the host's name, the exit status (0: all in order) and
+    why it has left. Raises KeysError, Refused, OSError."""
+    own = new_pair()
+    name = enrol(address, ticket, own)
     folder = Path(tempfile.mkdtemp(prefix="headrace-host-"))
-    link = Client(parsed.address, keys=ClientKeys(name, own, {"supervisor": ticket.server("supervisor")}), endpoint="supervisor")
+    link = Client(address, keys=ClientKeys(name, own, {"supervisor": ticket.server("supervisor")}), endpoint="supervisor")
     try:
-        return _serve(name, places, link, HostFolder(folder, parsed.allow))
+        agent = _work(name, places, link, HostFolder(folder, allowed))
+        return name, agent.exit_status, agent.reason
     finally:
         link.close(GOODBYE_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
@@ -92,7 +101,7 @@ def enrol(address: str, ticket: ClientKeys, own: Pair) -> str:
     raise RunRefused(f"no supervisor has answered at {address} for {patience:.0f} s: is the run up, and is this its address?")
 
 
-def _serve(name: str, places: int, link: Client, folder: HostFolder) -> int:
+def _work(name: str, places: int, link: Client, folder: HostFolder) -> Agent:
     def starter(memory_bytes: int) -> LocalPlace:
         here.append(LocalPlace(agent.line, memory_bytes, folder=folder.run.path))
         return here[0]
@@ -111,4 +120,4 @@ def _serve(name: str, places: int, link: Client, folder: HostFolder) -> int:
     finally:
         for place in here:
             place.close()
-    return complain(f"{name}: {agent.reason}", agent.exit_status) if agent.exit_status else 0
+    return agent

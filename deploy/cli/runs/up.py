@@ -36,6 +36,7 @@ Start a run: replay, learner, actors and evaluator, which are restarted when the
   headrace up --env mario --actors 4
   headrace up --env CartPole-v1 --total-steps 1e6 --seed 3 --run first
   headrace up --env my.package:make_env --config mine.toml --learner.learning-rate 3e-4
+  headrace up --env mario --actors 256 --on ray    hosts for the actors on a cluster of Ray
   headrace up --run first                     resume a stopped run with its own settings
   headrace up --run first --fresh             move the old folder aside and start anew
 

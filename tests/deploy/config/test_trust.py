@@ -33,14 +33,14 @@ from transport.run_dir import RunDir
 
 HOSTILE = "hostile:Thing"
 CODE = {
-    **{key: HOSTILE for key in ("env.id", "algorithm.name", "algorithm.network", "replay.selector")},
+    **{key: HOSTILE for key in ("env.id", "algorithm.name", "algorithm.network", "replay.selector", "deploy.on")},
     **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks", "deploy.track", "deploy.callbacks")},
     "deploy.actor_python": "/tmp/hostile/python",
 }
 COMMANDS = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
 # Settings with a text that is never imported or run.
 HARMLESS = {
-    *("deploy.bind", "deploy.advertise", "deploy.mirror", "learner.device", "learner.weights"),
+    *("deploy.bind", "deploy.advertise", "deploy.mirror", "ray.address", "learner.device", "learner.weights"),
     *("env.urdf", "env.arm", "env.actions", "env.info_keywords"),
 }
 SPEC = make_spec(vector())

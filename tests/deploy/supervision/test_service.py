@@ -95,6 +95,17 @@ def test_the_time_of_a_run_counts_from_its_first_step(make: Make) -> None:
     assert run.status["steps"] > 0
 
 
+def test_an_engine_is_asked_for_places_for_those_actors_that_may_not_run_here(make: Make) -> None:
+    run = make("--on", "tests.harness.lender:Lender", "--local-actors", "1")
+    run.start()
+    asked = run.run_dir.path / "asked"
+    run.until(lambda: run.status.get("state") == "running", "all that has room is ready")
+    assert cli.main(["scale", "4"]) == 0
+    run.until(lambda: asked.read_text() == "1 places\n3 places\n", "three more places are wanted")
+    assert cli.main(["down"]) == 0
+    assert asked.read_text() == "1 places\n3 places\nthe end\n"
+
+
 def test_a_second_ctrl_c_kills_at_once(make: Make) -> None:
     run = make("actor-0=deaf", "actor-1=deaf", "learner=deaf", "replay=deaf", "--stop-seconds", "600")
     processes = up(run)

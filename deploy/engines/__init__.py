@@ -1,0 +1,1 @@
+"""What brings machines to a run."""

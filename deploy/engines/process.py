@@ -1,0 +1,143 @@
+"""A cluster that is asked by a process of its own, so that nothing that its library does can hold up or end the supervisor.
+
+Ray's, for one, ends its process when the cluster does. The process (`deploy/engines/driver.py`) reads orders from its standard
+input and prints events, a line of JSON each. It is started again when it has ended; its hosts outlive it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+
+import msgspec
+from msgspec import Struct
+
+from deploy.children import THREAD_VARIABLES, child_environment, python_command
+from deploy.engines.base import Outside
+from deploy.engines.fleet import Connected, Event
+from deploy.places.child import Child
+from transport.text import plain
+
+MODULE = "deploy.engines.driver"
+CLOSE_SECONDS = 30.0  # longer than it takes to end hosts that do not end by themselves
+SHORT_CLOSE_SECONDS = 10.0  # where the cluster did not answer lately
+POLL_SECONDS = 0.05
+LONGEST_DELAY_SECONDS = 30.0
+MOST_LETTERS = 300  # of a line: Ray writes whole paragraphs
+PREFIX = re.compile(r"\[\d{4}-[^]]*\] \S+:\d+: ")  # of its log: time, level, process, place in its source
+NOISE = re.compile(r"\(raylet\b|\s")  # what the daemons of its nodes say of what this process tells by events
+
+
+class Start(Struct, frozen=True, tag=True):
+    """An order: start a host, which joins the supervisor at `address` by the content of a ticket."""
+
+    host: str
+    places: int
+    address: str
+    ticket: str
+
+
+class End(Struct, frozen=True, tag=True):
+    """An order: end a host at once."""
+
+    host: str
+
+
+class Close(Struct, frozen=True, tag=True):
+    """An order: end all hosts of the run, then this process."""
+
+
+Order = Start | End | Close
+
+
+class Settings(Struct, frozen=True):
+    """What the process is told on its command line: nothing of it is secret."""
+
+    address: str  # of the cluster
+    namespace: str = ""  # the names of its hosts are unique in it
+    cpus: float = 1.0  # for each place
+    memory_bytes: int = 0  # for each place; 0: not asked for
+    allowed: tuple[str, ...] = ()  # packages that actors may import at the word of the run's settings
+    folder: str = ""  # in which hosts work, where there is one of that path
+
+
+class ClusterProcess:
+    """The supervisor's side."""
+
+    def __init__(self, name: str, settings: Settings, outside: Outside) -> None:
+        """`name`: of the process, in the log. It is started by the first call of `events`."""
+        self._name, self._settings, self._outside = name, settings, outside
+        self._child: Child | None = None
+        self._lines: deque[str] = deque()  # events, in JSON; another thread appends
+        self._last_line, self._failures, self._start_at = "", 0, 0.0
+
+    def start(self, host: str, places: int, ticket: str) -> None:
+        self._tell(Start(host, places, self._outside.address() or "", ticket))
+
+    def end(self, host: str) -> None:
+        self._tell(End(host))
+
+    def events(self) -> list[Event]:
+        """Raises msgspec.ValidationError for what is no event."""
+        now = self._outside.clock()
+        if self._child is not None and _ended(self._child):
+            self._forget()
+            self._failures += 1
+            delay = min(2.0 ** (self._failures - 1), LONGEST_DELAY_SECONDS)
+            self._start_at = now + delay
+            reason = self._last_line.partition(". ")[0] or "it was killed"
+            self._outside.say(f"{self._name}: {reason}; asking the cluster again in {delay:.0f} s, hosts that have joined go on")
+        if self._child is None and now >= self._start_at:
+            self._begin()
+        found = [msgspec.json.decode(self._lines.popleft(), type=Event) for _ in range(len(self._lines))]
+        if any(isinstance(event, Connected) for event in found):
+            self._failures = 0
+        return found
+
+    def close(self) -> None:
+        if self._child is None or _ended(self._child):
+            self._forget()
+            self._begin()
+        self._tell(Close())
+        deadline = time.monotonic() + (SHORT_CLOSE_SECONDS if self._failures else CLOSE_SECONDS)
+        while self._child is not None and not _ended(self._child):
+            if time.monotonic() > deadline:
+                self._outside.say(f"{self._name}: the cluster does not answer; hosts that it still has end by themselves")
+                self._child.end()
+                break
+            time.sleep(POLL_SECONDS)
+        self._forget()
+
+    def _begin(self) -> None:
+        command = python_command(MODULE, msgspec.json.encode(self._settings).decode())
+        environment = child_environment(**dict.fromkeys(THREAD_VARIABLES, "1"))
+        self._last_line = ""
+        try:
+            self._child = Child(self._name, command, environment, self._take, asked=True)
+        except OSError as error:
+            self._outside.say(f"{self._name} could not be started: {error}")
+            self._start_at = self._outside.clock() + LONGEST_DELAY_SECONDS
+
+    def _forget(self) -> None:
+        if self._child is not None:
+            self._child.hang_up()
+            self._child = None
+
+    def _tell(self, order: Order) -> None:
+        if self._child is not None:
+            self._child.tell(msgspec.json.encode(order).decode(), last=isinstance(order, Close))
+
+    def _take(self, name: str, line: str) -> None:
+        if line.startswith('{"type":'):
+            self._lines.append(line)
+        elif line and not NOISE.match(line := plain(line)):
+            self._last_line = PREFIX.sub("", line)[:MOST_LETTERS]
+            self._outside.line(name, self._last_line)
+
+
+def _ended(child: Child) -> bool:
+    try:
+        return child.poll() is not None
+    except ChildProcessError:  # the supervisor has reaped it with the orphans
+        return True

@@ -1,0 +1,317 @@
+"""Hosts on a cluster of Ray: each is one Ray actor, which is the agent of a host with several places.
+
+Ray decides on which machine it is, and brings machines where an autoscaler may; what it asks for is stated. It starts nothing
+again: a second start of a host would repeat its actors' seeds and pass by the count of failures. The Ray actors are detached:
+they outlive a supervisor that is killed, and end by themselves when none comes back. A ticket travels to a host as an argument
+of a method, so it is on no command line, in no log, and in nothing that Ray's dashboard shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from actors import trust
+from deploy import settings as files
+from deploy.children import child_environment, python_command
+from deploy.config.run import ConfigError, RunConfig
+from deploy.engines.base import Outside
+from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
+from deploy.engines.process import MODULE, ClusterProcess, Settings, Start
+from deploy.launch.access import Refused
+from transport.run_dir import RunDir
+from transport.sockets.keys import LIST, KeyList, parse_ticket
+
+LOCAL, CLIENT = "local", "ray://"
+OLDEST = (2, 60)
+CHECK, CHECK_SECONDS = "--check", 90.0
+ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "15" for what in ("connect", "reconnect")}  # then Ray ends its process
+STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing of a run goes through it
+PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
+# Else Ray kills the reaper of a host with the host, and what simulators have started is left.
+SPARE_REAPER = {"RAY_kill_child_processes_on_worker_exit": "false"}
+UNUSED_SECONDS = 60.0  # a host that nobody tells what to do ends
+LEAVE_SECONDS = 10.0  # for hosts to end after they were sent home; for a host to be told that it may go
+KILL_SECONDS = 5.0
+MOST_LETTERS = 300  # of what Ray says
+VERSIONS = r"Ray: (\S+)\s*Python: (\S+)"
+MISMATCH = re.compile(rf"cluster was started with:\s*{VERSIONS}\s*This process.*?{VERSIONS}", re.DOTALL)
+
+ADVICE = (
+    "start a cluster with `ray start --head`, or let the run have its own with --ray.address local; one that wants a token needs "
+    "RAY_AUTH_MODE=token here, too"
+)
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be used; one line."""
+
+
+class Facts(Struct, frozen=True):
+    """What a launch wants to know of the cluster."""
+
+    own_address: str  # of this machine, as the cluster's others know it
+
+
+class RayEngine(Fleet):
+    """The engine `ray` of a run."""
+
+    def __init__(self, run: RunDir, config: RunConfig, outside: Outside) -> None:
+        code = trust.code_of(files.acting(config))
+        settings = Settings(
+            config.ray.address,
+            namespace_of(run),
+            config.ray.cpus_per_place,
+            config.actors.memory_bytes,
+            tuple(sorted({value.partition(":")[0] for values in code.values() for value in values})),
+            os.getcwd(),
+        )
+        super().__init__(ClusterProcess("ray", settings, outside), config.ray.places_per_host, outside)
+
+    @classmethod
+    def prepare(cls, config: RunConfig) -> dict[str, Any]:
+        _check_version()
+        address = config.ray.address
+        if address.startswith(CLIENT):
+            raise ConfigError(
+                f"--ray.address {address}: a run belongs to a machine of the cluster; start it there with --ray.address auto, or "
+                "by `ray job submit`"
+            )
+        own = "127.0.0.1" if address == LOCAL else ask(address).own_address
+        return {"deploy": {"bind": own, "local_actors": 0}}
+
+
+def namespace_of(run: RunDir) -> str:
+    """The Ray namespace of a run's hosts: another run of the same name has another one."""
+    public = KeyList(run.key_folder / LIST).by_name()["supervisor"]
+    return f"headrace-{run.name}-{hashlib.sha256(public.encode()).hexdigest()[:8]}"
+
+
+def _check_version() -> None:
+    oldest = ".".join(map(str, OLDEST))
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        raise ConfigError("--on ray needs Ray, which is not installed: pip install 'headrace[ray]'") from None
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+        raise ConfigError(f"--on ray needs Ray {oldest} or later, and this is {version}: pip install -U 'headrace[ray]'")
+
+
+def ask(address: str) -> Facts:
+    """Connects to the cluster for a moment, in another process. Raises Refused."""
+    command = python_command(MODULE, msgspec.json.encode(Settings(address)).decode(), CHECK)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CHECK_SECONDS,
+            env=child_environment(**ANSWER_SOON),
+        )
+    except subprocess.TimeoutExpired:
+        raise Refused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
+    last = done.stdout.strip().rpartition(b"\n")[2]
+    if done.returncode == 0:
+        return msgspec.json.decode(last, type=Facts)
+    words = last.decode(errors="replace") or "no Ray cluster answers there: is it up, and does this machine belong to it?"
+    raise Refused(f"--ray.address {address}: {words}")
+
+
+class HeadraceHost:
+    """The Ray actor. Its methods are called one after another, in the main thread of its process."""
+
+    def __init__(self) -> None:
+        self._result = 1, "it was told nothing"
+        self._begun = False
+        _later(UNUSED_SECONDS, self._end_if_unused)
+
+    def run(self, order: Start, allowed: tuple[str, ...], folder: str) -> None:
+        """Is the agent of a host until that leaves the run, as `headrace join` is."""
+        from deploy.cli.hosts.join import serve
+
+        self._begun = True
+        if os.path.isdir(folder):
+            os.chdir(folder)  # the user's own modules, where machines share their files
+        try:
+            _, status, reason = serve(order.address, parse_ticket(order.ticket), order.places, allowed)
+            self._result = status, reason
+        except Exception as error:  # whatever it is, the run's log says it
+            self._result = 1, f"{type(error).__name__}: {error}"
+        _later(LEAVE_SECONDS, lambda: os._exit(0))  # nobody may be left who lets it go
+
+    def result(self) -> tuple[int, str]:
+        """The exit status of the agent, and why it has left. Called while `run` works, it waits for that."""
+        return self._result
+
+    def leave(self) -> None:
+        """Ends the Ray actor, in a way that Ray does not take for a failure."""
+        import ray
+
+        ray.actor.exit_actor()
+
+    def _end_if_unused(self) -> None:
+        if not self._begun:  # its driver was killed before it had a machine
+            os._exit(0)
+
+
+def _later(seconds: float, act: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+
+
+@dataclass
+class Handle:
+    """A host that was asked for. `ready` and `result` are references of Ray; without `ready` it has a machine."""
+
+    actor: Any
+    ready: Any
+    result: Any
+    began: float
+    places: int
+
+
+class RayCluster:
+    """What a run asks of Ray, in the process that is connected to it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connects. Raises ClusterError."""
+        self._settings, self._hosts = settings, dict[str, Handle]()
+        self._ray = connect(settings)
+
+    def facts(self) -> Facts:
+        return Facts(self._ray.util.get_node_ip_address())
+
+    def found(self) -> Connected:
+        """The hosts of the run that the cluster has; a supervisor before this one has started them."""
+        names = self._ray.util.list_named_actors()
+        for name in names:
+            actor = self._ray.get_actor(name)
+            self._hosts[name] = Handle(actor, None, actor.result.remote(), time.monotonic(), 0)
+        return Connected(tuple(names))
+
+    def start(self, order: Start) -> None:
+        """The methods of a host are called in this order, once it has a machine."""
+        resources: dict[str, Any] = {"num_cpus": self._settings.cpus * order.places}
+        if self._settings.memory_bytes:
+            resources["memory"] = self._settings.memory_bytes * order.places
+        made = self._ray.remote(
+            max_restarts=0,
+            max_task_retries=0,
+            lifetime="detached",
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": SPARE_REAPER},
+            **resources,
+        )(HeadraceHost)
+        actor = made.options(name=order.host).remote()
+        ready = actor.__ray_ready__.remote()
+        actor.run.remote(order, self._settings.allowed, self._settings.folder)
+        self._hosts[order.host] = Handle(actor, ready, actor.result.remote(), time.monotonic(), order.places)
+
+    def end(self, host: str) -> None:
+        if (handle := self._hosts.pop(host, None)) is not None:
+            self._ray.kill(handle.actor)
+
+    def turn(self) -> list[Event]:
+        """What has happened since the last call."""
+        events: list[Event] = []
+        for host, handle in list(self._hosts.items()):
+            if handle.ready is not None and self._done(handle.ready):
+                handle.ready = None
+                events.append(Placed(host))
+            if self._done(handle.result):
+                if (reason := self._reason(handle)) is not None:
+                    events.append(Ended(host, reason))
+                    del self._hosts[host]
+            elif handle.ready is not None and time.monotonic() > handle.began + PATIENCE_SECONDS:
+                handle.began = float("inf")  # said once
+                events.append(Waiting(host, self._needs(handle.places)))
+        return events
+
+    def close(self) -> None:
+        """Ends all hosts of the run: those that have a machine were sent home, and get the time for that."""
+        for host, handle in list(self._hosts.items()):
+            if handle.ready is not None and not self._done(handle.ready):
+                self.end(host)
+        self._until(lambda: not self.turn() and not self._hosts, LEAVE_SECONDS)
+        for host in list(self._hosts):
+            self.end(host)
+        self._until(lambda: not self._ray.util.list_named_actors(), KILL_SECONDS)
+        self.leave()
+
+    def leave(self) -> None:
+        self._ray.shutdown()
+
+    def _done(self, reference: Any) -> bool:
+        return bool(self._ray.wait([reference], timeout=0)[0])
+
+    def _reason(self, handle: Handle) -> str | None:
+        """Why a host has ended; lets it go. None where it only could not be reached for a moment: the run hears it or not."""
+        try:
+            reason: str = self._ray.get(handle.result)[1]
+            handle.actor.leave.remote()
+        except self._ray.exceptions.ActorUnavailableError:
+            handle.result = handle.actor.result.remote()
+            return None
+        except Exception as error:  # what a Ray actor raises, or why it is no more
+            return last_words(error)
+        return reason
+
+    def _needs(self, places: int) -> str:
+        memory = self._settings.memory_bytes * places
+        asked = f"{self._settings.cpus * places:g} CPUs" + (f" and {memory / 1e9:.1f} GB" if memory else "")
+        nodes: list[Mapping[str, Any]] = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        largest = max((node.get("CPU", 0) for node in nodes), default=0)
+        free, total = (found().get("CPU", 0) for found in (self._ray.available_resources, self._ray.cluster_resources))
+        room = f"{free:g} of the {total:g} CPUs of the cluster are free, and its largest machine has {largest:g}"
+        return f"each asks Ray for {asked}; {room}"
+
+    def _until(self, done: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not done() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def connect(settings: Settings) -> Any:
+    """Ray, connected. A cluster is started only for the address `local`. Raises ClusterError."""
+    address = settings.address
+    if address == LOCAL and "RAY_AUTH_MODE" not in os.environ:  # else Ray leaves a token in the user's home
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    elif os.environ.get("RAY_ADDRESS") == LOCAL:
+        del os.environ["RAY_ADDRESS"]
+    import ray  # reads these variables
+
+    own = {"include_dashboard": False, "object_store_memory": STORE_BYTES} if address == LOCAL else {}
+    try:
+        ray.init(address, namespace=settings.namespace or None, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        if found := MISMATCH.search(str(error)):
+            theirs, ours = found.group(1, 2), found.group(3, 4)
+            raise ClusterError(
+                f"the cluster has Ray {theirs[0]} on Python {theirs[1]}, and this is Ray {ours[0]} on Python {ours[1]}: install "
+                "the same for both"
+            ) from error
+        if isinstance(error, ConnectionError):
+            raise ClusterError(f"{last_words(error)}: {ADVICE}") from error
+        raise ClusterError(last_words(error)) from error
+    return ray
+
+
+def last_words(error: Exception) -> str:
+    """What an error of Ray says, in a sentence."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = next((line for line in lines if "because" in line), lines[-1] if lines else type(error).__name__)
+    return telling.partition(". ")[0].removesuffix(".")[:MOST_LETTERS]

@@ -1,0 +1,75 @@
+"""The process that asks a cluster: its orders, its events, and what happens when it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from deploy.engines import process
+from deploy.engines.base import Outside
+from deploy.engines.fleet import Connected, Event
+from deploy.engines.process import Close, ClusterProcess, End, Settings, Start
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.flow
+
+
+class Supervisor:
+    """What the process is told and says, seen from the supervisor. `orders` is where the stub writes what it reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.orders, self.now, self.said, self.lines = folder / "orders", 0.0, list[str](), list[str]()
+        line = lambda name, text: self.lines.append(f"{name} | {text}")  # noqa: E731
+        nothing: None = None
+        hosts: object = nothing
+        outside = Outside(lambda: self.now, self.said.append, line, lambda: "tcp://here:1", lambda host: "", hosts)  # type: ignore[arg-type]
+        self.cluster = ClusterProcess("ray", Settings("auto", folder=str(self.orders)), outside)
+        self.events: list[Event] = []
+
+    def until_connected(self) -> None:
+        def connected() -> bool:
+            self.events += self.cluster.events()
+            return any(isinstance(event, Connected) for event in self.events)
+
+        wait_until(connected, what="the first event")
+        self.events.clear()
+
+    def read(self) -> list[process.Order]:
+        lines = self.orders.read_bytes().splitlines() if self.orders.exists() else []
+        return [msgspec.json.decode(line, type=process.Order) for line in lines]
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    monkeypatch.setattr(process, "MODULE", "tests.deploy.engines.stub")
+    return Supervisor(tmp_path)
+
+
+def test_orders_are_lines_of_its_input_and_the_last_one_ends_it(supervisor: Supervisor) -> None:
+    supervisor.until_connected()
+    supervisor.cluster.start("host-0.4.aa", 4, "secret")
+    supervisor.cluster.end("host-0.4.aa")
+    supervisor.cluster.close()
+    assert supervisor.read() == [Start("host-0.4.aa", 4, "tcp://here:1", "secret"), End("host-0.4.aa"), Close()]
+    assert supervisor.lines == ["ray | something that Ray says"]
+
+
+def test_one_that_has_ended_is_started_again_after_a_delay_that_grows_and_says_why(supervisor: Supervisor) -> None:
+    supervisor.until_connected()
+    supervisor.cluster.end("yourself")
+    wait_until(lambda: supervisor.cluster.events() or supervisor.said, what="its end")
+    again = "asking the cluster again in 1 s, hosts that have joined go on"
+    assert supervisor.said == [f"ray: the cluster is gone; {again}"]
+    supervisor.now = 2.0
+    supervisor.until_connected()
+    supervisor.cluster.close()
+
+
+def test_the_end_of_a_run_ends_the_hosts_also_while_no_process_runs(supervisor: Supervisor) -> None:
+    supervisor.until_connected()
+    supervisor.cluster.end("yourself")
+    wait_until(lambda: supervisor.cluster.events() or supervisor.said, what="its end")
+    supervisor.cluster.close()
+    assert supervisor.read()[-1] == Close()

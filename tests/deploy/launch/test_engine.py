@@ -1,0 +1,71 @@
+"""An engine of one's own at a launch: what it refuses, the settings that it brings, and the keys that its hosts need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deploy.config.run import ConfigError, RunConfig
+from deploy.engines.base import NoEngine, find_engine
+from deploy.launch import prepare
+from deploy.launch.access import Refused
+from deploy.launch.prepare import Request
+from tests.deploy.launch.test_prepare import REQUEST, pids  # noqa: F401
+
+OWN = "tests.deploy.launch.test_engine:Lender"
+
+
+class Lender(NoEngine):
+    """Brings loopback and no actors here."""
+
+    @classmethod
+    def prepare(cls, config: RunConfig) -> dict[str, Any]:
+        if config.deploy.port:
+            raise Refused("the cluster has no such port")
+        return {"deploy": {"bind": "127.0.0.1", "local_actors": 0}}
+
+
+def asked(**deploy: Any) -> Request:
+    return Request({**REQUEST.flags, "deploy": {"on": OWN, **deploy}})
+
+
+@pytest.mark.usefixtures("pids")
+def test_settings_of_the_engine_are_below_the_users_and_the_run_has_keys() -> None:
+    with prepare.prepare(asked(local_actors=3)) as ready:
+        assert (ready.config.deploy.bind, ready.config.deploy.local_actors) == ("127.0.0.1", 3)
+        assert (ready.run.key_folder / "public").is_file()
+        ready.write()
+    with prepare.prepare(Request({}, name=ready.run.name)) as again:
+        assert (again.config.deploy.on, again.config.deploy.local_actors) == (OWN, 3), "a resume keeps them"
+
+
+@pytest.mark.usefixtures("pids")
+def test_a_stopped_run_without_an_engine_may_get_one() -> None:
+    with prepare.prepare(REQUEST) as ready:
+        ready.write()
+    with prepare.prepare(Request({"deploy": {"on": OWN}}, name=ready.run.name)) as again:
+        assert (again.config.deploy.bind, again.config.deploy.local_actors) == ("127.0.0.1", 0)
+
+
+@pytest.mark.usefixtures("pids")
+def test_a_run_that_goes_on_at_another_address_binds_that_and_keeps_the_rest() -> None:
+    with prepare.prepare(asked(local_actors=3)) as ready:
+        ready.write()
+    text = ready.run.config.read_text()
+    assert text.count('"127.0.0.1"') == 1
+    ready.run.config.write_text(text.replace('"127.0.0.1"', '"192.0.2.77"'))  # of no machine
+    with prepare.prepare(Request({}, name=ready.run.name)) as again:
+        assert (again.config.deploy.bind, again.config.deploy.local_actors) == ("127.0.0.1", 3)
+
+
+@pytest.mark.usefixtures("pids")
+def test_what_the_engine_refuses_ends_the_launch() -> None:
+    with pytest.raises(Refused, match="^the cluster has no such port$"):
+        prepare.prepare(asked(port=7701, bind="127.0.0.1"))
+
+
+def test_a_name_that_is_no_engine_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="^--on: no engine is called 'rai'; did you mean ray"):
+        find_engine("rai")
+    assert find_engine("") is NoEngine
