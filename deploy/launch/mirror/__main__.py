@@ -75,7 +75,7 @@ def main() -> int:
     while not lifetime.stopping:
         if time.monotonic() >= due:
             due = (TURN_SECONDS if process.turn() else RETRY_SECONDS) + time.monotonic()
-        lifetime.pause(IDLE_SECONDS)
+        lifetime.sleep(IDLE_SECONDS, resting=lifetime.paused)  # it has nothing new to copy then
     if process.turn(sealed=True):
         say(f"{arguments.target} is complete")
     else:
