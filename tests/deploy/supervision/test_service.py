@@ -225,13 +225,15 @@ def test_a_terminal_that_is_not_read_does_not_stop_the_run(make: Make) -> None:
     assert run.interrupt(signal.SIGTERM) == 0
 
 
-def test_top_shows_a_run_until_it_is_down(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make("--stop-after", "3")
+def test_top_shows_a_run_once_where_there_is_no_terminal(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make()
     up(run)
     assert cli.main(["top"]) == 0
-    assert run.ended() == 0
     out = capsys.readouterr().out
-    assert "mine: stopped" in out and "actor-1" in out
+    assert "mine running" in out and "actor-1" in out
+    assert run.interrupt(signal.SIGTERM) == 0
+    assert cli.main(["top", "mine"]) == 0
+    assert "mine stopped" in capsys.readouterr().out
 
 
 def test_a_run_is_scaled_while_it_is_up(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
