@@ -119,18 +119,21 @@ class Evaluator:
         follower = WeightFollower(announce, payload, self._inference, lifetime.keys)
         lifetime.ready()
         evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
+        target = None  # the newest version when the last evaluation ended; a fast learner always has a newer one than has arrived
         while not lifetime.stopping:
             follower.poll()
+            target = follower.newest if target is None else min(target, follower.newest)  # lower after the learner went back
+            behind = follower.version < target
             if not lifetime.paused:
                 self._film()
             untrained, ordered = follower.version <= UNTRAINED_VERSION, lifetime.order is not None
-            if ordered and untrained and not follower.lag:
+            if ordered and untrained and not behind:
                 lifetime.answer(False, "there are no trained weights yet")
             wanted = ordered or (follower.version != evaluated and not lifetime.paused)
-            if untrained or follower.lag or not wanted:
+            if untrained or behind or not wanted:
                 lifetime.sleep(SLEEP_SECONDS, resting=lifetime.paused and not ordered)
                 continue
-            evaluated = follower.version
+            evaluated, target = follower.version, None
             played = self._play(evaluated, ordered)
             if played is not None:
                 self._report(evaluated, figures_of(self._env, played))

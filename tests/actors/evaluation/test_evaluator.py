@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,6 +113,22 @@ def test_it_follows_the_weights_reports_each_round_and_keeps_the_best(fleet: Fle
 
 
 @pytest.mark.flow
+def test_it_keeps_evaluating_while_versions_come_faster_than_it_can_fetch_them(fleet: Fleet) -> None:
+    path = fleet.run_dir.settings("evaluator")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 1.0}}))
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    versions = itertools.count(1)
+
+    def evaluated() -> bool:
+        assert fleet.publisher is not None
+        fleet.publisher.publish(fleet.network, next(versions))
+        return fleet.log("evaluator").count("5 episodes · return") >= 3
+
+    wait_until(evaluated, 30, "three evaluations")
+    assert fleet.stop("evaluator") == 0, fleet.log("evaluator")
+
+
+@pytest.mark.flow
 def test_a_video_of_the_best_policy_is_kept_on_request(fleet: Fleet) -> None:
     pytest.importorskip("imageio_ffmpeg")
     pytest.importorskip("pygame")  # draws CartPole
@@ -185,7 +202,7 @@ def test_it_rests_in_a_pause_and_evaluates_when_it_is_ordered_to(fleet: Fleet, s
 @pytest.mark.flow
 def test_an_evaluation_under_way_rests_in_a_pause_until_it_is_ordered(fleet: Fleet, supervisor: Supervisor) -> None:
     path = fleet.run_dir.settings("evaluator")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 3000, "core_share": 1.0}}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 1_000_000, "core_share": 1.0}}))
     fleet.publish()
     fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
     supervisor.until(lambda last: last.beats > 200, "it plays")
