@@ -96,7 +96,9 @@ def test_no_mode_of_acting_chooses_a_forbidden_action(algorithm: Any, mode: Mode
         assert (taken.sum(1) > 1)[several].any(), "chance is left"
 
 
-@pytest.mark.parametrize("algorithm", [Dqn(DqnConfig(hidden=8)), Pqn(PqnConfig(hidden=8)), Ppo(PpoConfig(hidden=8))], ids=["dqn", "pqn", "ppo"])
+@pytest.mark.parametrize(
+    "algorithm", [Dqn(DqnConfig(hidden=8)), Pqn(PqnConfig(hidden=8)), Ppo(PpoConfig(hidden=8))], ids=["dqn", "pqn", "ppo"]
+)
 def test_what_is_explained_is_what_is_acted_on_and_nothing_of_forbidden_actions(algorithm: Any) -> None:
     torch.manual_seed(0)
     spec, drawn = join(SPEC, algorithm.needs(SPEC)), Drawn(60)
