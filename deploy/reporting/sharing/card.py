@@ -11,9 +11,9 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.evaluation.figures import amount, interval, mean_interval
+from deploy.config.files import leaves
 from deploy.launch.preflight import describe_spec
 from deploy.reporting.sharing.facts import COMMAND, Facts
-from deploy.reporting.web.configuration import leaves
 from transport.text import plain
 
 HEAD = "---\nlibrary_name: headrace"  # the first lines of every card
