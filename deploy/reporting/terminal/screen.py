@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from deploy.reporting.status import cell, since
 from deploy.reporting.terminal.view import Flow, View, flow_of
 from transport.progress import duration
 from transport.text import plain
@@ -49,16 +50,13 @@ def draw(shown: View, form: Form) -> list[Text]:
 
 def head(shown: View) -> list[Text]:
     status = shown.status
-    seconds = status.get("uptime_seconds")
-    since = "" if seconds is None else f" {duration(seconds)}"
-    if not shown.up and status.get("time"):
-        since = f" {duration(max(shown.now - status['time'], 0.0))} ago"
     steps, total = status.get("steps"), status.get("total_steps")
     done = "" if steps is None else f" · {steps:,} steps" if not total else f" · {steps:,} of {total:,} steps"
-    line = Text.assemble((plain(status["run"]), "bold"), " ", (status["state"], style_of(status["state"])), since)
+    state = status["state"]
+    line = Text.assemble((plain(status["run"]), "bold"), " ", (state, style_of(state)), since(status, shown.now))
     line.append(plain(f" · {status['env']} · {status['algorithm']}{done}"))
     reason = status.get("reason")
-    return [line, Text(plain(reason), "red" if status["state"] in BAD else "dim")] if reason else [line]
+    return [line, Text(plain(reason), "red" if state in BAD else "dim")] if reason else [line]
 
 
 def limit(shown: View, form: Form) -> list[Text]:
@@ -246,7 +244,3 @@ def of(value: float | None, unit: str) -> str:
 def number(value: float) -> str:
     """A return."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.1f}"
-
-
-def cell(value: Any, form: str) -> str:
-    return "-" if value is None else form.format(value)

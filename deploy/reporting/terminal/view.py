@@ -11,7 +11,7 @@ from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.events import Event
 from deploy.reporting.web.recorded import Record, RecordedRun
 
-UP = ("starting", "running", "stopping")
+UP = ("starting", "running", "paused", "stopping")
 NO_TROUBLE = ("started", "running", "stopped")  # kinds of events
 
 
