@@ -133,6 +133,7 @@ def weights(known: Constants) -> str:
 def ends(known: Constants) -> list[tuple[str, float, str]]:
     """(choice, actors at which it ends, what ends it)."""
     payloads = 1 / (PAYLOAD_CPU_SECONDS * VERSIONS_PER_SECOND)
+    payloads_on_link = LINKS[0] / (8 * PAYLOAD_BYTES * VERSIONS_PER_SECOND)
     per_actor, one_shard = known.bits(1), min(known.shard_steps / known.steps_per_second, PEERS_PER_SHARD)
     found = [
         ("this version of Headrace", MOST_ACTORS, "its limit of actors in a run"),
@@ -140,17 +141,10 @@ def ends(known: Constants) -> list[tuple[str, float, str]]:
         (f"{MOST_SHARDS} shards, the most there may be", MOST_SHARDS * one_shard, "a core each"),
         ("weights to each actor, one version a second", payloads, "the publisher's core"),
         ("weights to each host, one version a second", payloads * PLACES, "the publisher's core"),
+        (f"weights to each actor over a link of {LINKS[0] / 1e9:.0f} Gb/s", payloads_on_link, "the link"),
         ("one level of relays", HOSTS_PER_RELAY_LEVEL * PLACES, "peers of the publisher (assumed)"),
     ]  # fmt: skip
     found += [(f"experience over a link of {link / 1e9:.0f} Gb/s", link / per_actor, "the trunk's link") for link in LINKS]
-    found += [
-        (
-            f"weights to each actor over a link of {link / 1e9:.0f} Gb/s",
-            link / (8 * PAYLOAD_BYTES * VERSIONS_PER_SECOND),
-            "the link",
-        )
-        for link in LINKS[:1]
-    ]
     return sorted(found, key=lambda row: row[1])
 
 
