@@ -55,7 +55,7 @@ class Constants:
     log_bytes_per_step: float
     memory_bytes_per_step: float
     shard_cpu_per_step: float  # seconds, with 1.43 samples for each step, over TCP with CURVE
-    items_per_core: float  # that a learner takes in a second on one core
+    items_per_core: float  # that a learner trains on in a second, on one core
 
     @classmethod
     def measured(cls) -> Constants:
@@ -96,7 +96,7 @@ def table(head: str, rows: list[list[str]]) -> str:
 
 
 def needs(known: Constants) -> str:
-    """What one trunk would have to take."""
+    """What one trunk (supervisor, replay and learner on one machine) would need."""
     head = (
         "actors | hosts | steps/s | Gb/s to the trunk | shards, a core each | log, GB/hour | "
         "memory of 10 minutes, GB | learner's cores for one sample a step"

@@ -142,7 +142,7 @@ def _remote_actor(name: str, remote: RemoteActors) -> Document:
 
 
 def as_dead(status: Document) -> Document:
-    """The last document of a supervisor that was killed, with its processes marked dead; those on hosts wait for another one."""
+    """The last document of a supervisor that was killed, with its processes marked dead; those on hosts are unsupervised."""
     nothing = {"pid": None, "state": "dead", "rss_bytes": None, "cpu_percent": None, "steps_per_second": None}
     processes = [
         process | nothing | ({"state": "unsupervised"} if process.get("host") else {}) for process in status["processes"]

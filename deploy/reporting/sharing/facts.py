@@ -1,4 +1,4 @@
-"""What a card says of an exported policy: read from the exported file, and from its run where that is at hand."""
+"""The facts on the card of an exported policy: read from the exported file, and from its run where there is one."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def of_best(run: RunDir, version: int) -> Measured | None:
 
 
 def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
-    """What the evaluator has measured of this version, where its records have that: they are less frequent than evaluations."""
+    """What the evaluator has measured of this version, if it is in its records, which are less frequent than evaluations."""
     for one in recorded.evaluations:
         if one.figures["policy_version"] == version:
             return Measured(EVALUATOR, **figures_of(one.figures))

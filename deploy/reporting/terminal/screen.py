@@ -79,9 +79,12 @@ def flow_lines(flow: Flow, form: Form) -> list[Text]:
     nodes = [
         ("actors", f"{flow.actors}"),
         ("replay", "" if flow.fill is None else f"{flow.fill:.0%}"),
-        ("learner", of(flow.updates_per_second, " updates/s")),
+        ("learner", rate_text(flow.updates_per_second, " updates/s")),
     ]
-    edges = [("experience", of(flow.steps_per_second, " steps/s")), ("batches", of(flow.items_per_second, " items/s"))]
+    edges = [
+        ("experience", rate_text(flow.steps_per_second, " steps/s")),
+        ("batches", rate_text(flow.items_per_second, " items/s")),
+    ]
     line = Text()
     for number, (name, value) in enumerate(nodes):
         line.append(name, "bold").append(f" {value}".rstrip())
@@ -231,8 +234,8 @@ def fitted(line: Text, form: Form) -> Text:
     return line
 
 
-def of(value: float | None, unit: str) -> str:
-    """A rate in at most five letters: 9.6, 163, 1,630, 16.3k, 1.6M."""
+def rate_text(value: float | None, unit: str) -> str:
+    """A rate in at most five characters: 9.6, 163, 1,630, 16.3k, 1.6M."""
     if value is None:
         return ""
     for least, divisor, letter in ((1e6, 1e6, "M"), (1e4, 1e3, "k")):
