@@ -63,12 +63,12 @@ def results(facts: Facts) -> Iterator[str]:
         return
     yield "| figure | mean | 95 % interval |"
     yield "|---|---|---|"
-    yield f"| return | {amount(found.return_mean)} | {of_mean(found.return_mean, found.return_std, found.episodes)} |"
+    yield f"| return | {amount(found.return_mean)} | {interval_of_mean(found.return_mean, found.return_std, found.episodes)} |"
     if found.success_rate is not None:
         low, high = interval(round(found.success_rate * found.episodes), found.episodes)
         yield f"| success | {found.success_rate:.0%} | {low:.0%} to {high:.0%} |"
     if found.score_mean is not None and found.score_mean != found.return_mean:
-        within = of_mean(found.score_mean, found.score_std, found.episodes)
+        within = interval_of_mean(found.score_mean, found.score_std, found.episodes)
         yield f"| score, the environment's own figure | {amount(found.score_mean)} | {within} |"
     yield ""
     by = f"`{found.by}`" if found.by == COMMAND else found.by
@@ -80,7 +80,7 @@ def results(facts: Facts) -> Iterator[str]:
         yield "--best` measures the weights in fresh episodes."
 
 
-def of_mean(mean: float, std: float | None, episodes: int) -> str:
+def interval_of_mean(mean: float, std: float | None, episodes: int) -> str:
     if std is None or episodes < 2:
         return "not known"
     if std == 0:

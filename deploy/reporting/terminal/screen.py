@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from deploy.reporting.status import cell, since
-from deploy.reporting.terminal.view import Flow, View, flow_of
+from deploy.reporting.terminal.view import Flow, View, flow_of, mean_of
 from transport.progress import duration
 from transport.text import plain
 
@@ -149,11 +149,6 @@ def sparkline(values: Sequence[float], width: int, levels: str) -> str:
     scale = (len(levels) - 1) / (high - low) if high > low else 0.0
     middle = 0 if high > low else len(levels) // 2
     return "".join(" " if mean is None else levels[middle + round((mean - low) * scale)] for mean in means)
-
-
-def mean_of(values: Sequence[float]) -> float | None:
-    known = [value for value in values if math.isfinite(value)]
-    return sum(known) / len(known) if known else None
 
 
 def trouble_lines(shown: View) -> list[Text]:
