@@ -20,6 +20,7 @@ from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, Repl
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import Supervisor
 from transport.metrics import Record
+from transport.progress import duration
 from transport.run_dir import RunDir
 
 Document = dict[str, Any]
@@ -252,11 +253,3 @@ def show(status: Document, console: Console | None = None) -> None:
 
 def _cell(value: Any, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def duration(seconds: float) -> str:
-    """90 s, 12 min, 3 h 05 min."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

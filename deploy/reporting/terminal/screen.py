@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from deploy.reporting.status import duration
 from deploy.reporting.terminal.view import Flow, View, flow_of
+from transport.progress import duration
 from transport.text import plain
 
 LABEL = 8  # characters before the rows of returns and evaluation
