@@ -29,8 +29,6 @@ place of the host that used it before. Existing tickets are kept.
   headrace invite night --revoke shared            refuse the shared ticket, and all hosts that joined by it
 """
 
-SHARED = "shared"  # the ticket for several hosts, in --revoke
-
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     text = "name or folder of a run, which need not exist yet (default: the run that is up, else the most recent one)"
@@ -48,7 +46,7 @@ def run(parsed: argparse.Namespace) -> int:
     folder = run_of(parsed.run)
     tickets = folder.key_folder / keys.TICKETS
     if parsed.revoke:
-        return _revoke_shared(folder) if parsed.revoke == SHARED else _revoke(folder, parsed.revoke)
+        return _revoke_shared(folder) if parsed.revoke == access.SHARED else _revoke(folder, parsed.revoke)
     if not 1 <= parsed.hosts <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} hosts, not {parsed.hosts}")
     if not folder.key_folder.exists():
@@ -66,21 +64,20 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _revoke_shared(folder: RunDir) -> int:
     if not (folder.key_folder / keys.LIST).is_file() or not (shared := access.shared_tickets(folder)):
-        raise ConfigError(f"--revoke {SHARED}: run {folder.name} has no shared ticket")
+        raise ConfigError(f"--revoke {access.SHARED}: run {folder.name} has no shared ticket")
     listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
-    hosts = [name for name in listed if keys.role_of(name) == keys.HOST and name.replace(keys.HOST, keys.TICKET, 1) not in listed]
+    hosts = [name for name in listed if keys.role_of(name) == keys.HOST and keys.ticket_of(name) not in listed]
     keys.refuse(folder.key_folder, (*shared, *hosts))
-    access.shared_path(folder).unlink(missing_ok=True)
+    access.ticket_path(folder, access.SHARED).unlink(missing_ok=True)
     print(f"the shared ticket and {len(hosts)} hosts that joined by it are refused from now on; their actors start elsewhere")
     return DONE
 
 
 def _revoke(folder: RunDir, host: str) -> int:
-    ticket = host.replace(keys.HOST, keys.TICKET, 1)
-    path = folder.key_folder / keys.TICKETS / f"{host}.ticket"
+    ticket = keys.ticket_of(host)
     if keys.role_of(host) != keys.HOST or ticket not in keys.KeyList(folder.key_folder / keys.LIST).by_name():
         raise ConfigError(f"--revoke {host}: run {folder.name} has no ticket of a host of this name; they are host-0, host-1, …")
     keys.refuse(folder.key_folder, (ticket, host))
-    path.unlink(missing_ok=True)
+    access.ticket_path(folder, host).unlink(missing_ok=True)
     print(f"{host} and its ticket are refused from now on; its actors start elsewhere")
     return DONE
