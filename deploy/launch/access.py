@@ -15,6 +15,7 @@ from deploy.settings import fixed_ports
 from transport.run_dir import RunDir, is_free, is_loopback
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
+from transport.text import listed
 
 ROOT_WARNING = (
     "warning: this run belongs to root: a flaw in a simulator can change the whole machine; start it as an ordinary user"
@@ -105,11 +106,11 @@ def shared_tickets(run: RunDir) -> list[str]:
 
 def _make_ticket(run: RunDir, path: Path, name: str, before: Sequence[str] = ()) -> bool:
     """Makes the ticket and refuses those `before` it; False where it is there already."""
-    listed = keys.KeyList(run.key_folder / keys.LIST).by_name()
-    if name in listed and path.is_file():
+    known = keys.KeyList(run.key_folder / keys.LIST).by_name()
+    if name in known and path.is_file():
         return False
     pair = new_pair()
-    keys.write_ticket(path, name, pair, listed["supervisor"])
+    keys.write_ticket(path, name, pair, known["supervisor"])
     keys.refuse(run.key_folder, before)
     keys.admit(run.key_folder, name, pair.public)
     return True
@@ -137,7 +138,3 @@ class RunKeys:
         """Gives the name to a process of this machine. Does nothing in a run without keys."""
         if self._folder.exists():
             keys.reclaim(self._folder, name, new_pair)
-
-
-def listed(names: list[str]) -> str:
-    return ", ".join(names) if len(names) < 12 else f"{', '.join(names[:10])} and {len(names) - 10} more"

@@ -15,16 +15,17 @@ from deploy.launch.settle import settle_count
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.sockets import keys
+from transport.text import listed
 
 DESCRIPTION = """\
-Make tickets for other machines, one file for each, in runs/NAME/keys/tickets. Whoever has a ticket can join the run with it, so
-only this user can read them: copy each (scp -p) to the machine that it is for. Whoever uses a ticket again takes the
-place of the host that used it before. Existing tickets are kept.
+Make tickets for other machines, one file for each, in runs/NAME/keys/tickets. A machine that has a ticket can join the run, so
+only this user can read the files: copy each (scp -p) to the machine that it is for. When a ticket is used again, the new host
+replaces the one that used it before. Existing tickets are kept.
 
   headrace invite night --hosts 2                  then start the run:  headrace up --run night --deploy.bind 10.0.0.5 \\
                                                                           --deploy.port 7701 --actors 16 --deploy.local-actors 4
                                                    and on each machine: headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket
-  headrace invite night --hosts 8 --shared         one ticket for 8 hosts that all start alike, as containers do
+  headrace invite night --hosts 8 --shared         one ticket for 8 hosts that start with the same command, as containers do
   headrace invite night --revoke host-1            refuse this host and its ticket from now on
   headrace invite night --revoke shared            refuse the shared ticket, and all hosts that joined by it
 """
@@ -58,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         tickets_of = [access.ticket(folder, f"{keys.HOST}-{number}") for number in range(parsed.hosts)]
     made = [path.name for path, new in tickets_of if new]
-    print(f"made {access.listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
+    print(f"made {listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
     return DONE
 
 
