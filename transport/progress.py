@@ -31,7 +31,8 @@ class Progress:
         """The end of a line, such as ", about 40 s left"; empty while nothing is done, and when all is."""
         if not 0 < done < self._total:
             return ""
-        return f", about {_duration((self._clock() - self._began) * (self._total - done) / done)} left"
+        seconds = (self._clock() - self._began) * (self._total - done) / done
+        return f", about {duration(max(seconds, 1.0))} left"
 
 
 def reported(
@@ -45,8 +46,9 @@ def reported(
         yield item
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+def duration(seconds: float) -> str:
+    """90 s, 12 min, 3 h 05 min."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

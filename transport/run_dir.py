@@ -51,6 +51,19 @@ def set_aside(path: Path, kept: int) -> None:
     os.replace(path, path.with_name(f"{path.name}.1"))
 
 
+def append(path: Path, data: bytes, limit_bytes: int, kept: int) -> bool:
+    """Appends to a file, which at `limit_bytes` is set aside; keeps at most `kept` older ones. Raises OSError.
+
+    Returns whether it was set aside.
+    """
+    with path.open("ab") as file:
+        file.write(data)
+        full = file.tell() >= limit_bytes
+    if full:
+        set_aside(path, kept)
+    return full
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to; at the end of the block it is fsynced and replaces `path`. After an error the old file stays.

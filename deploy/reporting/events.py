@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from transport.run_dir import set_aside
+from transport.run_dir import append
 
 Document = Mapping[str, Any]
 OVER = ("stopped", "failed")
@@ -75,11 +75,7 @@ class EventLog:
         if not found:
             return
         try:
-            with self._path.open("ab") as file:
-                file.write(found)
-                full = file.tell() >= self._limit_bytes
-            if full:
-                set_aside(self._path, self._kept)
+            if append(self._path, found, self._limit_bytes, self._kept):
                 self._path.touch()
         except OSError:
             pass

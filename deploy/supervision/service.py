@@ -29,7 +29,6 @@ from deploy.places.memory import resident_bytes
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
-from deploy.reporting.status import duration
 from deploy.supervision.control import Control
 from deploy.supervision.reports import Reports
 from deploy.supervision.signals import stop_signals
@@ -42,6 +41,7 @@ from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
 from transport.messages import DRAIN_SECONDS, Message, Order, Outcome, Progress, Scaling, Stop, Stopping, printable
 from transport.metrics import Record, RecordFile
+from transport.progress import duration
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of

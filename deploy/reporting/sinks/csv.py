@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
 from deploy.reporting.base import Point
-from transport.run_dir import set_aside
+from transport.run_dir import append
 
 FIRST = ("steps", "time")
 
@@ -24,8 +26,8 @@ class CsvConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CsvTable:
-    """A row for each point; the cell of a tag that a point lacks is empty. A tag that is new becomes the last column, and the
-    file is written anew for it, which happens a few times at the beginning of a run."""
+    """A row for each point; the cell of a tag that a point lacks is empty. A new tag becomes the last column. The file is then
+    rewritten, which happens a few times at the beginning of a run."""
 
     Config: ClassVar[type[Struct]] = CsvConfig
 
@@ -36,16 +38,12 @@ class CsvTable:
     def write(self, record: Point) -> None:
         """Appends the point. On a full disk it is lost."""
         values = dict(zip(FIRST, (record.steps, record.time), strict=True)) | dict(record.values)
-        try:
+        with suppress(OSError):
             if values.keys() - set(self._columns) or not self._path.exists():
                 self._widen([*self._columns, *(name for name in values if name not in self._columns)])
-            with self._path.open("a", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerow([values.get(name, "") for name in self._columns])
-                full = file.tell() >= self._config.bytes
-            if full:
-                set_aside(self._path, self._config.kept)
-        except OSError:
-            pass
+            line = io.StringIO()
+            csv.writer(line).writerow([values.get(name, "") for name in self._columns])
+            append(self._path, line.getvalue().encode(), self._config.bytes, self._config.kept)
 
     def close(self) -> None:
         pass

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
 from deploy.reporting.base import Point
-from transport.run_dir import set_aside
+from transport.run_dir import append
 
 
 class JsonLinesConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,14 +30,9 @@ class JsonLines:
 
     def write(self, record: Point) -> None:
         """Appends the point. On a full disk it is lost."""
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"steps": record.steps, "time": record.time, **record.values}) + "\n")
-                full = file.tell() >= self._config.bytes
-            if full:
-                set_aside(self._path, self._config.kept)
-        except OSError:
-            pass
+        line = json.dumps({"steps": record.steps, "time": record.time, **record.values}) + "\n"
+        with suppress(OSError):
+            append(self._path, line.encode(), self._config.bytes, self._config.kept)
 
     def close(self) -> None:
         pass

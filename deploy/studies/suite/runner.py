@@ -27,11 +27,11 @@ from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.launch.preflight import try_environment
-from deploy.reporting.status import duration
 from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, TaskFacts, Training, find_kind
 from deploy.studies.suite.file import Run, Suite, order
+from transport.progress import duration
 from transport.run_dir import write_atomically
 from transport.text import plain
 
