@@ -27,8 +27,15 @@ def write(run: RunDir, config: RunConfig) -> None:
     tree = as_tree(config)
     leased = config.learner.leased(read_spec(run.spec.read_bytes())) if run.spec.is_file() else 0
     replay = config.replay
-    drawn = replay.max_policy_lag, replay.shards, replay.min_size
-    learner = LearnerProcess(config.seed, config.env.id, tree["algorithm"], config.learner, *drawn)
+    learner = LearnerProcess(
+        config.seed,
+        config.env.id,
+        tree["algorithm"],
+        config.learner,
+        max_policy_lag=replay.max_policy_lag,
+        shards=replay.shards,
+        min_size=replay.min_size,
+    )
     for index, name in enumerate(shard_names(replay.shards)):
         _write(run, name, ReplayProcess(config.seed + index, replay.of_one_shard, leased, index))
     _write(run, "learner", learner)
@@ -46,9 +53,14 @@ def write_acting(run: RunDir, config: RunConfig, name: str) -> None:
 def connections(config: RunConfig) -> TransportSettings:
     """The content of settings/transport.json."""
     deploy = config.deploy
-    files = deploy.metrics_bytes, deploy.files_kept, deploy.record_seconds
-    ports = fixed_ports(config) if deploy.port else {}
-    return TransportSettings(deploy.bind, ports, deploy.advertise, *files)
+    return TransportSettings(
+        bind=deploy.bind,
+        ports=fixed_ports(config) if deploy.port else {},
+        advertise=deploy.advertise,
+        metrics_bytes=deploy.metrics_bytes,
+        files_kept=deploy.files_kept,
+        record_seconds=deploy.record_seconds,
+    )
 
 
 def servers(shards: int) -> tuple[str, ...]:
@@ -64,8 +76,7 @@ def fixed_ports(config: RunConfig) -> dict[str, int]:
 def acting(config: RunConfig) -> ActorProcess:
     """The content of settings/evaluator.json, and of that of every actor."""
     tree = as_tree(config)
-    acting = config.actors, config.evaluator, config.replay.shards
-    return ActorProcess(config.seed, tree["env"], tree["algorithm"], *acting)
+    return ActorProcess(config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator, shards=config.replay.shards)
 
 
 def encode(settings: Struct | Tree) -> bytes:

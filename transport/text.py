@@ -1,9 +1,10 @@
-"""Text from others, made fit for a terminal."""
+"""Text for a terminal."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")  # ECMA-48: colours, titles …
 
@@ -15,6 +16,11 @@ def plain(text: str) -> str:
         return text
     text = ESCAPE.sub("", text).rstrip().rpartition("\r")[2]
     return "".join(map(_shown, text))
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names; of a long list the first ten, and how many more there are."""
+    return ", ".join(names) if len(names) < 12 else f"{', '.join(names[:10])} and {len(names) - 10} more"
 
 
 def _shown(letter: str) -> str:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from deploy.engines.base import HostState, Outside
 from transport.sockets.keys import HOST
+from transport.text import listed
 
 STARTS_PER_TURN = 4
 JOIN_SECONDS = 90.0  # for a host that has a machine to join the run
@@ -144,7 +145,7 @@ class Fleet:
 
     def _say_who_waits(self) -> None:
         for reason, names in self._waiting.items():
-            self._outside.say(f"{_listed(names)} {'waits' if len(names) == 1 else 'wait'} for a machine: {reason}")
+            self._outside.say(f"{listed(names)} {'waits' if len(names) == 1 else 'wait'} for a machine: {reason}")
         self._waiting.clear()
 
     # ---- what the run hears
@@ -242,7 +243,3 @@ class Fleet:
 def _actors(member: Member, joined: Mapping[str, HostState]) -> int:
     """Those that are at work on a host; one that has not joined goes first."""
     return joined[member.name].actors if member.name in joined else -1
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 6 else f"{', '.join(names[:4])} and {len(names) - 4} more"

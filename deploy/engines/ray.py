@@ -30,7 +30,7 @@ from deploy.children import child_environment, python_command
 from deploy.config.run import ConfigError, RunConfig
 from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
-from deploy.engines.process import MODULE, ClusterProcess, Settings, Start
+from deploy.engines.process import MODULE, MOST_LETTERS, ClusterProcess, Settings, Start
 from deploy.launch.access import Refused
 from transport.run_dir import RunDir
 from transport.sockets.keys import LIST, KeyList, parse_ticket
@@ -46,7 +46,6 @@ SPARE_REAPER = {"RAY_kill_child_processes_on_worker_exit": "false"}
 UNUSED_SECONDS = 60.0  # a host that nobody tells what to do ends
 LEAVE_SECONDS = 10.0  # for hosts to end after they were sent home; for a host to be told that it may go
 KILL_SECONDS = 5.0
-MOST_LETTERS = 300  # of what Ray says
 VERSIONS = r"Ray: (\S+)\s*Python: (\S+)"
 MISMATCH = re.compile(rf"cluster was started with:\s*{VERSIONS}\s*This process.*?{VERSIONS}", re.DOTALL)
 

@@ -15,13 +15,13 @@ from deploy.settings import fixed_ports
 from transport.run_dir import RunDir, is_free, is_loopback
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
+from transport.text import listed
 
 ROOT_WARNING = (
     "warning: this run belongs to root: a flaw in a simulator can change the whole machine; start it as an ordinary user"
 )
-
-
 WARNED_SECONDS = 30 * 86_400.0
+SHARED = "shared"  # names the ticket for several hosts
 
 
 class Refused(RuntimeError):
@@ -84,18 +84,19 @@ def make_missing(run: RunDir, actors: int) -> list[str]:
 
 def ticket(run: RunDir, host: str) -> tuple[Path, bool]:
     """The ticket of host-3, and whether it was made now: it is where there is none. Raises KeysError, OSError."""
-    path, name = run.key_folder / keys.TICKETS / f"{host}.ticket", host.replace(keys.HOST, keys.TICKET, 1)
-    return path, _make_ticket(run, path, name)
+    path = ticket_path(run, host)
+    return path, _make_ticket(run, path, keys.ticket_of(host))
 
 
 def shared_ticket(run: RunDir, hosts: int) -> tuple[Path, bool]:
     """The ticket for hosts that all start alike, as ticket(). One that was for another number of hosts is refused from now on."""
-    path, before = shared_path(run), shared_tickets(run)
+    path, before = ticket_path(run, SHARED), shared_tickets(run)
     return path, _make_ticket(run, path, f"{keys.SHARED_TICKET}{hosts}", before)
 
 
-def shared_path(run: RunDir) -> Path:
-    return run.key_folder / keys.TICKETS / "shared.ticket"
+def ticket_path(run: RunDir, host: str) -> Path:
+    """Where the ticket of host-3 is; of SHARED: the shared ticket."""
+    return run.key_folder / keys.TICKETS / f"{host}.ticket"
 
 
 def shared_tickets(run: RunDir) -> list[str]:
@@ -105,11 +106,11 @@ def shared_tickets(run: RunDir) -> list[str]:
 
 def _make_ticket(run: RunDir, path: Path, name: str, before: Sequence[str] = ()) -> bool:
     """Makes the ticket and refuses those `before` it; False where it is there already."""
-    listed = keys.KeyList(run.key_folder / keys.LIST).by_name()
-    if name in listed and path.is_file():
+    known = keys.KeyList(run.key_folder / keys.LIST).by_name()
+    if name in known and path.is_file():
         return False
     pair = new_pair()
-    keys.write_ticket(path, name, pair, listed["supervisor"])
+    keys.write_ticket(path, name, pair, known["supervisor"])
     keys.refuse(run.key_folder, before)
     keys.admit(run.key_folder, name, pair.public)
     return True
@@ -137,7 +138,3 @@ class RunKeys:
         """Gives the name to a process of this machine. Does nothing in a run without keys."""
         if self._folder.exists():
             keys.reclaim(self._folder, name, new_pair)
-
-
-def listed(names: list[str]) -> str:
-    return ", ".join(names) if len(names) < 12 else f"{', '.join(names[:10])} and {len(names) - 10} more"

@@ -35,7 +35,7 @@ from transport.messages import (
     Stop,
     printable,
 )
-from transport.sockets.keys import HOST, SHARED_TICKET, TICKET, admitted_hosts
+from transport.sockets.keys import SHARED_TICKET, admitted_hosts, ticket_of
 
 GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone
 AWAY_SECONDS = 2.0  # of silence, in which its processes need not be heard
@@ -271,15 +271,15 @@ class HostPlaces:
         """The name that a host gets by a shared ticket: the one that its key has, else one that no host has had, else that of the
         host that has been gone for longest. None where none is free now."""
         keys, now = self._outside.keys, self._outside.clock()
-        own = [name for name in names if keys.key(name.replace(HOST, TICKET, 1)) is None]  # others have a ticket of their own
-        had = {name: key for name in own if (key := keys.key(name)) is not None}
+        shared = [name for name in names if keys.key(ticket_of(name)) is None]  # each other one is for the host with its ticket
+        had = {name: key for name in shared if (key := keys.key(name)) is not None}
         for name, key in had.items():
             if key == public:
                 return name
-        if unused := [name for name in own if name not in had]:
+        if unused := [name for name in shared if name not in had]:
             return unused[0]
         # Hosts of the supervisor before may still say that they are there.
-        free = {name: self._free.get(name, self._began + ADOPT_SECONDS) for name in own if name not in self.hosts}
+        free = {name: self._free.get(name, self._began + ADOPT_SECONDS) for name in shared if name not in self.hosts}
         return min((name for name in free if free[name] <= now), key=lambda name: free[name], default=None)
 
     def hello(self, message: HostHello) -> Message:

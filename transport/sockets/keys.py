@@ -62,6 +62,11 @@ def key_name(name: str) -> str:
     return role if (role := role_of(name)) in SHARED else name
 
 
+def ticket_of(host: str) -> str:
+    """The name of the ticket that is for this host alone."""
+    return f"{TICKET}-{host.removeprefix(f'{HOST}-')}"
+
+
 def admitted_hosts(ticket: str) -> list[str]:
     """The names of the hosts that a ticket admits: several, where it is a shared one."""
     number = ticket.removeprefix(SHARED_TICKET)

@@ -24,6 +24,7 @@ from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
+from transport.text import listed
 
 ACTOR = re.compile(r"actor-(0|[1-9]\d{0,5})")
 DESCRIPTION = """\
@@ -72,7 +73,7 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         made = access.make_missing(folder, actors)
     if made:
-        print(f"made keys for {access.listed(made)} in {folder.key_folder}")
+        print(f"made keys for {listed(made)} in {folder.key_folder}")
     else:
         print(f"{folder.key_folder} has keys for all processes; --renew replaces them")
     return 0

@@ -15,21 +15,20 @@ from deploy.launch.settle import settle_count
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.sockets import keys
+from transport.text import listed
 
 DESCRIPTION = """\
-Make tickets for other machines, one file for each, in runs/NAME/keys/tickets. Whoever has a ticket can join the run with it, so
-only this user can read them: copy each (scp -p) to the machine that it is for. Whoever uses a ticket again takes the
-place of the host that used it before. Existing tickets are kept.
+Make tickets for other machines, one file for each, in runs/NAME/keys/tickets. A machine that has a ticket can join the run, so
+only this user can read the files: copy each (scp -p) to the machine that it is for. When a ticket is used again, the new host
+replaces the one that used it before. Existing tickets are kept.
 
   headrace invite night --hosts 2                  then start the run:  headrace up --run night --deploy.bind 10.0.0.5 \\
                                                                           --deploy.port 7701 --actors 16 --deploy.local-actors 4
                                                    and on each machine: headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket
-  headrace invite night --hosts 8 --shared         one ticket for 8 hosts that all start alike, as containers do
+  headrace invite night --hosts 8 --shared         one ticket for 8 hosts that start with the same command, as containers do
   headrace invite night --revoke host-1            refuse this host and its ticket from now on
   headrace invite night --revoke shared            refuse the shared ticket, and all hosts that joined by it
 """
-
-SHARED = "shared"  # the ticket for several hosts, in --revoke
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -48,7 +47,7 @@ def run(parsed: argparse.Namespace) -> int:
     folder = run_of(parsed.run)
     tickets = folder.key_folder / keys.TICKETS
     if parsed.revoke:
-        return _revoke_shared(folder) if parsed.revoke == SHARED else _revoke(folder, parsed.revoke)
+        return _revoke_shared(folder) if parsed.revoke == access.SHARED else _revoke(folder, parsed.revoke)
     if not 1 <= parsed.hosts <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} hosts, not {parsed.hosts}")
     if not folder.key_folder.exists():
@@ -60,27 +59,26 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         tickets_of = [access.ticket(folder, f"{keys.HOST}-{number}") for number in range(parsed.hosts)]
     made = [path.name for path, new in tickets_of if new]
-    print(f"made {access.listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
+    print(f"made {listed(made)} in {tickets}" if made else f"{tickets} has tickets for all; --revoke refuses one")
     return DONE
 
 
 def _revoke_shared(folder: RunDir) -> int:
     if not (folder.key_folder / keys.LIST).is_file() or not (shared := access.shared_tickets(folder)):
-        raise ConfigError(f"--revoke {SHARED}: run {folder.name} has no shared ticket")
+        raise ConfigError(f"--revoke {access.SHARED}: run {folder.name} has no shared ticket")
     listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
-    hosts = [name for name in listed if keys.role_of(name) == keys.HOST and name.replace(keys.HOST, keys.TICKET, 1) not in listed]
+    hosts = [name for name in listed if keys.role_of(name) == keys.HOST and keys.ticket_of(name) not in listed]
     keys.refuse(folder.key_folder, (*shared, *hosts))
-    access.shared_path(folder).unlink(missing_ok=True)
+    access.ticket_path(folder, access.SHARED).unlink(missing_ok=True)
     print(f"the shared ticket and {len(hosts)} hosts that joined by it are refused from now on; their actors start elsewhere")
     return DONE
 
 
 def _revoke(folder: RunDir, host: str) -> int:
-    ticket = host.replace(keys.HOST, keys.TICKET, 1)
-    path = folder.key_folder / keys.TICKETS / f"{host}.ticket"
+    ticket = keys.ticket_of(host)
     if keys.role_of(host) != keys.HOST or ticket not in keys.KeyList(folder.key_folder / keys.LIST).by_name():
         raise ConfigError(f"--revoke {host}: run {folder.name} has no ticket of a host of this name; they are host-0, host-1, …")
     keys.refuse(folder.key_folder, (ticket, host))
-    path.unlink(missing_ok=True)
+    access.ticket_path(folder, host).unlink(missing_ok=True)
     print(f"{host} and its ticket are refused from now on; its actors start elsewhere")
     return DONE

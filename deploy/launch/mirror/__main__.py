@@ -1,5 +1,5 @@
-"""`python -m deploy.launch.mirror RUN_DIR TARGET`: the process of a run that keeps its mirror. It slows nothing down: others
-neither wait for it nor talk to it."""
+"""`python -m deploy.launch.mirror RUN_DIR TARGET`: the process that keeps the mirror of a run. No other process waits for it,
+so it does not slow the run down."""
 
 from __future__ import annotations
 

@@ -1,21 +1,22 @@
-"""Copies a run's sealed segments, checkpoints and descriptions to its mirror, and takes away there what the run no longer has.
+"""Copies a run's sealed segments, checkpoints and descriptions to its mirror, and deletes there what the run no longer has.
 
-A file of the mirror is complete at any time, and a pass copies experience before the state that counts it: so a mirror can be
-copied back whenever its run ends. Keys, logs and metrics are not copied. The segment that replay is writing is copied once it is
-sealed, and the manifest of the checkpoints never: without it each file is checked by the checksum inside it.
+Each file of the mirror is complete at any time, and a pass copies experience before the state that counts it. So a mirror can be
+copied back at any time, however its run has ended. Keys, logs and metrics are not copied. The segment that replay is writing is
+copied once it is sealed. The manifest of the checkpoints is never copied: without it each file is checked by the checksum inside it.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from deploy import runs
-from deploy.launch.mirror.note import NOTE, MirrorNote, read_note, write_note
-from replay.log.files import is_regular, open_regular
+from deploy.launch.mirror.note import MirrorNote, read_note, write_note
+from replay.log.files import open_regular
 from replay.log.segments import segments
 from transport.run_dir import RunDir, replacing
 
@@ -151,4 +152,4 @@ def _version(path: Path) -> Version | None:
         found = path.lstat()
     except OSError:
         return None
-    return Version(found.st_size, found.st_mtime) if is_regular(path) and path.name != NOTE else None
+    return Version(found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
