@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,9 @@ class Evaluator:
             self._videos.film(self._keep_share)
         except Exception as error:  # rendering may fail in any way, and evaluation must go on
             say(f"there will be no more videos: {in_one_line(error)}")
-            self._videos = None
+            videos, self._videos = self._videos, None
+            with suppress(Exception):  # of the environment that may have raised just now
+                videos.close()
 
     def _report(self, version: int, figures: dict[str, Any]) -> None:
         metrics = self._lifetime.metrics

@@ -36,7 +36,7 @@ def log_folders(base: Path) -> list[Path]:
 
 
 def open_folder(base: Path, shard: Shard) -> Path:
-    """The folder of a shard's log. Raises LogRefused if the experience on the disk is divided for another number of shards; OSError."""
+    """The folder of a shard's log. Raises LogRefused if the log is divided for another number of shards, OSError."""
     stored = stored_shards(base)
     if stored not in (None, shard.count):
         raise LogRefused(f"the experience in {base} is divided for {stored} shards, not {shard.count}: see `headrace reshard`")
