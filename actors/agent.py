@@ -30,7 +30,7 @@ class Agent:
         return chosen.action, chosen.columns | before
 
     def explain(self) -> Explanation | None:
-        """What the policy thinks of the actions at the next step; None where it does not say."""
+        """The policy's figures for the actions of the next step; None if it gives none."""
         return explain(self.policy, self._stack.stacked, self._state)
 
     def push(self, observation: Columns, ended: np.ndarray) -> None:

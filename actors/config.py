@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from transport.names import CODE, FIXED
 
-# Of a figure: it is part of tags, column names and messages.
+# It becomes part of tags, column names and log lines.
 InfoKeyword = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=40)]
 
 

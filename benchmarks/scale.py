@@ -55,7 +55,7 @@ class Constants:
     log_bytes_per_step: float
     memory_bytes_per_step: float
     shard_cpu_per_step: float  # seconds, with 1.43 samples for each step, over TCP with CURVE
-    items_per_core: float  # that a learner takes in a second on one core
+    items_per_core: float  # that a learner trains on in a second, on one core
 
     @classmethod
     def measured(cls) -> Constants:
@@ -89,15 +89,18 @@ def rounded(value: float) -> str:
     return f"{round(value, digits):,.{max(digits, 0)}f}"
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def table(head: str, rows: list[list[str]]) -> str:
+    """In Markdown. `head`: the columns, with | between them."""
+    lines = [head.split(" | "), ["---"] * (head.count("|") + 1), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def needs(known: Constants) -> str:
-    """What one trunk would have to take."""
-    head = ["actors", "hosts", "steps/s", "Gb/s to the trunk", "shards, a core each", "log, GB/hour", "memory of 10 minutes, GB",
-            "learner's cores for one sample a step"]  # fmt: skip
+    """What one trunk (supervisor, replay and learner on one machine) would need."""
+    head = (
+        "actors | hosts | steps/s | Gb/s to the trunk | shards, a core each | log, GB/hour | "
+        "memory of 10 minutes, GB | learner's cores for one sample a step"
+    )
     rows = []
     for actors in ACTORS:
         steps = actors * known.steps_per_second
@@ -111,14 +114,7 @@ def needs(known: Constants) -> str:
 
 def weights(known: Constants) -> str:
     """What one version of the weights costs the learner's host."""
-    head = [
-        "actors",
-        "direct, GB",
-        "direct, publisher's s",
-        "by a relay on each host, GB",
-        "and by differences, GB",
-        "relays of relays",
-    ]
+    head = "actors | direct, GB | direct, publisher's s | by a relay on each host, GB | and by differences, GB | relays of relays"
     rows = []
     for actors in ACTORS:
         hosts = math.ceil(actors / PLACES)
@@ -133,6 +129,7 @@ def weights(known: Constants) -> str:
 def ends(known: Constants) -> list[tuple[str, float, str]]:
     """(choice, actors at which it ends, what ends it)."""
     payloads = 1 / (PAYLOAD_CPU_SECONDS * VERSIONS_PER_SECOND)
+    payloads_on_link = LINKS[0] / (8 * PAYLOAD_BYTES * VERSIONS_PER_SECOND)
     per_actor, one_shard = known.bits(1), min(known.shard_steps / known.steps_per_second, PEERS_PER_SHARD)
     found = [
         ("this version of Headrace", MOST_ACTORS, "its limit of actors in a run"),
@@ -140,33 +137,22 @@ def ends(known: Constants) -> list[tuple[str, float, str]]:
         (f"{MOST_SHARDS} shards, the most there may be", MOST_SHARDS * one_shard, "a core each"),
         ("weights to each actor, one version a second", payloads, "the publisher's core"),
         ("weights to each host, one version a second", payloads * PLACES, "the publisher's core"),
+        (f"weights to each actor over a link of {LINKS[0] / 1e9:.0f} Gb/s", payloads_on_link, "the link"),
         ("one level of relays", HOSTS_PER_RELAY_LEVEL * PLACES, "peers of the publisher (assumed)"),
     ]  # fmt: skip
     found += [(f"experience over a link of {link / 1e9:.0f} Gb/s", link / per_actor, "the trunk's link") for link in LINKS]
-    found += [
-        (
-            f"weights to each actor over a link of {link / 1e9:.0f} Gb/s",
-            link / (8 * PAYLOAD_BYTES * VERSIONS_PER_SECOND),
-            "the link",
-        )
-        for link in LINKS[:1]
-    ]
     return sorted(found, key=lambda row: row[1])
 
 
 def choices(known: Constants) -> str:
-    return table(["choice", "ends at about, actors", "because of"], [[name, rounded(at), why] for name, at, why in ends(known)])
+    return table("choice | ends at about, actors | because of", [[name, rounded(at), why] for name, at, why in ends(known)])
 
 
 def trunks(known: Constants) -> str:
-    """Several learners, each with shards and actors of its own, who average gradients."""
-    head = [
-        "actors",
-        "trunks, each on a link of 25 Gb/s",
-        "shards of each",
-        "cores of all shards",
-        "Gb/s of gradients each, 10 updates/s",
-    ]
+    """Several learners that average gradients, each with its shards and actors."""
+    head = (
+        "actors | trunks, each on a link of 25 Gb/s | shards of each | cores of all shards | Gb/s of gradients each, 10 updates/s"
+    )
     most, rows = int(LINKS[1] / known.bits(1)), []
     for actors in ACTORS:
         count = math.ceil(actors / most)
@@ -185,12 +171,10 @@ def trunks(known: Constants) -> str:
 
 def untrusted(known: Constants) -> str:
     """Chunks that a trusted machine simulates again, with the seed and the weights that the actor had."""
-    head = [
-        "share of chunks checked",
-        "cores for each 1,000 actors",
-        "false chunks until one is found, 19 times in 20",
-        "in seconds of an actor",
-    ]
+    head = (
+        "share of chunks checked | cores for each 1,000 actors | "
+        "false chunks until one is found, 19 times in 20 | in seconds of an actor"
+    )
     rows = []
     for share in CHECKED_SHARES:
         until = math.ceil(math.log(1 - CERTAIN) / math.log(1 - share))

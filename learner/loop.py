@@ -23,7 +23,7 @@ from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
 WAIT_SECONDS = 0.2
-REST_SECONDS = 0.25  # of a paused run: between two looks at replay's messages
+REST_SECONDS = 0.25  # of a paused run: between two reads of replay's messages
 MOST_UPDATES = 10_000  # of an epoch in episodes: where none ends, actors would never get new weights
 CACHE_EPOCHS = 1_000  # epochs between emptying the allocator's cache
 
@@ -129,7 +129,7 @@ class Learner:
         """The next batch, once every process of the group has one; None, in all of them, if one is asked to stop."""
         drawn = None
         while drawn is None and not self._life.stopping:
-            self._obey(feed)
+            self._follow_orders(feed)
             drawn = feed.next(WAIT_SECONDS)
             if drawn is None:
                 self._life.beat()
@@ -137,7 +137,7 @@ class Learner:
             self.runtime.ending = self.group.any(drawn is None)
         return None if self.runtime.ending else drawn
 
-    def _obey(self, feed: Feed) -> None:
+    def _follow_orders(self, feed: Feed) -> None:
         """Between two updates: writes the checkpoint that an operator has ordered, and rests while the run is paused.
 
         In a group only rank 0 hears of either. While it rests, the others wait for it in their next collective.
@@ -160,8 +160,8 @@ class Learner:
         with self.metrics.phase("checkpoint"):
             saved = self.checkpoints.save(self.epoch, self.version)
         if saved:
-            self.group.say(f"wrote {self.checkpoints.news}, as ordered")
-        self._life.answer(saved, f"wrote {self.checkpoints.news}" if saved else self.checkpoints.news)
+            self.group.say(f"wrote {self.checkpoints.outcome}, as ordered")
+        self._life.answer(saved, f"wrote {self.checkpoints.outcome}" if saved else self.checkpoints.outcome)
 
     def _save(self) -> None:
         with self.metrics.phase("checkpoint"):

@@ -135,13 +135,13 @@ class EnvironmentFamily(Protocol):
     # ---- pictures and descriptions
 
     def action_names(self, env: gymnasium.Env) -> list[str]:
-        """The names of discrete actions, for pictures; numbers stand for those that have none."""
+        """The names of discrete actions, for pictures; an action beyond the end of the list is shown as its number."""
         own = getattr(env.unwrapped, "get_action_meanings", None)
         return [str(name) for name in own()] if callable(own) else []
 
     @property
     def pictures_may_be_published(self) -> bool:
-        """Whether a video of it may go along with a policy that is published. False where nobody has said so, and for commercial
+        """Whether a video of the environment may be published with a policy. False by default; keep it False for commercial
         games."""
         return False
 

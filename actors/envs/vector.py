@@ -41,7 +41,7 @@ class Episode(NamedTuple):
     level: int = -1  # of the curriculum; -1: the full task
     broken: bool = False  # truncated because an observation or reward was not finite
     idle: bool = False  # truncated because it gave no reward for too long
-    info: Mapping[str, float] = {}  # what env.info_keywords name, of its last step
+    info: Mapping[str, float] = {}  # the values under env.info_keywords at its last step
 
 
 def info_means(episodes: Iterable[Episode]) -> dict[str, float]:
@@ -268,8 +268,8 @@ class EnvsInTurn(Simulators):
         beat: Callable[[], None] = lambda: None,
         info_keywords: Sequence[str] = (),
     ) -> None:
-        """`fields`: of the spec. `beat` is called after each environment's step or reset. `info_keywords`: what else of info is
-        given."""
+        """`fields`: of the spec. `beat` is called after each environment's step or reset. `info_keywords`: the
+        keys of info whose values an Outcome has."""
         self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
         self._info_keywords = info_keywords
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space

@@ -15,7 +15,7 @@ from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play_with, untrained
 from actors.evaluation.figures import amount
 from actors.evaluation.options import DemoOptions, from_arguments
-from actors.evaluation.video.film import Filmed, Recorder, held, make_filmed, rate, video_writer
+from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
 from actors.evaluation.video.window import Window, WindowClosed, check_display
 from actors.settings import read_evaluator, read_settings
@@ -35,11 +35,13 @@ def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overla
         return env
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be seen: its render_mode is {env.render_mode}, neither human nor rgb_array")
+    family = open_family(config)
     if overlay is not None:
-        overlay.names = open_family(config).action_names(env)
-    window = Window(config.id, rate(env, open_family(config).frames_per_step))
+        overlay.names = family.action_names(env)
+    speed = rate(env, family.frames_per_step)
+    window = Window(config.id, speed)
     opened.callback(window.close)
-    return Filmed(env, window.show, held(env, config), overlay)
+    return Filmed(env, window.show, round(END_SECONDS * speed), overlay)
 
 
 def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:

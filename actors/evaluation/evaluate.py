@@ -183,7 +183,7 @@ def remember(run_dir: RunDir, figures: dict[str, Any]) -> None:
     """Keeps what has been measured of the run's own weights in its own environment, for the card of an export."""
     try:
         add_line(run_dir.evaluated, {"time": round(time.time(), 1), **figures})
-    except OSError as error:  # the run of somebody else, or a full disk
+    except OSError as error:  # the run belongs to another user, or the disk is full
         print(f"headrace: {run_dir.evaluated.name} of the run was not written: {error.strerror}", file=sys.stderr)
 
 

@@ -163,7 +163,7 @@ class Evaluator:
             ordered |= lifetime.answer(True, under_way)
             while lifetime.paused and not (ordered or lifetime.stopping):
                 lifetime.sleep(SLEEP_SECONDS, resting=True)
-                self._throttle.begin()  # a rest is not made up for
+                self._throttle.begin()  # after a pause it does not run faster
                 ordered |= lifetime.answer(True, under_way)
             if lifetime.stopping:
                 return None
@@ -188,7 +188,7 @@ class Evaluator:
         self._throttle.begin()
         try:
             self._videos.film(self._keep_share)
-        except Exception as error:  # pictures may fail in any way, and the evaluation must go on
+        except Exception as error:  # rendering may fail in any way, and evaluation must go on
             say(f"there will be no more videos: {in_one_line(error)}")
             self._videos = None
 

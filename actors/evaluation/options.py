@@ -40,7 +40,7 @@ class DemoOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw_only=
     seed: Annotated[int, Meta(ge=0, description="seed of the episodes; another one shows other episodes")] = 0
     video: Annotated[str, Meta(description="record to this file, such as out.mp4, instead of opening a window")] = ""
     overlay: Annotated[
-        bool, Meta(description="with what the policy thinks of its actions, the reward and the return beside each picture")
+        bool, Meta(description="show action values or probabilities, the reward and the return beside each picture")
     ] = False
     headless: Annotated[bool, Meta(description="neither window nor file, only a line per episode")] = False
 

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, say
 from transport.progress import reported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,10 +107,6 @@ class Run:
         self.log.close()
 
 
-def to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def measure(report: Report, env: str, trees: dict[str, Path], runs: int) -> None:
     """Adds the figures of an environment, the trees in turn."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
@@ -121,7 +117,7 @@ def measure(report: Report, env: str, trees: dict[str, Path], runs: int) -> None
             run = Run(tree, env, place)
             try:
                 run.actor()  # files are in the page cache, compiled code is on disk
-                found[name] = [run.actor() for _ in reported(range(runs), f"{env}, {name}: starts", to_stderr)]
+                found[name] = [run.actor() for _ in reported(range(runs), f"{env}, {name}: starts", say)]
             finally:
                 run.close()
     for figure, (unit, factor) in FIGURES.items():

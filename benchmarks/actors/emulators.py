@@ -9,9 +9,7 @@ On retro the consoles take turns in one emulator, so its figures have the swappi
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -19,7 +17,7 @@ import numpy as np
 from actors.envs.make import make_env, read_env
 from actors.envs.mario.constants import SKIP
 from actors.envs.mario.env import MarioEnv
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, say
 from transport.progress import reported
 
 BACKENDS = ("nes_py", "retro")
@@ -60,7 +58,7 @@ def main() -> int:
     configs = {name: read_env({"id": "mario", "backend": name}) for name in BACKENDS}
     envs = {name: [cast(MarioEnv, make_env(config)) for _ in range(options.envs)] for name, config in configs.items()}
     rates: dict[tuple[str, str], list[float]] = {}
-    for run in reported(range(options.runs), "runs", partial(print, file=sys.stderr, flush=True)):
+    for run in reported(range(options.runs), "runs", say):
         for case, work in (("emulator", emulate), ("environment", play)):
             for name in BACKENDS:
                 began = time.process_time()

@@ -75,6 +75,11 @@ class Report:
             print(f"{figure(ratio['value']):>8} x {ratio['peer']}: {ratio['case']}, {ratio['metric']}")
 
 
+def say(text: str) -> None:
+    """To standard error: what is going on."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def result(case: str, metric: str, unit: str, runs: list[float]) -> dict[str, Any]:
     """A figure as the document has it: its value is the median of its runs."""
     return {"case": case, "metric": metric, "unit": unit, "value": statistics.median(runs), "runs": runs}

@@ -19,7 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, say
 from benchmarks.robot.runs import HeadraceTraining
 from deploy.children import child_environment, python_command
 from deploy.config import command_line, options, values
@@ -85,11 +85,6 @@ def add(report: Report, found: dict[tuple[str, str, float], list[Figures]]) -> N
             here = found[backend, backend, tolerance]
             drops = [100 * (own["success_rate"] - other["success_rate"]) for own, other in zip(here, there, strict=True)]
             report.add(f"{backend}, evaluated in {judge}, {tolerance:g} m", "drop", "points", drops)
-
-
-def say(text: str) -> None:
-    """To standard error: what is going on."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def backends(text: str) -> list[str]:

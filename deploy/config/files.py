@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from deploy.config.run import ConfigError, DeployConfig, RunConfig
 Tree = dict[str, Any]
 FLAGS = "command line"  # the origin of what was typed
 PRESETS = Path(__file__).parent / "presets"
+ABSOLUTE = re.compile(r"^(?:[/~\\]|[A-Za-z]:[\\/])")  # a path of this machine, which may hold a user's name
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,29 @@ def lookup(tree: Any, path: str) -> Any:
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys, such as learner.batch_size, and their values."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def without_paths(value: Any) -> Any:
+    """A setting that may be published: of a path of this machine only its last part is kept."""
+    if isinstance(value, str) and ABSOLUTE.match(value):
+        return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
+    if isinstance(value, dict):
+        return {key: without_paths(inner) for key, inner in value.items()}
+    return [without_paths(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def publishable(tree: Tree) -> Tree:
+    """A configuration that may be published: without paths of this machine and its section deploy."""
+    return {key: without_paths(value) for key, value in tree.items() if key != "deploy"}
 
 
 @dataclass(frozen=True)

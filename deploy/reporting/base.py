@@ -1,6 +1,6 @@
 """The protocol of sinks, which receive the figures of a run besides its own files, and the base of a user's callbacks.
 
-`--sinks tensorboard,package.module:Name` names sinks, `--track wandb` adds some to them, and
+`--sinks tensorboard,package.module:Name` names sinks, `--track wandb` adds tracking services, and
 `[deploy.sink_options."package.module:Name"]` holds the options of one. `--callbacks package.module:Name` names callbacks.
 """
 
@@ -17,6 +17,9 @@ class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a sink that has none."""
 
 
+EVALUATION = "eval/"  # begins the tags of an evaluation's figures
+
+
 class Point(NamedTuple):
     """The figures of a run at one time, by tag, such as rollout/ep_rew_mean."""
 
@@ -26,13 +29,13 @@ class Point(NamedTuple):
 
 
 class Sink(Protocol):
-    """Made and used in a thread of the supervisor, or in a process of its own. Waiting delays no other; an exception ends the
-    sink, not the run."""
+    """A sink runs in a thread of the supervisor, or in a separate process. A slow sink delays no other sink; an exception ends
+    the sink, not the run."""
 
     # The optional attributes of a sink's class:
     Config: ClassVar[type[Struct]]  # its options; without it there are none
-    # own_process: ClassVar[bool] = True: it is made in a process of its own, for libraries that are large, start threads or hang.
-    # package, extra: ClassVar[str]: a package that it needs, and the extra of Headrace that brings it; checked before the launch.
+    # own_process: ClassVar[bool] = True: it runs in a separate process, for libraries that are large, start threads or hang.
+    # package, extra: ClassVar[str]: a package that it needs and the extra that installs it; checked before the launch.
 
     def __init__(self, run: Path, config: Any) -> None:
         """`run` is the run's folder, `config` an instance of Config."""
@@ -41,14 +44,14 @@ class Sink(Protocol):
         """Takes a point. There is one about every ten seconds."""
 
     def close(self) -> None:
-        """Called when the run is over. A process of its own is killed after five seconds, a thread is left after two."""
+        """Called when the run is over. It may take two seconds in a thread, five in a separate process, which is then killed."""
 
 
 class Callbacks:
-    """What a user's class for `--callbacks` may inherit. It has a process of its own; its methods are called one after the other.
+    """The base class for `--callbacks`; inheriting it is optional. Its methods run in a separate process, one at a time.
 
-    An exception of a method is written to the log, and the next call follows. While a method waits, points queue up; when more
-    than a hundred wait, the newest are left out.
+    An exception in a method is written to the log, and the calls go on. While a method runs, points queue up; when more than a
+    hundred wait, the newest are dropped.
     """
 
     def __init__(self, run: Path) -> None:
@@ -56,11 +59,11 @@ class Callbacks:
         self.run = run
 
     def on_metrics(self, point: Point) -> None:
-        """About every ten seconds, with all figures."""
+        """Called about every ten seconds, with all figures."""
 
     def on_evaluation(self, point: Point) -> None:
-        """After an evaluation, with its figures alone: eval/mean_reward, eval/success_rate … Of several within ten seconds, the
-        newest."""
+        """Called after an evaluation, with its figures only: eval/mean_reward, eval/success_rate … Of several evaluations within
+        ten seconds only the newest is reported."""
 
     def on_checkpoint(self, path: Path) -> None:
-        """After a file in the run's folder checkpoints/ was written anew: latest.safetensors, best.safetensors, epoch-…"""
+        """Called after a file in the run's folder checkpoints/ was written: latest.safetensors, best.safetensors, epoch-…"""

@@ -38,13 +38,8 @@ def bottleneck(
     algorithm's. `graphs`: whether recording updates as graphs is switched off and could be tried.
     """
     actors = [record for record in actors if record]
-    if not replay or not learner or not actors:
-        return "starting · the first figures come a few seconds after every process is ready"
-    if learner.get("compiling"):
-        return "compiling · the learner compiles its update, which may take minutes and is kept for the next start"
-    items = replay.get("items", 0.0)
-    if items < min_size and not learner.get("updates"):
-        return f"filling replay {items:,.0f}/{min_size:,} · learning starts when it is full enough"
+    if not_yet := _not_yet_learning(actors, replay, learner, min_size):
+        return not_yet
     waiting = max(_mean(actors, "wait_credit_fraction"), replay.get("insert_hold_fraction", 0.0))
     data_wait, updating = learner.get("data_wait_fraction", 0.0), learner.get("update_fraction", 0.0)
     blocked = replay.get("sample_hold_fraction", data_wait)  # by the limiter; the rest of data_wait is late batches
@@ -62,12 +57,10 @@ def bottleneck(
     if waited_for:
         return _learner_limits(waiting, updating, replay, full, band, advice)
     if blocked > WAITS and band and replay.get("band_high", TIGHT) < TIGHT:
-        return (
-            f"limiter (learner waits {_percent(blocked)}, samples/insert {replay.get('samples_per_insert', 0):.1f} is at the "
-            f"end of the band {_band(replay)}) · try a higher --replay.samples-per-insert-high"
-        )
+        return _limiter_limits(blocked, replay)
+    actors_limit = _actors_limit(actors, replay, blocked, envs_per_actor, cores, full, band, advice)
     if blocked > WAITS:
-        return _actors_limit(actors, replay, blocked, envs_per_actor, cores, full, band, advice)
+        return actors_limit
     if updating >= SATURATED:
         return (
             f"learner (updates take {_percent(updating)} of its time, no process waits) · "
@@ -79,8 +72,20 @@ def bottleneck(
     if data_wait > WAITS:
         return f"batches (learner waits {_percent(data_wait)}, not for the limiter) · try a higher --learner.prefetch"
     if updating < BUSY:
-        return _actors_limit(actors, replay, blocked, envs_per_actor, cores, full, band, advice)
+        return actors_limit
     return f"none (learner {_percent(updating)} in updates, no process waits) · try more actors and a faster learner device"
+
+
+def _not_yet_learning(actors: Sequence[Record], replay: Record, learner: Record, min_size: int) -> str:
+    """What a run does before its first updates; empty after them."""
+    if not replay or not learner or not actors:
+        return "starting · the first figures come a few seconds after every process is ready"
+    if learner.get("compiling"):
+        return "compiling · the learner compiles its update, which may take minutes and is kept for the next start"
+    items = replay.get("items", 0.0)
+    if items < min_size and not learner.get("updates"):
+        return f"filling replay {items:,.0f}/{min_size:,} · learning starts when it is full enough"
+    return ""
 
 
 def _learner_limits(waiting: float, updating: float, replay: Record, full: bool, band: bool, advice: Mapping[Limit, str]) -> str:
@@ -105,6 +110,13 @@ def _launches_limit(learner: Record, updating: float, graphs: bool) -> str:
         f"learner (launch-bound: updates take {_percent(updating)} of its time, but the device computes in only "
         f"{_percent(learner['kernel_share'])} of that and waits for launches) · "
         f"try {'--learner.graphs on' if graphs else others}"
+    )
+
+
+def _limiter_limits(blocked: float, replay: Record) -> str:
+    return (
+        f"limiter (learner waits {_percent(blocked)}, samples/insert {replay.get('samples_per_insert', 0):.1f} is at the "
+        f"end of the band {_band(replay)}) · try a higher --replay.samples-per-insert-high"
     )
 
 

@@ -12,19 +12,19 @@ SLOWEST = ("busy_fraction", "sample_hold_fraction", "uptime_seconds")  # a batch
 
 
 def shard_records(records: Mapping[str, Record]) -> dict[str, Record]:
-    """The newest records of the shards by name, in order; empty where there is one replay, which is no shard."""
+    """The newest records of the shards by name, in order; empty if replay is a single process."""
     several = (name for name in records if name.startswith("replay-"))
     return {name: records[name] for name in sorted(several, key=lambda name: int(name.partition("-")[2]))}
 
 
 def replay_record(records: Mapping[str, Record]) -> Record:
-    """The record of the one replay, or one that sums up those of all shards; empty where there is none."""
+    """The record of a single replay process, or the combined record of all shards; empty where there is none."""
     (alone,) = shard_names(1)
     return records[alone] if alone in records else combined([record for record in shard_records(records).values() if record])
 
 
 def combined(shards: Sequence[Record]) -> Record:
-    """Counts and rates are added, shares of time are means, but for those of the slowest shard."""
+    """Counts and rates are added and shares of time averaged; of the figures in SLOWEST the highest counts."""
     found: Record = {}
     for name in dict.fromkeys(name for shard in shards for name in shard):
         values = [shard[name] for shard in shards if name in shard]

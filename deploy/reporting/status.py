@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from deploy import runs
 from deploy.config.files import lookup, read_run
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
+from deploy.reporting.events import OVER
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, ReplayFigures
@@ -140,7 +142,7 @@ def _remote_actor(name: str, remote: RemoteActors) -> Document:
 
 
 def as_dead(status: Document) -> Document:
-    """The last document of a supervisor that was killed, with its processes marked dead; those on hosts wait for another one."""
+    """The last document of a supervisor that was killed, with its processes marked dead; those on hosts are unsupervised."""
     nothing = {"pid": None, "state": "dead", "rss_bytes": None, "cpu_percent": None, "steps_per_second": None}
     processes = [
         process | nothing | ({"state": "unsupervised"} if process.get("host") else {}) for process in status["processes"]
@@ -174,82 +176,104 @@ def current_status(run: RunDir) -> Document:
         values = read_run(run.config).values
         env_id, algorithm = lookup(values, "env.id"), lookup(values, "algorithm.name")
         return empty(run.name, str(env_id or "?"), str(algorithm or "?"))
-    over = found["state"] in ("stopped", "failed")
-    return found if over or runs.is_up(run) else as_dead(found)
+    return found if found["state"] in OVER or runs.is_up(run) else as_dead(found)
 
 
 def show(status: Document, console: Console | None = None) -> None:
     """Prints the document as text and a table."""
     console = console or Console(highlight=False, soft_wrap=True)
-    uptime = "" if status["uptime_seconds"] is None else f" for {duration(status['uptime_seconds'])}"
-    if status["state"] in ("stopped", "failed") and status.get("time"):
-        uptime = f" {duration(max(time.time() - status['time'], 0))} ago"
-    elif status.get("paused_since"):
-        uptime = f" for {duration(max(time.time() - status['paused_since'], 0))}"
+    time_in_state = since(status, time.time(), "for ")
     reason = f" ({status['reason']})" if status.get("reason") else ""
     steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
-    head = f"{status['run']}: {status['state']}{uptime}{reason}"
+    head = f"{status['run']}: {status['state']}{time_in_state}{reason}"
     console.print(f"{head} · {status['env']} · {status['algorithm']}{steps}", markup=False)
+    console.print(_process_table(status["processes"]))
+    for line in (*_host_lines(status), *_replay_lines(status), *_learner_lines(status), *_trouble_lines(status)):
+        console.print(line, markup=False)
+
+
+def since(status: Mapping[str, Any], now: float, word: str = "") -> str:
+    """How long a run has been in its state, after a space: `word` and a duration, or how long ago it ended; empty if unknown.
+
+    `now` is in seconds since 1970.
+    """
+    if status["state"] in (*OVER, "dead") and status.get("time"):
+        return f" {duration(max(now - status['time'], 0.0))} ago"
+    if status.get("paused_since"):
+        return f" {word}{duration(max(now - status['paused_since'], 0.0))}"
+    seconds = status.get("uptime_seconds")
+    return "" if seconds is None else f" {word}{duration(seconds)}"
+
+
+def _process_table(processes: Sequence[Document]) -> Table:
+    hosted = any(process.get("host") for process in processes)
+    columns = ["process", *(["host"] if hosted else []), "state", "pid", "steps/s", "memory", "cpu", "restarts", "last exit"]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    hosted = any(process.get("host") for process in status["processes"])
-    for heading in (
-        "process",
-        *(["host"] if hosted else []),
-        "state",
-        "pid",
-        "steps/s",
-        "memory",
-        "cpu",
-        "restarts",
-        "last exit",
-    ):
+    for heading in columns:
         table.add_column(heading, justify="left" if heading in ("process", "host", "state", "last exit") else "right")
-    for process in status["processes"]:
+    for process in processes:
         state = process["state"]
         table.add_row(
             process["name"],
             *([process.get("host") or ""] if hosted else []),
             f"no report for {process['silent_seconds']:.0f} s" if state == "silent" else state,
-            _cell(process["pid"], "{}"),
-            _cell(process["steps_per_second"], "{:,.0f}"),
-            _cell(process["rss_bytes"] and process["rss_bytes"] / 2**20, "{:,.0f} MB"),
-            _cell(process["cpu_percent"], "{:.0f}%"),
-            _cell(process["restarts"], "{}"),
+            cell(process["pid"], "{}"),
+            cell(process["steps_per_second"], "{:,.0f}"),
+            cell(process["rss_bytes"] and process["rss_bytes"] / 2**20, "{:,.0f} MB"),
+            cell(process["cpu_percent"], "{:.0f}%"),
+            cell(process["restarts"], "{}"),
             process["last_exit"] or "",
         )
-    console.print(table)
+    return table
+
+
+def _host_lines(status: Document) -> Iterator[str]:
     for host in status.get("hosts", []):
         silent = f" · not heard for {host['silent_seconds']:.0f} s" if host["state"] == "silent" else ""
-        console.print(f"{host['name']}: {host['state']} · {host['actors']} of {host['places']} places{silent}", markup=False)
-    replay, learner = status["replay"], status["learner"]
+        yield f"{host['name']}: {host['state']} · {host['actors']} of {host['places']} places{silent}"
+
+
+def _replay_lines(status: Document) -> Iterator[str]:
+    replay = status["replay"]
     if replay["items"] is not None:
-        console.print(
-            f"replay   {replay['items']:,}/{_cell(replay['capacity'], '{:,}')} items · samples/insert "
-            f"{_cell(replay['samples_per_insert'], '{:.1f}')} · duplicates {_cell(replay['duplicates'], '{:,}')} · "
-            f"rejected {_cell(replay['rejected'], '{:,}')}"
-            + (f" · quarantined {replay['quarantined']:,}" if replay.get("quarantined") else "")
+        quarantined = f" · quarantined {replay['quarantined']:,}" if replay.get("quarantined") else ""
+        yield (
+            f"{_items('replay', replay)} · duplicates {cell(replay['duplicates'], '{:,}')} · "
+            f"rejected {cell(replay['rejected'], '{:,}')}{quarantined}"
         )
     for name, shard in status.get("shards", {}).items():
         if shard["items"] is not None:
-            ratio = _cell(shard["samples_per_insert"], "{:.1f}")
-            console.print(f"{name:<8} {shard['items']:,}/{_cell(shard['capacity'], '{:,}')} items · samples/insert {ratio}")
+            yield _items(name, shard)
+
+
+def _items(name: str, replay: Document) -> str:
+    ratio = cell(replay["samples_per_insert"], "{:.1f}")
+    return f"{name:<8} {replay['items']:,}/{cell(replay['capacity'], '{:,}')} items · samples/insert {ratio}"
+
+
+def _learner_lines(status: Document) -> Iterator[str]:
+    """The learner, and the evaluation of its policy."""
+    learner, evaluation = status["learner"], status["evaluation"]
     if learner["updates"] is not None:
-        console.print(
-            f"learner  epoch {_cell(learner['epoch'], '{:,}')} · {_cell(learner['updates_per_second'], '{:.1f}')} updates/s · "
-            f"policy v{_cell(learner['policy_version'], '{}')} · {learner['device']} {learner['precision']} · "
-            f"data wait {_cell(learner['data_wait_fraction'], '{:.1%}')}"
+        yield (
+            f"learner  epoch {cell(learner['epoch'], '{:,}')} · {cell(learner['updates_per_second'], '{:.1f}')} updates/s · "
+            f"policy v{cell(learner['policy_version'], '{}')} · {learner['device']} {learner['precision']} · "
+            f"data wait {cell(learner['data_wait_fraction'], '{:.1%}')}"
         )
-    found = status["evaluation"]
-    if found["return_mean"] is not None:
-        console.print(
-            f"eval     v{found['policy_version']} · {found['episodes']} episodes · success "
-            f"{_cell(found['success_rate'], '{:.0%}')} · return {found['return_mean']:,.1f} · "
-            f"best v{_cell(found.get('best_version'), '{}')}"
+    if evaluation["return_mean"] is not None:
+        yield (
+            f"eval     v{evaluation['policy_version']} · {evaluation['episodes']} episodes · success "
+            f"{cell(evaluation['success_rate'], '{:.0%}')} · return {evaluation['return_mean']:,.1f} · "
+            f"best v{cell(evaluation.get('best_version'), '{}')}"
         )
+
+
+def _trouble_lines(status: Document) -> Iterator[str]:
     for name, counted in status.get("troubles", {}).items():
         counts = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
-        console.print(f"trouble  {name}: {counts}", markup=False)
+        yield f"trouble  {name}: {counts}"
 
 
-def _cell(value: Any, form: str) -> str:
+def cell(value: Any, form: str) -> str:
+    """The value in this format; a dash if there is none."""
     return "-" if value is None else form.format(value)

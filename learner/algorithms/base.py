@@ -75,7 +75,7 @@ class ActionBatch(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a policy thinks of each action of K environments, for people to see."""
+    """A figure for each action of K environments, such as its value, by which the policy chooses; shown to people."""
 
     name: str  # of the figures, such as action value
     figures: np.ndarray  # [K, n]; not finite where an action is forbidden
@@ -101,9 +101,9 @@ class ActingPolicy(Protocol):
 
 
 def explain(policy: ActingPolicy, observation: Columns, state: Columns) -> Explanation | None:
-    """policy.explain(observation, state), with the arguments of act(), where the policy has that; it may also give None."""
-    own = getattr(policy, "explain", None)
-    return None if own is None else own(observation, state)  # type: ignore[no-any-return]
+    """policy.explain(observation, state), with the arguments of act(); None if the policy has no such method, or returns None."""
+    method = getattr(policy, "explain", None)
+    return None if method is None else method(observation, state)  # type: ignore[no-any-return]
 
 
 class Algorithm(Protocol):

@@ -38,7 +38,7 @@ class TrainingCheckpoints:
         self._files = Checkpoints(run_dir.checkpoints, settings.learner.keep_checkpoints)
         parameters = (value for module in update.modules.values() for value in module.state_dict().values())
         metrics.gauge("save_bytes", MOMENTS * sum(value.nbytes for value in parameters))  # the supervisor waits for so much
-        self.news = ""  # what became of the last one to be saved
+        self.outcome = ""  # of the last save(), for people
         self.unsound = False  # the last checkpoint was not written because weights are not finite
 
     def resume(self) -> Progress | None:
@@ -89,15 +89,15 @@ class TrainingCheckpoints:
             checkpoint.write_listed(self._run_dir.latest, dict(self._update.modules["policy"].state_dict()), metadata)
         except OSError as error:
             self._metrics.count("failed_checkpoints")
-            self.news = f"could not write a checkpoint ({error.strerror}); earlier checkpoints are kept and training continues"
-            say(self.news)
+            self.outcome = f"could not write a checkpoint ({error.strerror}); earlier checkpoints are kept and training continues"
+            say(self.outcome)
         except CheckpointError as error:
             self.unsound = True
             self._metrics.count("failed_checkpoints")
-            self.news = f"no checkpoint is written ({error}); earlier checkpoints are kept"
-            say(self.news)
+            self.outcome = f"no checkpoint is written ({error}); earlier checkpoints are kept"
+            say(self.outcome)
         else:
-            self.news = f"{path.name}: epoch {epoch:,}, policy v{version}"
+            self.outcome = f"{path.name}: epoch {epoch:,}, policy v{version}"
             return True
         return False
 

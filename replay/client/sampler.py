@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -28,79 +28,24 @@ class SampledBatch:
     arrays: dict[str, np.ndarray]
 
 
-class BatchSampler(Protocol):
-    """What feeds need of a learner's client of replay: a Sampler of one replay process, or a ShardedSampler of several."""
+class BatchSampler(ABC):
+    """A learner's client of replay that keeps slots of shared memory filled: Sampler with one replay process, ShardedSampler with
+    several.
 
-    batch_size: int
-    oldest_version: int
-
-    @property
-    def memory(self) -> np.ndarray:
-        """The bytes of all slots, one after the other."""
-
-    @property
-    def episodes(self) -> int:
-        """The episodes that replay had collected when it sent its last batch."""
-
-    def next(self, timeout_seconds: float) -> SampledBatch | None:
-        """The next batch; None if none arrived in time. Raises ReplayRefused."""
-
-    def poll(self) -> None:
-        """Reads what has arrived. Raises ReplayRefused."""
-
-    def release(self, batch: SampledBatch) -> None:
-        """Gives the slot of a batch back."""
-
-    def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
-        """Gives the slot back and sends new priorities [N] of its items."""
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Sends new priorities [N] of keys [N]."""
-
-    def close(self) -> None:
-        """Disconnects and releases the memory."""
-
-
-class Sampler:
-    """Requests a batch for every free slot, so that batches are ready before they are needed.
-
-    Replay drops rollouts whose newest item has a policy_version below `oldest_version`; set it before a slot is released. Actors
-    collect the next rollouts as soon as a batch has been drawn: each slot beyond the first lets them run one more batch ahead.
+    Replay drops rollouts whose newest item has a policy_version below `oldest_version`; set it before a slot is released.
     """
 
-    def __init__(
-        self,
-        address: str,
-        name: str,
-        incarnation: int,
-        spec: ExperienceSpec,
-        batch_size: int,
-        slots: int,
-        shared: bool = True,
-        keys: Keys | None = None,
-    ) -> None:
-        """`batch_size` counts transitions, or whole chunks if the spec's unit is "sequences" or "rollouts".
-
-        `shared` False: batches arrive as raw parts, as between hosts. Raises SlabError.
-        """
+    def __init__(self, spec: ExperienceSpec, batch_size: int, slots: int) -> None:
+        """Raises SlabError."""
         self.oldest_version = -1
         self.batch_size = batch_size
-        self.client = Client(address, keys=keys, endpoint="replay")
+        self.episodes = 0  # that replay had collected when it sent its last batch; a restarted process counts anew
+        self.impossible = 0  # messages that contradict what this sampler has requested
+        self._slots = slots
         self._slab = Slab.create(layout(spec, batch_size), slots)
-        slab_name = self._slab.name if shared else ""
-        self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name)
         self._generation = 0
-        self._requested: dict[int, int] = {}  # slot -> generation
         self._free = set(range(slots))
         self._ready: deque[SampledBatch] = deque()
-        self._slots = slots
-        self._answered: list[tuple[int, int, bytes]] = []  # (slot, number of priorities, packed priorities), not sent yet
-        self._server: int | None = None  # incarnation; None without a welcome
-        self.episodes = 0  # that the server had collected when it sent its last batch; a restarted one counts anew
-        self.impossible = 0  # messages that contradict what this sampler has requested
-        self._last_message = time.monotonic()
-        self._greeted = 0.0
-        self.greet()
 
     @property
     def memory(self) -> np.ndarray:
@@ -126,22 +71,77 @@ class Sampler:
         self._free.add(batch.slot)
         self._request_free()
 
+    @abstractmethod
     def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
         """Releases the batch and sends new priorities [N] of its items, together with those of other batches.
 
         Waking the server up costs more than sending to it, so requests go out when half of the slots are answered, or when no
         batch is left.
         """
+
+    @abstractmethod
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Sends new priorities [N] of keys [N]."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnects and releases the memory."""
+
+    @abstractmethod
+    def _receive(self, timeout_seconds: float) -> None:
+        """Reads what has arrived; waits for the first message, for this time at most. Raises ReplayRefused."""
+
+    @abstractmethod
+    def _request_free(self) -> None:
+        """Requests a batch for each free slot."""
+
+    @abstractmethod
+    def _send_answers(self) -> None:
+        """Sends the priorities of answered batches and requests their slots again."""
+
+
+class Sampler(BatchSampler):
+    """Requests a batch for every free slot, so that batches are ready before they are needed.
+
+    Actors collect the next rollouts as soon as a batch has been drawn: each slot beyond the first lets them run one more batch
+    ahead.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        incarnation: int,
+        spec: ExperienceSpec,
+        batch_size: int,
+        slots: int,
+        shared: bool = True,
+        keys: Keys | None = None,
+    ) -> None:
+        """`batch_size` counts transitions, or whole chunks if the spec's unit is "sequences" or "rollouts".
+
+        `shared` False: batches arrive as raw parts, as between hosts. Raises SlabError.
+        """
+        super().__init__(spec, batch_size, slots)
+        self.client = Client(address, keys=keys, endpoint="replay")
+        slab_name = self._slab.name if shared else ""
+        self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name)
+        self._requested: dict[int, int] = {}  # slot -> generation
+        self._answered: list[tuple[int, int, bytes]] = []  # (slot, number of priorities, packed priorities), not sent yet
+        self._server: int | None = None  # incarnation; None without a welcome
+        self._last_message = time.monotonic()
+        self._greeted = 0.0
+        self.greet()
+
+    def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
         self._answered.append((batch.slot, len(priorities), packed(batch.arrays["key"], priorities)))
         if 2 * len(self._answered) >= self._slots:
             self._send_answers()
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Sends new priorities [N] of keys [N]."""
         self.client.send(PriorityUpdate(len(keys)), [packed(keys, priorities)])
 
     def close(self) -> None:
-        """Closes the socket and releases the memory."""
         self._ready.clear()
         self.client.close()
         self._slab.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ import numpy as np
 import psutil
 
 from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
-from replay.client.sampler import SampledBatch, packed
+from replay.client.sampler import BatchSampler, SampledBatch, packed
 from replay.client.shares import Ledger, divide
 from replay.shards import KEY_BITS, shard_names
 from replay.table.layout import layout
@@ -31,13 +30,12 @@ from transport.messages import (
     SamplerWelcome,
     ShardFigures,
 )
-from transport.slab import Slab
 from transport.sockets.channel import wait
 from transport.sockets.client import Client
 from transport.sockets.keys import Keys
 
-ABSENT_SECONDS = 1.0  # shards report twice a second; after so long it is looked whether the process of one still exists
-LOOK_SECONDS = 0.2  # between two looks
+ABSENT_SECONDS = 1.0  # shards report twice a second; after this silence the learner checks whether the process still exists
+CHECK_SECONDS = 0.2  # between two checks of all shards
 GONE_SECONDS = 10.0  # between two greetings of a shard that has ended: the first waits in the socket until it is back
 
 Priorities = dict[int, tuple[int, bytes]]  # by shard: (how many, packed)
@@ -75,11 +73,11 @@ class _Shard:
         return self.figures.total if self.figures and self.server is not None else 0.0
 
 
-class ShardedSampler:
+class ShardedSampler(BatchSampler):
     """Requests a batch for every free slot, as Sampler does, but from several shards.
 
     How many rows a shard fills follows the sum of its priorities by randomised rounding, so an item is drawn as if one table held
-    all items. Its probability is that within its shard times the shard's share of the draws: that is true also where a sum was
+    all items. Its probability is that within its shard times the shard's share of the draws: that holds even where a sum was
     out of date.
 
     A shard that has ended counts as empty until it is back, and the others fill its rows. While the process of a shard exists but
@@ -101,12 +99,9 @@ class ShardedSampler:
     ) -> None:
         """`addresses`: of all shards, by index. `min_size`: transitions in all shards together before the first batch is drawn.
         Otherwise as Sampler. Raises SlabError."""
-        self.oldest_version = -1
-        self.batch_size = batch_size
-        self.impossible = 0  # messages that contradict what this sampler has requested
-        self._spec, self._slots, self._min_size = spec, slots, min_size
+        super().__init__(spec, batch_size, slots)
+        self._spec, self._min_size = spec, min_size
         names = shard_names(len(addresses))
-        self._slab = Slab.create(layout(spec, batch_size), slots)
         slab_name = self._slab.name if shared else ""
         self._hello = SamplerHello(name, incarnation, PROTOCOL, spec.digest, batch_size, slots, slab_name, len(addresses))
         self._shards = [
@@ -114,58 +109,23 @@ class ShardedSampler:
         ]
         self._random = np.random.default_rng(seed)
         self._ledger = Ledger(len(addresses))
-        self._generation = 0
         self._drawing = False  # whether the shards together have held enough
-        self._free = set(range(slots))
         self._missing: dict[int, int] = {}  # slot -> rows that are not filled yet
         self._unassigned: list[_Part] = []  # rows of shards that have ended, while no other has items
-        self._ready: deque[SampledBatch] = deque()
         self._answered: list[tuple[int, Priorities]] = []  # (slot, priorities of the batch that was in it), not sent yet
-        self._next_look = 0.0
+        self._next_check = 0.0
         for each in self._shards:
             self._greet(each)
 
-    @property
-    def memory(self) -> np.ndarray:
-        """The bytes of all slots, one after the other."""
-        return self._slab.memory
-
-    @property
-    def episodes(self) -> int:
-        """That all shards had collected when they last sent rows; one that was restarted counts anew."""
-        return sum(shard.episodes for shard in self._shards)
-
-    def next(self, timeout_seconds: float) -> SampledBatch | None:
-        """The next batch; None if none arrived in time. Raises ReplayRefused."""
-        deadline = time.monotonic() + timeout_seconds
-        self._receive(0)
-        if not self._ready:
-            self._send_answers()
-        while not self._ready and (left := deadline - time.monotonic()) > 0:
-            self._receive(min(left, LOOK_SECONDS))
-        return self._ready.popleft() if self._ready else None
-
-    def poll(self) -> None:
-        """Reads what has arrived. Raises ReplayRefused."""
-        self._receive(0)
-
-    def release(self, batch: SampledBatch) -> None:
-        """Gives the slot back after the batch has been copied. Do not use its arrays afterwards."""
-        self._free.add(batch.slot)
-        self._request_free()
-
     def answer(self, batch: SampledBatch, priorities: np.ndarray) -> None:
-        """Releases the batch and sends new priorities [N] of its items, each to the shard that has it."""
         self._answered.append((batch.slot, self._by_owner(batch.arrays["key"], priorities)))
         if 2 * len(self._answered) >= self._slots:
             self._send_answers()
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Sends new priorities [N] of keys [N], each to the shard that has the item."""
         self._send_priorities(self._by_owner(keys, priorities))
 
     def close(self) -> None:
-        """Closes the sockets and releases the memory."""
         self._ready.clear()
         for shard in self._shards:
             shard.client.close()
@@ -191,18 +151,18 @@ class ShardedSampler:
         totals = [shard.total for shard in self._shards]
         whole, first = sum(totals), part.first
         for index, count in enumerate(divide(part.rows, totals, float(self._random.random()))):
-            shard, (known, packed_priorities) = self._shards[index], (priorities or {}).get(index, (0, b""))
+            shard, (updates, packed_priorities) = self._shards[index], (priorities or {}).get(index, (0, b""))
             if count:
                 self._generation += 1
                 shard.requested[self._generation] = _Part(part.slot, first, count)
                 rows = Rows(first, count, totals[index] / whole, self._ledger.counts(index))
-                message = SampleRequest(part.slot, self._generation, self.oldest_version, known, rows)
-                shard.client.send(message, [packed_priorities] if known else [])
+                message = SampleRequest(part.slot, self._generation, self.oldest_version, updates, rows)
+                shard.client.send(message, [packed_priorities] if updates else [])
                 first += count
                 continue
-            if known:
-                shard.client.send(PriorityUpdate(known), [packed_priorities])
-            if shard.server is not None:  # its limiter counts what the others give
+            if updates:
+                shard.client.send(PriorityUpdate(updates), [packed_priorities])
+            if shard.server is not None:  # its limiter also counts what the others give
                 shard.client.send(Counted(self._ledger.counts(index)))
         self._missing.setdefault(part.slot, part.rows)
         return True
@@ -228,13 +188,13 @@ class ShardedSampler:
 
     def _receive(self, timeout_seconds: float) -> None:
         if timeout_seconds:
-            wait([shard.client for shard in self._shards], timeout_seconds)
+            wait([shard.client for shard in self._shards], min(timeout_seconds, CHECK_SECONDS))
         for shard in self._shards:
             self._read(shard)
-        if (now := time.monotonic()) >= self._next_look:
-            self._next_look = now + LOOK_SECONDS
+        if (now := time.monotonic()) >= self._next_check:
+            self._next_check = now + CHECK_SECONDS
             for shard in self._shards:
-                self._look_after(shard, now)
+                self._check(shard, now)
         if self._unassigned:
             self._reassign(())
         self._request_free()
@@ -269,6 +229,7 @@ class ShardedSampler:
             return
         del shard.requested[message.generation]
         shard.episodes = message.episodes
+        self.episodes = sum(each.episodes for each in self._shards)
         self._on_figures(shard, message.figures)
         self._missing[part.slot] -= part.rows
         if not self._missing[part.slot]:
@@ -299,12 +260,12 @@ class ShardedSampler:
         if shard.lost:
             shard.lost = False
             say(f"{shard.name} is back: batches come from it again")
-        # Whatever it was to fill it has filled or forgotten when it welcomes: answers keep their order.
+        # Messages keep their order: a shard that sends a welcome has filled or forgotten all earlier requests.
         self._take_back(shard)
 
     # ---- shards that come and go
 
-    def _look_after(self, shard: _Shard, now: float) -> None:
+    def _check(self, shard: _Shard, now: float) -> None:
         """Takes the rows from a shard that has ended; greets one that is silent or has not answered."""
         silent = now - shard.last_message
         patience = GONE_SECONDS if shard.lost else SILENCE_SECONDS
@@ -333,7 +294,7 @@ class ShardedSampler:
         self._reassign(parts)
 
     def _reassign(self, parts: Iterable[_Part]) -> None:
-        """Requests rows, and those that could not be requested before, from the shards that answer."""
+        """Requests these rows, and those that no shard could fill before, from the shards that answer."""
         waiting, self._unassigned = [*self._unassigned, *parts], []
         for part in waiting:
             if not self._spread(part):

@@ -1,4 +1,4 @@
-"""How a learner divides its draws among replay's shards, and what it tells their limiters."""
+"""How a learner divides its draws among replay's shards, and what their limiters count."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def divide(rows: int, totals: Sequence[float], uniform: float) -> list[int]:
 class Ledger:
     """What all shards have inserted and drawn since the learner began to count.
 
-    It begins anew when a shard is a new process, and, at most once in COUNT_SECONDS, when actors have come or gone. Else the
-    limiter would hold back the actors of all other shards until the new one had inserted as much as they.
+    Counting begins anew when a shard is a new process, and, at most once in COUNT_SECONDS, when actors have come or gone.
+    Otherwise the limiter would block the actors of all other shards until the new one had inserted as much as they.
     """
 
     def __init__(self, shards: int) -> None:

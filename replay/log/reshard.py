@@ -37,7 +37,7 @@ class Resharded(NamedTuple):
 
 @dataclass
 class _Old:
-    """One of the shards that there were."""
+    """A shard before the redistribution."""
 
     entries: list[Entry]  # oldest first
     writers: Writers
@@ -49,15 +49,15 @@ Chunks = list[tuple[_Old, Entry]]
 
 
 def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str], None]) -> Resharded:
-    """Writes the logs in the folder `base` anew for so many shards, then deletes the old ones.
+    """Writes the logs in the folder `base` anew for `shards` shards, then deletes the old ones.
 
     Every chunk goes to the shard of its actor under a new key, and keeps its priorities. If this is interrupted, the old logs
-    count until all new ones are on the disk, and the new ones from then on. Raises LogRefused, OSError.
+    are valid until all new ones are on the disk, and the new ones from then on. Raises LogRefused, OSError.
     """
     before = stored_shards(base)
     if before is None:
         return Resharded(shards, ())
-    _remove_all_but(base, before)  # what an attempt has left that was interrupted
+    _remove_all_but(base, before)  # what an interrupted attempt has left
     if before == shards:
         return Resharded(before, ())
     old = [_read(folder, spec, report) for folder in shard_folders(base, before)]
@@ -87,8 +87,8 @@ def _read(folder: Path, spec: ExperienceSpec, report: Callable[[str], None]) -> 
 
 
 def _divided(old: Sequence[_Old], shards: int) -> list[Chunks]:
-    """The chunks of each new shard, oldest first. How old chunks of different shards are is known by their places only; those of
-    an actor keep their order."""
+    """The chunks of each new shard, oldest first. Chunks have no time, so the age of a chunk is its position in its old shard,
+    from 0 to 1. Those of an actor keep their order."""
     aged = [
         (place / len(each.entries), number, entry) for number, each in enumerate(old) for place, entry in enumerate(each.entries)
     ]

@@ -1,7 +1,7 @@
 """Where the shards of a run keep their segment logs, and for how many shards the experience on the disk is divided.
 
-One shard's log is in the run's folder `replay`, that of shard I of N in its folder `I-of-N`. The file `shards` says which of them
-count: `headrace reshard` writes the new ones, then this file, then deletes the old ones.
+One shard's log is in the run's folder `replay`, that of shard I of N in its folder `I-of-N`. The file `shards` holds N, so
+that the logs of another division are ignored: `headrace reshard` writes the new logs, then this file, then deletes the old logs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ def log_folders(base: Path) -> list[Path]:
 
 
 def open_folder(base: Path, shard: Shard) -> Path:
-    """The folder of a shard's log, once it is sure that the experience on the disk is divided for as many shards.
-
-    Raises LogRefused, OSError.
-    """
+    """The folder of a shard's log. Raises LogRefused if the experience on the disk is divided for another number of shards; OSError."""
     stored = stored_shards(base)
     if stored not in (None, shard.count):
         raise LogRefused(f"the experience in {base} is divided for {stored} shards, not {shard.count}: see `headrace reshard`")
@@ -49,7 +46,7 @@ def open_folder(base: Path, shard: Shard) -> Path:
 
 
 def note(base: Path, count: int) -> None:
-    """From now on the logs of so many shards count. Raises OSError."""
+    """Notes that the logs of `count` shards are the valid ones from now on. Raises OSError."""
     base.mkdir(parents=True, exist_ok=True)
     with replacing(base / COUNT_FILE) as file:
         file.write(f"{count}\n".encode())

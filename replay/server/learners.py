@@ -175,8 +175,8 @@ class Learners:
             self._reject(peer, "requests for slots that do not exist")
 
     def _fits(self, learner: ConnectedLearner, message: SampleRequest) -> bool:
-        """Whether a request is for a slot, or rows of it, that the learner has. After the death of other shards a slot may have
-        several requests for rows."""
+        """Whether a request is for a slot, or rows of it, that the learner has. When another shard has
+        ended, one slot may have several requests for rows."""
         rows, most = message.rows, learner.slots * self._shards
         if message.slot >= learner.slots or len(learner.requests) >= most or (rows is None) != (self._shards == 1):
             return False
@@ -221,7 +221,7 @@ class Learners:
     def serve(self) -> None:
         """Fills leased slots as long as the table has batches."""
         while (learner := self._next()) is not None:
-            # The slot leased last is still in the processor's cache. But several shards fill the same slot, so all go in order.
+            # The slot leased last is still in the processor's cache. But several shards fill each slot, so all go in order.
             place = 0 if self._shards > 1 else -1
             request = learner.requests[place]
             items = self._table.draw(request, learner.arrays(request, self._spec))

@@ -97,7 +97,7 @@ class ReplayServer:
         self.writers = Writers(spec, self.table, self.inbox, self.journal, self.socket, metrics, settings.place)
         self.learners = Learners(spec, self.table, self.socket, metrics, self.items, settings)
         self._next_hold = 0.0
-        self.paused = False  # the run is: nobody waits for the limiter
+        self.paused = False  # whether the run is paused: time in which nothing is drawn is then idle, not blocked by the limiter
         counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks", "dropped_steps")
         restored = self.journal.counters if self.journal else {}
         metrics.begin_at(dict.fromkeys(counters, 0.0) | restored)

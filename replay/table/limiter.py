@@ -74,12 +74,12 @@ class Limiter:
 
 
 class ShardLimiter(Limiter):
-    """The limiter of one of several shards. It counts its own inserts, and as samples what the learner tells it: those from all
+    """The limiter of one of several shards. It counts its own inserts, and as samples what the learner reports: those from all
     shards, times this shard's share of all inserts.
 
     So all shards block at the same samples per insert of the whole run, however unevenly priorities are spread over them, and a
-    shard whose actors have left makes nobody wait. Inserts are free until a learner draws: only the learner knows when all shards
-    together hold enough.
+    shard whose actors have left blocks no other process. Inserts are free until a learner draws: only the learner knows when
+    all shards together hold enough.
     """
 
     def __init__(self, low: float, high: float) -> None:

@@ -167,7 +167,7 @@ class Ring:
         return self._items[leaves] > 0 if self._whole else self._storage.drawable(leaves)
 
     def figures(self) -> ShardFigures:
-        """Of one of several shards."""
+        """What one of several shards reports to the learner."""
         inserted, sampled = self.shard_limiter.own if self.shard_limiter else (0, 0)
         total = cast(ShardSelector, self._selector).total
         full = self._next_chunk >= self._capacity_chunks

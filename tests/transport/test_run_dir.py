@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from transport.run_dir import RunDir, TransportSettings, write_atomically
+from transport.run_dir import RunDir, TransportSettings, append, write_atomically
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
 
@@ -108,3 +108,10 @@ def test_only_its_user_enters_a_run_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "runs" / "mine").stat().st_mode) == 0o700
+
+
+def test_a_file_that_is_appended_to_is_set_aside_at_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    assert [append(path, b"12345", limit_bytes=10, kept=1) for _ in range(5)] == [False, True, False, True, False]
+    assert path.read_bytes() == b"12345" and path.with_name("run.jsonl.1").read_bytes() == b"1234512345"
+    assert len(list(tmp_path.iterdir())) == 2

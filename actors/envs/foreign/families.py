@@ -82,7 +82,7 @@ class Registered(EnvironmentFamily):
 
     @property
     def pictures_may_be_published(self) -> bool:
-        """Of Gymnasium's own environments."""
+        """True for Gymnasium's own environments."""
 
         def own() -> bool:
             import gymnasium

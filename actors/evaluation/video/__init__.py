@@ -1,1 +1,1 @@
-"""Pictures of episodes: in a window, in a file, and with what the policy thinks beside them."""
+"""Pictures of episodes: in a window, in a file, and with the policy's figures beside them."""

@@ -22,12 +22,12 @@ from transport.run_dir import RunDir
 
 MOST_SECONDS = 60.0  # of a video
 MOST_RATE = 30.0  # pictures per second; of an environment with more, some are left out, because each takes time
-SHARE = 0.1  # of the evaluator's time that goes into videos: a best policy that comes too soon has to wait
-CHEAP = ("-preset", "veryfast", "-threads", "1")  # ffmpeg's
+SHARE = 0.1  # of the evaluator's time that goes into videos: after a video there is none for a while
+CHEAP = ("-preset", "veryfast", "-threads", "1")  # options of ffmpeg
 
 
 class BestVideos:
-    """Films the best policy now and then. It keeps an environment that is rendered."""
+    """Films the best policy now and then, in a rendered environment of its own."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class BestVideos:
         self._env = VectorEnv(settings.env, settings.spec, 1, [seed], config, make)
         self._rate = rate(self._env.example, family.frames_per_step)
         self._rate /= stride(self._rate, MOST_RATE)
-        video_writer(run_dir.videos, self._rate)  # only asks for the package
+        video_writer(run_dir.videos, self._rate)  # raises EnvError now if imageio-ffmpeg is missing
         for partial in run_dir.videos.glob(".*.mp4"):  # of an evaluator that was killed
             partial.unlink()
 
@@ -104,7 +104,7 @@ class BestVideos:
 def open_videos(
     settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, seed: int, say: Callable[[str], None]
 ) -> BestVideos | None:
-    """None without evaluator.videos, and where none can be made, which is said."""
+    """The recorder of videos; None if evaluator.videos is 0, or, after a line by `say`, if the environment cannot be filmed."""
     if not config.videos:
         return None
     try:

@@ -1,5 +1,5 @@
-"""Films episodes: shows the picture of every step to somebody, and writes pictures to a file. The only file that imports
-imageio-ffmpeg."""
+"""Films episodes: passes the pictures of an episode to a function, and writes pictures to a video file. The only file that
+imports imageio-ffmpeg."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from actors.evaluation.video.overlay import Overlay
 
 FRAMES_PER_SECOND = 30.0  # of an environment without render_fps
 MAX_FRAMES_PER_SECOND = 60.0
-HELD_SECONDS = 1.0  # the end of an episode is shown so long: some last less
+END_SECONDS = 1.0  # for which the last picture of an episode is shown: some episodes are shorter
 
 Frames = Generator[None, np.ndarray, None]  # an open video: send() adds a frame, close() ends it
 
 
 class Filmed(gymnasium.Wrapper):
-    """Calls `show` once with the rendered frame of every observation, and `held` more times with that of an episode's end.
+    """Calls `show` once with the rendered frame of every observation, and `repeats` more times with the last one of an episode.
 
-    A frame is shown when its action is known, so that an overlay has both. That of a reset without a step is never shown.
+    A frame is shown when its action is known, so that an overlay has both. The frame of a reset without a step is never shown.
     """
 
     def __init__(
         self,
         env: gymnasium.Env,
         show: Callable[[np.ndarray], None],
-        held: int = 0,
+        repeats: int = 0,
         overlay: Overlay | None = None,
         every: int = 1,
     ) -> None:
-        """Of the pictures within an episode one of `every` is rendered and shown."""
+        """Of `every` pictures within an episode one is rendered and shown."""
         super().__init__(env)
-        self._show, self._held, self._overlay, self._every, self._step = show, held, overlay, every, 0
+        self._show, self._repeats, self._overlay, self._every, self._step = show, repeats, overlay, every, 0
         self._frame = np.empty((0, 0, 3), np.uint8)  # of the last observation
 
     def reset(self, **options: Any) -> Any:
@@ -61,7 +61,7 @@ class Filmed(gymnasium.Wrapper):
             self._overlay.add(float(reward))
         if terminated or truncated:
             last = self._frame if self._overlay is None else self._overlay.beside(self._frame, over=True)
-            for _ in range(1 + self._held):
+            for _ in range(1 + self._repeats):
                 self._show(last)
         return result
 
@@ -79,7 +79,7 @@ def make_filmed(
     overlay: Overlay | None = None,
     most_rate: float = MAX_FRAMES_PER_SECOND,
 ) -> gymnasium.Env:
-    """Makes the environment so that it calls `show` with each frame, or with as many as are at most `most_rate` in a second.
+    """Makes the environment so that it calls `show` with its frames, of which it leaves out some above `most_rate` per second.
     Raises EnvError."""
     env = make_env(config, "rgb_array", evaluation)
     if env.render_mode != "rgb_array":
@@ -87,8 +87,9 @@ def make_filmed(
     family = open_family(config)
     if overlay is not None:
         overlay.names = family.action_names(env)
-    every = stride(rate(env, family.frames_per_step), most_rate)
-    return Filmed(env, show, held(env, config) // every, overlay, every)
+    speed = rate(env, family.frames_per_step)
+    every = stride(speed, most_rate)
+    return Filmed(env, show, round(END_SECONDS * speed) // every, overlay, every)
 
 
 def video_writer(path: Path, frames_per_second: float, options: tuple[str, ...] = ()) -> Callable[[np.ndarray], Frames]:
@@ -141,10 +142,5 @@ def rate(env: gymnasium.Env, frames_per_step: int) -> float:
 
 
 def stride(found: float, most: float) -> int:
-    """Of how many pictures one is shown, so that there are at most `most` in a second."""
+    """Every n-th picture is shown, so that there are at most `most` per second; returns n."""
     return max(math.ceil(found / most), 1)
-
-
-def held(env: gymnasium.Env, config: EnvConfig) -> int:
-    """For how many frames the end of an episode is shown."""
-    return round(HELD_SECONDS * rate(env, open_family(config).frames_per_step))

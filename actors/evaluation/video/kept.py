@@ -1,4 +1,4 @@
-"""The videos in a run's folder, and what is known of each."""
+"""The list of the videos in a run's folder."""
 
 from __future__ import annotations
 

@@ -60,12 +60,12 @@ class Overlay:
     def _bars(self, panel: np.ndarray) -> None:
         """A bar for each discrete action with its figure, that of the chosen one in another colour; or for each entry of a
         continuous action."""
-        action, told = self._action, self._explanation
-        if told is not None:
-            title, figures = told.name, told.figures[0]
-            known = figures[np.isfinite(figures)]
-            self._seen = min([self._seen[0], *known]), max([self._seen[1], *known])
-            bounds = told.bounds or self._seen
+        action, explanation = self._action, self._explanation
+        if explanation is not None:
+            title, figures = explanation.name, explanation.figures[0]
+            finite = figures[np.isfinite(figures)]
+            self._seen = min([self._seen[0], *finite]), max([self._seen[1], *finite])
+            bounds = explanation.bounds or self._seen
         elif action.ndim:
             title, figures = "action", action
             self._seen = min([self._seen[0], *action]), max([self._seen[1], *action])

@@ -11,16 +11,16 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.evaluation.figures import amount, interval, mean_interval
+from deploy.config.files import leaves
 from deploy.launch.preflight import describe_spec
 from deploy.reporting.sharing.facts import COMMAND, Facts
-from deploy.reporting.web.configuration import leaves
 from transport.text import plain
 
 HEAD = "---\nlibrary_name: headrace"  # the first lines of every card
-UNTOLD = ("id", "preflight_seconds")  # of the environment's settings: told elsewhere, or without effect on what is learned
+OMITTED = ("id", "preflight_seconds")  # settings of the environment that are shown elsewhere, or have no effect on learning
 NOT_MEASURED = (
-    "Nothing has been measured of these weights. `headrace eval RUN` measures the newest weights of a run, `headrace eval RUN "
-    "--best` the best; an export after it has the figures."
+    "These weights have not been evaluated. `headrace eval RUN` evaluates the newest weights of a run, `headrace eval RUN "
+    "--best` the best ones. Export again afterwards to have the figures here."
 )
 
 
@@ -63,12 +63,12 @@ def results(facts: Facts) -> Iterator[str]:
         return
     yield "| figure | mean | 95 % interval |"
     yield "|---|---|---|"
-    yield f"| return | {amount(found.return_mean)} | {of_mean(found.return_mean, found.return_std, found.episodes)} |"
+    yield f"| return | {amount(found.return_mean)} | {interval_of_mean(found.return_mean, found.return_std, found.episodes)} |"
     if found.success_rate is not None:
         low, high = interval(round(found.success_rate * found.episodes), found.episodes)
         yield f"| success | {found.success_rate:.0%} | {low:.0%} to {high:.0%} |"
     if found.score_mean is not None and found.score_mean != found.return_mean:
-        within = of_mean(found.score_mean, found.score_std, found.episodes)
+        within = interval_of_mean(found.score_mean, found.score_std, found.episodes)
         yield f"| score, the environment's own figure | {amount(found.score_mean)} | {within} |"
     yield ""
     by = f"`{found.by}`" if found.by == COMMAND else found.by
@@ -80,7 +80,7 @@ def results(facts: Facts) -> Iterator[str]:
         yield "--best` measures the weights in fresh episodes."
 
 
-def of_mean(mean: float, std: float | None, episodes: int) -> str:
+def interval_of_mean(mean: float, std: float | None, episodes: int) -> str:
     if std is None or episodes < 2:
         return "not known"
     if std == 0:
@@ -94,7 +94,7 @@ def training(facts: Facts) -> Iterator[str]:
     env, algorithm, learner = config["env"], config["algorithm"], config.get("learner", {})
     source = software.pop("commit", "")
     usual: dict[str, Any] = msgspec.to_builtins(EnvConfig())
-    given = {key: value for key, value in leaves(env) if key not in UNTOLD and value != usual.get(key) and value}
+    given = {key: value for key, value in leaves(env) if key not in OMITTED and value != usual.get(key) and value}
     rows: dict[str, Any] = {
         "environment": f"`{cell(env['id'])}`" + "".join(f", {cell(key)} {cell(value)}" for key, value in given.items()),
         "observations and actions": cell(describe_spec(facts.spec)),
@@ -127,7 +127,7 @@ def loading(facts: Facts, policy: str, repository: str) -> Iterator[str]:
     env, algorithm = facts.config["env"]["id"], facts.config["algorithm"]["name"]
     trust = ", trust=True" if facts.names_code else ""
     if facts.names_code:
-        yield "The settings name code of the author's own. It is not in the file: install it first. `trust=True` lets it run."
+        yield "The settings name code of the author, which is not in the file. Install it first; `trust=True` allows it to run."
         yield ""
     if repository:
         yield "```console"
@@ -163,7 +163,7 @@ def protocol(facts: Facts) -> Iterator[str]:
         yield f"An episode is cut off after {' or after '.join(limits)}."
     yield "The interval of a mean is that of the normal distribution, the interval of a rate is Wilson's."
     if found is None:
-        yield "None of this has been done for these weights yet."
+        yield "These weights have not been evaluated yet."
     elif found.by != COMMAND:
         yield "The evaluator measures while the run goes on, each time with the newest weights."
 

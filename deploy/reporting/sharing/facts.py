@@ -1,9 +1,8 @@
-"""What a card says of an exported policy: read from the exported file, and from its run where that is at hand."""
+"""The facts on the card of an exported policy: read from the exported file, and from its run where there is one."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 
 from actors.evaluation.lines import read_lines
+from deploy.config.files import Tree, publishable, without_paths
 from deploy.config.trust import code_in
 from deploy.reporting.web.configuration import OF_A_RUN, SECRET, settings_of
 from deploy.reporting.web.document import steps_in
@@ -22,10 +22,8 @@ from learner.weights.checkpoint import CheckpointError, Weights, read
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.run_dir import RunDir
 
-ABSOLUTE = re.compile(r"^(?:[/~\\]|[A-Za-z]:[\\/])")  # a path of this machine, which may hold a user's name
 ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned
 EVALUATOR, COMMAND = "the run's evaluator", "headrace eval"
-Tree = dict[str, Any]
 
 
 class Measured(NamedTuple):
@@ -68,7 +66,7 @@ def of_file(path: Path) -> tuple[Facts, Weights, dict[str, str]]:
     software = versions() | ({"commit": found} if (found := commit()) else {})
     count = sum(array.size for array in weights.values())
     version = int(metadata.get("policy_version", -1))
-    return Facts(without_paths(config), spec, version, count, software, bool(code_in(known))), weights, metadata
+    return Facts(publishable(config), spec, version, count, software, bool(code_in(known))), weights, metadata
 
 
 def of_run(path: Path, run: RunDir) -> Facts:
@@ -77,7 +75,7 @@ def of_run(path: Path, run: RunDir) -> Facts:
     recorded = RecordedRun(run)
     recorded.read()
     changed = {
-        one.key: shortened(one.value)
+        one.key: without_paths(one.value)
         for one in settings_of(run)
         if one.differs and one.key not in OF_A_RUN and not one.key.startswith(ELSEWHERE) and not SECRET.search(one.key)
     }
@@ -120,7 +118,7 @@ def of_best(run: RunDir, version: int) -> Measured | None:
 
 
 def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
-    """What the evaluator has measured of this version, where its records have that: they are less frequent than evaluations."""
+    """What the evaluator has measured of this version, if it is in its records, which are less frequent than evaluations."""
     for one in recorded.evaluations:
         if one.figures["policy_version"] == version:
             return Measured(EVALUATOR, **figures_of(one.figures))
@@ -132,21 +130,6 @@ def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"episodes": int(record["episodes"] or 0)} | {name: record.get(name) for name in names}
 
 
-def shortened(value: Any) -> Any:
-    """A setting as it may be handed on: of a path of this machine the last part."""
-    if isinstance(value, str) and ABSOLUTE.match(value):
-        return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
-    if isinstance(value, dict):
-        return {key: shortened(inner) for key, inner in value.items()}
-    return [shortened(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def without_paths(config: Tree) -> Tree:
-    """A configuration as it may be handed on: without the section deploy, which is about machines, and without their paths."""
-    kept = {key: value for key, value in config.items() if key != "deploy"}
-    return shortened(kept)  # type: ignore[no-any-return]
-
-
 def published(weights: Weights, metadata: Mapping[str, str]) -> dict[str, str]:
-    """The metadata of an exported file as it may be handed on."""
-    return {**metadata, "config": json.dumps(without_paths(json.loads(metadata["config"])))}
+    """The metadata of an exported file, with the configuration that may be published."""
+    return {**metadata, "config": json.dumps(publishable(json.loads(metadata["config"])))}

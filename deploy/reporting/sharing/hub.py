@@ -1,6 +1,6 @@
 """Sends files to a model repository of Hugging Face. The only file that imports huggingface_hub.
 
-The token is the library's: of HF_TOKEN, or of its own login. It stands in no argument, no log and no message.
+The library reads the token from HF_TOKEN or from its own login. The token appears in no argument, log or message.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class NotPossible(PushError):
 
 
 def push(repository: str, files: Mapping[str, Path], message: str, public: bool) -> str:
-    """Makes the repository where there is none, and adds the files by their names there, as one commit. Returns its address.
+    """Creates the repository if there is none, and adds the files under their names as one commit. Returns its address.
 
-    A repository that is made is private unless `public`. Files are sent to one that is public only if `public`. Raises PushError.
+    A new repository is private unless `public`. Files are sent to one that is public only if `public`. Raises PushError.
     """
     token = own_token()
     import huggingface_hub
@@ -43,7 +43,7 @@ def push(repository: str, files: Mapping[str, Path], message: str, public: bool)
         return _push(api, repository, files, message, public)
     except PushError:
         raise
-    except Exception as error:  # whatever the library and its library for HTTP may raise
+    except Exception as error:  # the library and its HTTP client raise many types
         # Without the cause, whose text and frames may hold the token.
         raise PushError(f"{repository}: {said(error, token)}") from None
 

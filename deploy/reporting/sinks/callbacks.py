@@ -1,7 +1,7 @@
-"""A user's callbacks, which are told of points, evaluations and checkpoints: `--callbacks package.module:Name`.
+"""A user's callbacks, which receive points, evaluations and checkpoints: `--callbacks package.module:Name`.
 
-`python -m deploy.reporting.sinks.callbacks NAME` imports them and says what is wrong with them, in a process of its own as well:
-what a user's module does when it is imported must not reach the supervisor.
+`python -m deploy.reporting.sinks.callbacks NAME` imports them and says what is wrong with them. It is a separate process,
+because the import of a user's module must not affect the supervisor.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from msgspec import Struct
 
 from deploy.children import child_environment, python_command
 from deploy.config.run import ConfigError
-from deploy.reporting.base import Callbacks, Point
+from deploy.reporting.base import EVALUATION, Callbacks, Point
 from transport.names import UnknownName, find, nearest
 from transport.run_dir import RunDir
 
 CHECK_SECONDS = 60.0  # importing a large library takes seconds, on a busy machine many
-EVALUATION = "eval/"
 METHODS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
 
 
 class CallbackConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which callbacks."""
+    """`name` is the class of the callbacks: package.module:Name."""
 
     name: str
 
 
 class CallbackSink:
-    """Calls them. Checkpoints are looked for at each point."""
+    """Calls the methods of the callbacks. It looks for new checkpoints at each point."""
 
     Config: ClassVar[type[Struct]] = CallbackConfig
     own_process: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Passes the figures of a run to its sinks, each of which works in a thread or a process of its own."""
+"""Passes the figures of a run to its sinks. Each sink has its own thread, and some have their own process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Plan(NamedTuple):
     make: Callable[[Path, Any], Sink]
     config: Any  # an instance of its options
     reference: str
-    label: str  # for the log, before what it prints in a process of its own
+    label: str  # before each line of the log that the process of the sink prints
 
 
 def check(deploy: DeployConfig) -> None:
@@ -89,8 +89,8 @@ class Sinks:
     """All sinks of a run. A slow sink misses points; the others do not."""
 
     def __init__(self, deploy: DeployConfig, run: Path, say: Say, on_line: OnLine) -> None:
-        """`say` is called from other threads, with a line for the log; `on_line(label, line)` also, with what a sink in a process
-        of its own prints."""
+        """`say` is called from other threads, with a line for the log; `on_line(label, line)` also, with what the process of a
+        sink prints."""
         self._feeds = [_Feed(title, plan, run, say, on_line) for title, plan in _plans(deploy).items()]
 
     def write(self, record: Point) -> None:
@@ -98,7 +98,7 @@ class Sinks:
             feed.write(record)
 
     def close(self) -> None:
-        """Lets the sinks write the points that wait: for two seconds, or five where one has a process of its own."""
+        """Lets the sinks write the points that wait, for two seconds, or for five if a sink has its own process."""
         for feed in self._feeds:
             feed.end()
         began = time.monotonic()
@@ -132,7 +132,7 @@ class _Feed:
         self._ending.set()
 
     def join(self, began: float) -> None:
-        """Waits for the end, until so long after `began`."""
+        """Waits for the sink to end, for CLOSE_SECONDS or PROCESS_CLOSE_SECONDS after `began`, a monotonic time."""
         limit = CLOSE_SECONDS
         self._thread.join(max(began + limit - time.monotonic(), 0.0))
         if self._process:

@@ -1,23 +1,20 @@
-"""A run's settings as tracking services store them: flat, and without what says where or by whom it is run."""
+"""A run's settings as tracking services store them: by dotted key, without what names this machine or its user."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import tomllib
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from deploy.config.files import leaves, publishable
 from transport.run_dir import RunDir
-
-LEFT_OUT = "deploy"  # addresses, interpreters, files: the machine's, not the experiment's
 
 
 def hyperparameters(run: Path) -> dict[str, Any]:
-    """The settings of config.toml by key, such as learner.batch_size; of a file's path its name alone. Raises OSError."""
+    """The settings of config.toml that may be published, by key, such as learner.batch_size. Raises OSError."""
     tree = tomllib.loads(RunDir(run).config.read_text(encoding="utf-8"))
-    return dict(_leaves({name: table for name, table in tree.items() if name != LEFT_OUT}))
+    return dict(leaves(publishable(tree)))
 
 
 def tracking_folder(run: Path) -> Path:
@@ -28,16 +25,8 @@ def tracking_folder(run: Path) -> Path:
 
 
 def own_id(run: Path, service: str) -> str:
-    """The name under which a service knows this run, also after it was resumed. Raises OSError."""
+    """The id of this run at a service, the same after the run is resumed. Raises OSError."""
     path = tracking_folder(run) / f"{service}-id"
     if not path.exists():
         path.write_text(secrets.token_hex(8))
     return path.read_text().strip()
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, os.path.basename(value) if isinstance(value, str) and os.path.isabs(value) else value

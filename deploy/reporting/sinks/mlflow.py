@@ -1,7 +1,7 @@
 """A run's figures in MLflow: `--track mlflow`.
 
-They go to the server that `uri` or MLFLOW_TRACKING_URI names, else into a database of the run's own, tracking/mlflow.db. Neither
-code nor the names of machine and user are sent: MLflow's `start_run` would, its client does not.
+They go to the server that `uri` or MLFLOW_TRACKING_URI names, else into the database tracking/mlflow.db in the run's folder.
+Neither code nor the names of machine and user are sent: MLflow's `start_run` would, its client does not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MLflowConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MLflow:
-    """Makes a run, or goes on with that of a resumed run. What cannot be sent is kept and sent with a later point."""
+    """Creates a run in MLflow, or continues that of a resumed run. What cannot be sent is kept and sent with a later point."""
 
     Config: ClassVar[type[Struct]] = MLflowConfig
     own_process: ClassVar[bool] = True

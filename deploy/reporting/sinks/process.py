@@ -1,4 +1,4 @@
-"""A sink in a process of its own: `python -m deploy.reporting.sinks.process RUN_DIR`, started by ProcessSink.
+"""A sink in a separate process: `python -m deploy.reporting.sinks.process RUN_DIR`, started by ProcessSink.
 
 The process reads lines of JSON from its standard input: first which sink it is to make, then points. The end of the input is the
 end of the run. What it prints goes to the run's log.

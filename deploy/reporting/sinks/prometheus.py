@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
 
-from deploy.reporting.base import Point
+from deploy.reporting.base import EVALUATION, Point
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
 
 LOOPBACK = "127.0.0.1"
-EVALUATION = "eval/"  # figures that stand until the next evaluation
-UNFIT = re.compile(r"[^a-zA-Z0-9_]")
+INVALID = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class PrometheusConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +51,7 @@ class Prometheus:
         print(f"figures for Prometheus: http://{LOOPBACK}:{self._server.server_port}/metrics", flush=True)
 
     def write(self, record: Point) -> None:
+        # The figures of an evaluation stay until the next one.
         standing = {tag: value for tag, value in self._newest.values.items() if tag.startswith(EVALUATION)}
         self._newest = record._replace(values=standing | dict(record.values))
 
@@ -90,5 +90,5 @@ def named(tag: str) -> tuple[str, Mapping[str, str]]:
         if word.isdigit():
             labels[words[-1]] = word
         else:
-            words.append(UNFIT.sub("_", word))
+            words.append(INVALID.sub("_", word))
     return "_".join(words), labels

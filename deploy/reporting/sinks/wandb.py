@@ -1,7 +1,7 @@
 """A run's figures in Weights & Biases: `--track wandb`.
 
 What is sent: the figures, the settings without [deploy], the run's name. Code, console, git, installed packages, the names of
-machine and user, and measurements of the machine are not: the library sends them unless it is told otherwise.
+machine and user, and measurements of the machine are not sent, although the library sends them by default.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class WandbConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WeightsAndBiases:
-    """Makes a run, or goes on with that of a resumed run. Where the service cannot be reached or nobody is logged in, the figures
-    are written to the run's folder."""
+    """Creates a run in the service, or continues that of a resumed run. If the service cannot be reached or no account is logged
+    in, the figures are written to the run's folder."""
 
     Config: ClassVar[type[Struct]] = WandbConfig
     own_process: ClassVar[bool] = True

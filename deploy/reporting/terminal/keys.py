@@ -13,16 +13,16 @@ from types import FrameType
 from typing import NoReturn
 
 
-class Left(Exception):
-    """The process was asked to end."""
+class Terminated(Exception):
+    """SIGTERM was received."""
 
 
 @contextmanager
 def single_keys() -> Iterator[None]:
-    """Keys arrive without Enter. Ctrl-C still interrupts. SIGTERM raises Left, so that the terminal is put back first."""
+    """Keys arrive without Enter. Ctrl-C still interrupts. SIGTERM raises Terminated, so that the terminal is put back first."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise Left
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, leave)
     try:

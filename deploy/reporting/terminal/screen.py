@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from deploy.reporting.terminal.view import Flow, View, flow_of
+from deploy.reporting.status import cell, since
+from deploy.reporting.terminal.view import Flow, View, flow_of, mean_of
 from transport.progress import duration
 from transport.text import plain
 
@@ -49,16 +50,13 @@ def draw(shown: View, form: Form) -> list[Text]:
 
 def head(shown: View) -> list[Text]:
     status = shown.status
-    seconds = status.get("uptime_seconds")
-    since = "" if seconds is None else f" {duration(seconds)}"
-    if not shown.up and status.get("time"):
-        since = f" {duration(max(shown.now - status['time'], 0.0))} ago"
     steps, total = status.get("steps"), status.get("total_steps")
     done = "" if steps is None else f" · {steps:,} steps" if not total else f" · {steps:,} of {total:,} steps"
-    line = Text.assemble((plain(status["run"]), "bold"), " ", (status["state"], style_of(status["state"])), since)
+    state = status["state"]
+    line = Text.assemble((plain(status["run"]), "bold"), " ", (state, style_of(state)), since(status, shown.now))
     line.append(plain(f" · {status['env']} · {status['algorithm']}{done}"))
     reason = status.get("reason")
-    return [line, Text(plain(reason), "red" if status["state"] in BAD else "dim")] if reason else [line]
+    return [line, Text(plain(reason), "red" if state in BAD else "dim")] if reason else [line]
 
 
 def limit(shown: View, form: Form) -> list[Text]:
@@ -81,9 +79,12 @@ def flow_lines(flow: Flow, form: Form) -> list[Text]:
     nodes = [
         ("actors", f"{flow.actors}"),
         ("replay", "" if flow.fill is None else f"{flow.fill:.0%}"),
-        ("learner", of(flow.updates_per_second, " updates/s")),
+        ("learner", rate_text(flow.updates_per_second, " updates/s")),
     ]
-    edges = [("experience", of(flow.steps_per_second, " steps/s")), ("batches", of(flow.items_per_second, " items/s"))]
+    edges = [
+        ("experience", rate_text(flow.steps_per_second, " steps/s")),
+        ("batches", rate_text(flow.items_per_second, " items/s")),
+    ]
     line = Text()
     for number, (name, value) in enumerate(nodes):
         line.append(name, "bold").append(f" {value}".rstrip())
@@ -148,11 +149,6 @@ def sparkline(values: Sequence[float], width: int, levels: str) -> str:
     scale = (len(levels) - 1) / (high - low) if high > low else 0.0
     middle = 0 if high > low else len(levels) // 2
     return "".join(" " if mean is None else levels[middle + round((mean - low) * scale)] for mean in means)
-
-
-def mean_of(values: Sequence[float]) -> float | None:
-    known = [value for value in values if math.isfinite(value)]
-    return sum(known) / len(known) if known else None
 
 
 def trouble_lines(shown: View) -> list[Text]:
@@ -233,8 +229,8 @@ def fitted(line: Text, form: Form) -> Text:
     return line
 
 
-def of(value: float | None, unit: str) -> str:
-    """A rate in at most five letters: 9.6, 163, 1,630, 16.3k, 1.6M."""
+def rate_text(value: float | None, unit: str) -> str:
+    """A rate in at most five characters: 9.6, 163, 1,630, 16.3k, 1.6M."""
     if value is None:
         return ""
     for least, divisor, letter in ((1e6, 1e6, "M"), (1e4, 1e3, "k")):
@@ -246,7 +242,3 @@ def of(value: float | None, unit: str) -> str:
 def number(value: float) -> str:
     """A return."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.1f}"
-
-
-def cell(value: Any, form: str) -> str:
-    return "-" if value is None else form.format(value)

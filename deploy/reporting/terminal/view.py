@@ -11,7 +11,7 @@ from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.events import Event
 from deploy.reporting.web.recorded import Record, RecordedRun
 
-UP = ("starting", "running", "stopping")
+UP = ("starting", "running", "paused", "stopping")
 NO_TROUBLE = ("started", "running", "stopped")  # kinds of events
 
 
@@ -82,5 +82,10 @@ def flow_of(shown: View) -> Flow:
 
 
 def mean(records: Sequence[Record], name: str) -> float | None:
-    found = [value for record in records if (value := record.get(name)) is not None and math.isfinite(value)]
-    return sum(found) / len(found) if found else None
+    return mean_of([value for record in records if (value := record.get(name)) is not None])
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """The mean of the finite values; None if there are none."""
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None

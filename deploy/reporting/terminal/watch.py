@@ -7,30 +7,30 @@ from collections.abc import Callable
 
 from rich.console import Console, Group
 
-from deploy.reporting.terminal.keys import Left, key, single_keys
+from deploy.reporting.terminal.keys import Terminated, key, single_keys
 from deploy.reporting.terminal.screen import Form, draw
 from deploy.reporting.terminal.view import View
 
 WATCH_SECONDS, DUMB_SECONDS = 1.0, 5.0  # between two pictures
-KEY_SECONDS = 0.2  # so soon a key, or another size of the terminal, takes effect
+KEY_SECONDS = 0.2  # a key, or a new size of the terminal, takes effect within this time
 LEAST_WIDTH = 20
 
 
 def watch(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
-    """Returns when `over()`, or when the user leaves by q or Ctrl-C. What is no terminal gets one picture, and a terminal that
-    cannot move its cursor one after the other."""
+    """Returns when `over()`, or when the user leaves by q or Ctrl-C. An output that is not a terminal gets one picture. A
+    terminal that cannot move its cursor gets one picture after the other."""
     if not console.is_terminal or over():
         show(read(), console)
         return
     try:
         if console.is_dumb_terminal:
-            follow(read, over, console)
+            print_repeatedly(read, over, console)
         else:
-            stay(read, over, console)
-    except (KeyboardInterrupt, Left):
+            fill_screen(read, over, console)
+    except (KeyboardInterrupt, Terminated):
         return
     if over():
-        show(read(), console)  # the screen on which it was is gone
+        show(read(), console)  # the full screen is closed: without this nothing of the run would stay visible
 
 
 def show(shown: View, console: Console) -> None:
@@ -38,14 +38,14 @@ def show(shown: View, console: Console) -> None:
         console.print(line, no_wrap=True, highlight=False, overflow="ignore", crop=False)
 
 
-def follow(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+def print_repeatedly(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
     while not over():
         show(read(), console)
         console.print()
         time.sleep(DUMB_SECONDS)
 
 
-def stay(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+def fill_screen(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
     with single_keys(), console.screen(hide_cursor=True) as screen:
         while not over():
             shown, due = read(), time.monotonic() + WATCH_SECONDS
@@ -59,6 +59,6 @@ def stay(read: Callable[[], View], over: Callable[[], bool], console: Console) -
 
 
 def form_of(console: Console, full: bool) -> Form:
-    """`full`: the picture is as high as the terminal at most."""
+    """`full`: the picture is at most as high as the terminal."""
     unicode = not console.options.ascii_only
     return Form(max(console.width, LEAST_WIDTH), console.height if full else 0, unicode)

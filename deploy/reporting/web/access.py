@@ -1,4 +1,4 @@
-"""Who may see and steer: tokens, cookies, and requests that a page of another site has caused."""
+"""Access to the page: tokens, cookies, and the refusal of requests that other sites cause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADERS = {
 }
 
 
-class Asked(NamedTuple):
+class PageRequest(NamedTuple):
     """A request. The names of `headers` are in small letters."""
 
     method: str
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
 
 class Access:
-    """The tokens of a server, which are made anew at each start. `control` allows the buttons; None: there are none."""
+    """The tokens of a server, which are new at each start. `control` is the token for the buttons, None without buttons."""
 
     def __init__(self, read_only: bool) -> None:
         self.watch = secrets.token_urlsafe(24)
@@ -43,49 +43,51 @@ class Access:
         """What is opened in a browser; `address` as in http://127.0.0.1:8000."""
         return f"{address}/?token={self.watch}" + (f"&control={self.control}" if control and self.control else "")
 
-    def enters(self, asked: Asked) -> bool:
+    def enters(self, request: PageRequest) -> bool:
         """Whether the request brings tokens by its link. They are exchanged for `cookies`, so that they are in no history."""
-        return asked.method == "GET" and asked.path == "/" and "token" in asked.query
+        return request.method == "GET" and request.path == "/" and "token" in request.query
 
-    def cookies(self, asked: Asked) -> dict[str, str]:
+    def cookies(self, request: PageRequest) -> dict[str, str]:
         """The cookies for the tokens of a link; none for a wrong one."""
-        if not same(asked.query.get("token"), self.watch):
+        if not same(request.query.get("token"), self.watch):
             return {}
         found = {self._watch_cookie: self.watch}
-        if self.control and same(asked.query.get("control"), self.control):
+        if self.control and same(request.query.get("control"), self.control):
             found[self._control_cookie] = self.control
         return found
 
-    def refusal(self, asked: Asked) -> str:
+    def refusal(self, request: PageRequest) -> str:
         """Why a request is refused; empty where it may pass."""
-        host = asked.headers.get("host", "")
+        host = request.headers.get("host", "")
         if not OWN_HOST.fullmatch(host):  # a foreign name that resolves to this machine
             return "this server answers to 127.0.0.1 and localhost only"
-        origin = asked.headers.get("origin")
+        origin = request.headers.get("origin")
         if origin not in (None, f"http://{host}"):
             return "requests of other pages are refused"
-        if self.enters(asked):
+        if self.enters(request):
             return (
-                "" if self.cookies(asked) else "the token is not the one of this start; open the link that `headrace web` printed"
+                ""
+                if self.cookies(request)
+                else "the token is not the one of this start; open the link that `headrace web` printed"
             )
-        if asked.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return "requests of other pages are refused"
-        if not same(asked.cookies.get(self._watch_cookie), self.watch):
+        if not same(request.cookies.get(self._watch_cookie), self.watch):
             return "open the link that `headrace web` printed"
-        if asked.method == "POST":
-            return self._refusal_to_control(asked, origin)
-        return "" if asked.method in ("GET", "HEAD") else "only GET and POST are answered"
+        if request.method == "POST":
+            return self._refusal_to_control(request, origin)
+        return "" if request.method in ("GET", "HEAD") else "only GET and POST are answered"
 
-    def controls(self, asked: Asked) -> bool:
+    def controls(self, request: PageRequest) -> bool:
         """Whether the request comes with the token for the buttons."""
-        return self.control is not None and same(asked.cookies.get(self._control_cookie), self.control)
+        return self.control is not None and same(request.cookies.get(self._control_cookie), self.control)
 
-    def _refusal_to_control(self, asked: Asked, origin: str | None) -> str:
+    def _refusal_to_control(self, request: PageRequest, origin: str | None) -> str:
         if origin is None:
             return "requests of other pages are refused"
-        if asked.headers.get("content-type") != "application/json":
+        if request.headers.get("content-type") != "application/json":
             return "the body must be JSON"
-        return "" if self.controls(asked) else "this link only shows; open the other link that `headrace web` printed"
+        return "" if self.controls(request) else "this link only shows; open the other link that `headrace web` printed"
 
 
 def same(given: str | None, token: str) -> bool:

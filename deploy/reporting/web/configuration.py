@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from deploy.config import algorithm, environment
-from deploy.config.files import Tree, lookup, merge, preset_for, read_run
+from deploy.config.files import Tree, leaves, lookup, merge, preset_for, read_run
 from deploy.config.layers import CHOSEN_AT_LAUNCH
 from deploy.config.run import ConfigError, RunConfig
 from deploy.supervision.reports import read_device
@@ -76,15 +75,6 @@ def defaults(run: RunDir, given: Tree) -> Tree:
 def learned_from(settings: list[Setting]) -> dict[str, Any]:
     """The settings that decide what is learned: runs that are equal in these are repetitions of each other."""
     return {one.key: one.value for one in settings if one.key not in OF_A_RUN and not one.key.startswith("deploy.")}
-
-
-def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def shown(key: str, value: Any) -> Any:

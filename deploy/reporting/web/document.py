@@ -117,7 +117,7 @@ def _success_interval(rate: float | None, episodes: float | None) -> tuple[float
 
 
 def numbers(values: Iterable[float | None], digits: int = DIGITS) -> list[float | None]:
-    """Numbers as they travel: few digits, and None for what is none."""
+    """Numbers as they are sent: with few digits, and None for a missing, infinite or NaN value."""
     return [rounded(value, digits) for value in values]
 
 

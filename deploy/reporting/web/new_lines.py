@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 BLOCK_BYTES = 1_000_000
-LONGEST_LINE_BYTES = 1_000_000  # of a longer one, which nothing here writes, a part is lost
+LONGEST_LINE_BYTES = 1_000_000  # a longer line, which no process of a run writes, loses its end
 
 
 class NewLines:

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deploy.reporting.web.access import HEADERS, Access, Asked
+from deploy.reporting.web.access import HEADERS, Access, PageRequest
 from deploy.reporting.web.document import Follower
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import PAGE, SCRIPTS, STYLES, linked
@@ -28,7 +28,7 @@ from transport.run_dir import RunDir
 HOST = "127.0.0.1"
 TURN_SECONDS = 1.0
 SILENT_TURNS = 5  # after which the status is sent anyway: no file changes when a supervisor is killed
-KEPT_RUNS = 4  # whose history stays in memory when nobody looks
+KEPT_RUNS = 4  # without an open page, whose history stays in memory
 MOST_CONNECTIONS = 64
 BODY_BYTES = 1000
 FOUND_LINES = 1000
@@ -56,7 +56,7 @@ class Actions(Protocol):
     def stop(self, run: RunDir) -> str: ...
 
 
-class Guard:
+class AccessMiddleware:
     """Refuses requests without a token and those of other sites; adds the headers of all answers."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -65,7 +65,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = asked_by(Request(scope))
+        request = page_request(Request(scope))
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -83,7 +83,7 @@ class Guard:
         await self._app(scope, receive, with_headers)
 
 
-class Watched:
+class WatchedRun:
     """A run that pages look at."""
 
     def __init__(self, run: RunDir) -> None:
@@ -108,7 +108,7 @@ class Page:
 
     def __init__(self, runs: Runs, actions: Actions, access: Access, ending: Callable[[], bool]) -> None:
         self._runs, self._actions, self._access, self._ending = runs, actions, access, ending
-        self._watched: OrderedDict[str, Watched] = OrderedDict()
+        self._watched: OrderedDict[str, WatchedRun] = OrderedDict()
         self._texts = {name: (PAGE / name).read_bytes() for name in (*SCRIPTS, *STYLES)}
         self._index = linked()
 
@@ -123,7 +123,7 @@ class Page:
             *(Route(f"/api/{what}", self._order(what), methods=["POST"]) for what in get_args(What)),
             Route("/api/stop", self._stop, methods=["POST"]),
         ]
-        return Guard(Starlette(routes=routes), self._access)
+        return AccessMiddleware(Starlette(routes=routes), self._access)
 
     async def _page(self, request: Request) -> Response:
         return HTMLResponse(self._index)
@@ -136,7 +136,11 @@ class Page:
 
     async def _list(self, request: Request) -> Response:
         names, first = await run_in_threadpool(lambda: (list(self._runs.all()), self._runs.first()))
-        found = {"runs": [{"name": name} for name in names], "first": first, "controls": self._access.controls(asked_by(request))}
+        found = {
+            "runs": [{"name": name} for name in names],
+            "first": first,
+            "controls": self._access.controls(page_request(request)),
+        }
         return JSONResponse(found)
 
     async def _search(self, request: Request) -> Response:
@@ -175,12 +179,15 @@ class Page:
         finally:
             watched.pages -= 1
 
-    def _watch(self, run: RunDir) -> Watched:
-        """The history of a run: in memory already, or to be read. Of runs that nobody looks at the last few are kept."""
+    def _watch(self, run: RunDir) -> WatchedRun:
+        """The history of a run: in memory already, or to be read.
+
+        Of the runs without an open page, the last KEPT_RUNS stay in memory.
+        """
         key = str(run.path)
         found = self._watched.get(key)
         if found is None or run.identity != found.identity:
-            found = self._watched[key] = Watched(run)
+            found = self._watched[key] = WatchedRun(run)
         self._watched.move_to_end(key)
         for old in [old for old, one in self._watched.items() if not one.pages][:-KEPT_RUNS]:
             del self._watched[old]
@@ -224,8 +231,8 @@ def stamps(run: RunDir) -> list[tuple[str, int, int]]:
     return sorted(found)
 
 
-def asked_by(request: Request) -> Asked:
-    return Asked(request.method, request.url.path, dict(request.headers), dict(request.query_params), request.cookies)
+def page_request(request: Request) -> PageRequest:
+    return PageRequest(request.method, request.url.path, dict(request.headers), dict(request.query_params), request.cookies)
 
 
 async def read_body(request: Request) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from deploy.config.files import Tree, merge, read_file
+from deploy.config.files import Tree, leaves, merge, read_file
 from deploy.config.run import ConfigError
 from deploy.config.values import duration_seconds, split_message
 from deploy.runs import NAME
@@ -74,7 +74,7 @@ class Plan:
         config = msgspec.to_builtins(self.config) | {"time": self.seconds}
         described = {f"sweep.{name}": config[name] for name in FIXED}
         described |= {f"search.{key}": msgspec.to_builtins(found) for key, found in self.search.items()}
-        return described | _leaves(self.given)
+        return described | dict(leaves(self.given))
 
 
 def nested(values: Mapping[str, Any]) -> Tree:
@@ -122,10 +122,3 @@ def _seconds(config: SweepConfig, path: Path) -> float:
     if not seconds and not config.steps:
         raise ConfigError(f'{path}: it needs time = "5m" or steps = 100_000 in [sweep]: how long each run is')
     return seconds
-
-
-def _leaves(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found

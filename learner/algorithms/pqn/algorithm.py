@@ -40,7 +40,7 @@ class Pqn:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The options for vectors are the Config's own. For images they are the paper's for Atari, whose return is estimated from
-        fewer steps, in fewer passes. A CPU gets a network of half the width: what it computes per second is the limit."""
+        fewer steps, in fewer passes. A CPU gets a network of half the width, because its computing limits the run."""
         images = env is not None and env.has_images
         width = {"hidden": 512} if accelerated else {"hidden": 256, "filters": 0.5}
         return {

@@ -41,7 +41,7 @@ class PqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(
             gt=0,
-            description="nature: factor of the numbers of filters; with 0.5 an update takes a third of the time",
+            description="nature: factor of the number of filters of each layer; with 0.5 an update takes a third of the time",
             extra=FIXED,
         ),
     ] = 1.0

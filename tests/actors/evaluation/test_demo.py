@@ -80,7 +80,7 @@ def test_weights_that_an_older_version_exported_are_refused_in_one_line(
 
 def test_every_picture_of_an_episode_is_shown_once_and_its_end_for_longer() -> None:
     seen: list[int] = []
-    filmed = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20), held=2)
+    filmed = Filmed(Painted(), lambda frame: seen.append(int(frame[0, 0, 0]) // 20), repeats=2)
     for _ in range(2):
         filmed.reset()
         while not filmed.step(0)[2]:

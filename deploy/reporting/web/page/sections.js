@@ -150,7 +150,7 @@ function learning(run) {
 function speed(run) {
   return section('speed', 'Speed', null, el('div', { class: 'charts' },
     gridChart(run, 'Environment steps per second', [['steps/s', 'replay.inserted_steps_per_second']], count, { floor: 0 }),
-    gridChart(run, 'Who waits', [['actors for replay', 'actors.wait_credit_fraction'], ['learner for batches', 'learner.data_wait_fraction'], ['for the processor: learner', 'learner.starved_fraction']], percent, { floor: 0 }),
+    gridChart(run, 'Waiting time', [['actors for replay', 'actors.wait_credit_fraction'], ['learner for batches', 'learner.data_wait_fraction'], ['learner for the processor', 'learner.starved_fraction']], percent, { floor: 0 }),
     gridChart(run, 'What actors do', [['simulate', 'actors.env_step_fraction'], ['choose actions', 'actors.act_fraction']], percent, { floor: 0 }),
     gridChart(run, 'Updates per second', [['updates/s', 'learner.updates_per_second']], figure, { floor: 0 })));
 }

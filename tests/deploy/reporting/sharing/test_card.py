@@ -35,7 +35,7 @@ def test_what_the_policy_was_trained_on_and_how_to_load_it_without_any_path_of_t
     run = make_exported(tmp_path / "mine.safetensors")
     text = card(of_run(tmp_path / "mine.safetensors", run), "mine.safetensors")
     assert "# dqn on toy" in text and "`mlp`" in text and "| policy version | 9 |" in text and "| seed | 4 |" in text
-    assert "Nothing has been measured of these weights" in text and "model-index" not in text
+    assert "These weights have not been evaluated." in text and "model-index" not in text
     assert 'headrace.load("mine.safetensors")' in text.replace("'", '"') and "--learner.weights mine.safetensors" in text
     assert "urdf arm.urdf" in text and "/home/somebody" not in text and str(tmp_path) not in text and "10.1.2.3" not in text
 

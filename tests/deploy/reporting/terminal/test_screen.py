@@ -83,6 +83,16 @@ def test_eighty_columns_show_the_flow_in_one_line_and_the_place_that_is_blocked(
     ]
 
 
+def test_a_paused_run_says_for_how_long_and_how_it_goes_on() -> None:
+    limit = "paused since 2001-09-09 03:45 · go on with headrace unpause"
+    lines = drawn(make_view(state="paused", paused_since=400.0, time=999.0, bottleneck=limit), 80, 24)
+    assert lines[0].startswith("night paused 10 min · ") and "next    go on with headrace unpause" in lines
+
+
+def test_a_run_whose_supervisor_was_killed_says_when() -> None:
+    assert drawn(make_view(state="dead", time=400.0), 80, 24)[0].startswith("night dead 10 min ago · ")
+
+
 def test_a_narrow_terminal_shows_the_flow_from_top_to_bottom_and_fewer_columns() -> None:
     lines = drawn(make_view(), 40, 40)
     at = lines.index("actors  2")

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from deploy.reporting.web.access import Access, Asked
+from deploy.reporting.web.access import Access, PageRequest
 from deploy.reporting.web.server import WebServer
 from tests.deploy.reporting.web.made_up import BEGAN, made_up
 from tests.deploy.reporting.web.test_report import HOSTILE, hostile_run
@@ -221,10 +221,10 @@ def test_a_wrong_body_does_nothing(browser: Browser, shown: Recorded, body: Any)
 def test_a_read_only_server_has_no_buttons(shown: Recorded) -> None:
     access = Access(read_only=True)
     assert access.control is None and "control" not in access.link("http://127.0.0.1:1", control=True)
-    entered = access.cookies(Asked("GET", "/", {}, {"token": access.watch, "control": "None"}, {}))
+    entered = access.cookies(PageRequest("GET", "/", {}, {"token": access.watch, "control": "None"}, {}))
     own = {"host": "localhost:1", "origin": "http://localhost:1", "content-type": "application/json"}
     for button in BUTTONS:
-        assert "only shows" in access.refusal(Asked("POST", f"/api/{button}", own, {}, entered))
+        assert "only shows" in access.refusal(PageRequest("POST", f"/api/{button}", own, {}, entered))
 
 
 @pytest.mark.parametrize("name", ["../mine", "..%2f..%2fetc%2fpasswd", "/etc", "mine/../mine", "%00", "nope", ""])
