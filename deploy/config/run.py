@@ -11,7 +11,7 @@ from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig
 from replay.config import ReplayConfig
-from transport.messages import MOST_PLACES
+from transport.messages import MOST_ACTORS, MOST_PLACES, MOST_SHARDS
 from transport.names import CODE, Named
 
 
@@ -81,7 +81,7 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            le=65_469,  # with all shards that there may be
+            le=65_535 - 2 - MOST_SHARDS,  # the two servers of the learner and all shards have the ports after it
             description="TCP port of the supervisor with deploy.bind; the learner's two servers and replay (each shard) have the "
             "ports after it. 0 means any free ports",
         ),
@@ -90,9 +90,9 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            le=1024,
-            description="most actors that run on this machine; more wait for hosts that join (`headrace join`). An actor goes "
-            "to a host where one has a free place, and only then here",
+            le=MOST_ACTORS,
+            description="most actors that run on this machine; the others wait for hosts that join (`headrace join`). An actor "
+            "starts on a host if one has a free place, else on this machine",
         ),
     ] = 1024
     on: Annotated[
@@ -110,8 +110,8 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     mirror: Annotated[
         str,
         Meta(
-            description="folder, on another disk, in which a copy of the run is kept while it works, as FOLDER/RUN: its "
-            "checkpoints and sealed segments of experience. Empty means none"
+            description="folder on another disk, in which the run keeps a copy of its checkpoints and sealed segments of "
+            "experience, as FOLDER/RUN. Empty means none"
         ),
     ] = ""
     actor_python: Annotated[
@@ -143,14 +143,14 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     callbacks: Annotated[
         tuple[str, ...],
         Meta(
-            description="your own classes, each package.module:Name, whose methods on_metrics, on_evaluation and on_checkpoint "
-            "are called in a process of their own, separated by commas",
+            description="your own classes, each package.module:Name, separated by commas; their methods on_metrics, "
+            "on_evaluation and on_checkpoint are called in another process",
             extra=CODE,
         ),
     ] = ()
     sink_options: Annotated[
         dict[str, dict[str, Any]],
-        Meta(description="options of a sink, as a table of its own in a configuration file: [deploy.sink_options.NAME]"),
+        Meta(description="options of a sink, as a table in a configuration file: [deploy.sink_options.NAME]"),
     ] = {}
     record_seconds: Annotated[
         float,

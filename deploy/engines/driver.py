@@ -1,4 +1,4 @@
-"""`python -m deploy.engines.driver SETTINGS`: asks a cluster of Ray for the hosts of a run, at the word of its supervisor.
+"""`python -m deploy.engines.driver SETTINGS`: asks a cluster of Ray for the hosts of a run, as its supervisor orders.
 
 With --check it only connects, and prints what `headrace up` wants to know before a launch.
 """

@@ -1,7 +1,7 @@
-"""A cluster that is asked by a process of its own, so that nothing that its library does can hold up or end the supervisor.
+"""Connects to a cluster in a separate process, so that the cluster's library cannot hold up or end the supervisor.
 
-Ray's, for one, ends its process when the cluster does. The process (`deploy/engines/driver.py`) reads orders from its standard
-input and prints events, a line of JSON each. It is started again when it has ended; its hosts outlive it.
+For example, Ray's library ends its process when the cluster ends. The separate process (`deploy/engines/driver.py`) reads orders
+from its standard input and prints events, a line of JSON each. It is started again when it has ended; its hosts outlive it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLL_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 30.0
 MOST_LETTERS = 300  # of a line: Ray writes whole paragraphs
 PREFIX = re.compile(r"\[\d{4}-[^]]*\] \S+:\d+: ")  # of its log: time, level, process, place in its source
-NOISE = re.compile(r"\(raylet\b|\s")  # what the daemons of its nodes say of what this process tells by events
+NOISE = re.compile(r"\(raylet\b|\s")  # lines of Ray's daemons, about what the events of this process say already
 
 
 class Start(Struct, frozen=True, tag=True):
@@ -52,13 +52,13 @@ Order = Start | End | Close
 
 
 class Settings(Struct, frozen=True):
-    """What the process is told on its command line: nothing of it is secret."""
+    """What the process gets on its command line; it contains no secret."""
 
     address: str  # of the cluster
     namespace: str = ""  # the names of its hosts are unique in it
     cpus: float = 1.0  # for each place
     memory_bytes: int = 0  # for each place; 0: not asked for
-    allowed: tuple[str, ...] = ()  # packages that actors may import at the word of the run's settings
+    allowed: tuple[str, ...] = ()  # packages that the run's settings may name for actors to import
     folder: str = ""  # in which hosts work, where there is one of that path
 
 
@@ -79,7 +79,7 @@ class ClusterProcess:
         self._tell(End(host))
 
     def events(self) -> list[Event]:
-        """Raises msgspec.ValidationError for what is no event."""
+        """Raises msgspec.ValidationError for a line that is not an event."""
         now = self._outside.clock()
         if self._child is not None and _ended(self._child):
             self._forget()

@@ -1,9 +1,9 @@
 """Hosts on a cluster of Ray: each is one Ray actor, which is the agent of a host with several places.
 
-Ray decides on which machine it is, and brings machines where an autoscaler may; what it asks for is stated. It starts nothing
-again: a second start of a host would repeat its actors' seeds and pass by the count of failures. The Ray actors are detached:
-they outlive a supervisor that is killed, and end by themselves when none comes back. A ticket travels to a host as an argument
-of a method, so it is on no command line, in no log, and in nothing that Ray's dashboard shows.
+Ray chooses the machine of each host, and adds machines if the cluster has an autoscaler; each host states what it needs.
+Ray does not restart hosts: a restarted host would repeat its actors' seeds, and its failures would not be counted. The Ray actors
+are detached: they outlive a supervisor that is killed, and end by themselves when no new one connects. A ticket is sent to a host
+as an argument of a method, so it is on no command line, in no log, and in nothing that Ray's dashboard shows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing
 PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
 # Else Ray kills the reaper of a host with the host, and what simulators have started is left.
 SPARE_REAPER = {"RAY_kill_child_processes_on_worker_exit": "false"}
-UNUSED_SECONDS = 60.0  # a host that nobody tells what to do ends
+UNUSED_SECONDS = 60.0  # a host that gets no call for so long ends
 LEAVE_SECONDS = 10.0  # for hosts to end after they were sent home; for a host to be told that it may go
 KILL_SECONDS = 5.0
 VERSIONS = r"Ray: (\S+)\s*Python: (\S+)"
@@ -149,7 +149,7 @@ class HeadraceHost:
             self._result = status, reason
         except Exception as error:  # whatever it is, the run's log says it
             self._result = 1, f"{type(error).__name__}: {error}"
-        _later(LEAVE_SECONDS, lambda: os._exit(0))  # nobody may be left who lets it go
+        _later(LEAVE_SECONDS, lambda: os._exit(0))  # the driver, which would call `leave`, may have ended
 
     def result(self) -> tuple[int, str]:
         """The exit status of the agent, and why it has left. Called while `run` works, it waits for that."""

@@ -67,7 +67,7 @@ class HostFolder:
     """The folder of a run on a host, in which its actors are started."""
 
     def __init__(self, path: Path, allowed: Sequence[str]) -> None:
-        """`allowed`: the packages that its actors may import at the word of the run's settings."""
+        """`allowed`: the packages that the run's settings may name for its actors to import."""
         self.run = RunDir(path)
         self.digest = ""  # of what it has
         self._allowed = allowed

@@ -1,11 +1,11 @@
 """Hosts as a place: machines whose agent (`headrace join`) has dialled in on the control socket.
 
-A host repeats its whole state each second, and is told what to begin and to end until that state shows it; so a lost message or a
-cut link changes nothing but the time that it takes. Each actor that a host starts has a key of its own, made there for that
-incarnation. Here its public half is put on the run's list, and is taken from there before another process gets the actor's name:
-an actor that was given up is refused by every server, whatever has become of its host.
+A host sends its whole state each second. The supervisor repeats what to begin and to end until that state shows it, so a lost
+message or a cut link only costs time. A host makes a new key for each incarnation of an actor. The supervisor puts the public key
+on the run's list, and removes it before another process gets the actor's name. So every server refuses an actor that was given
+up, even if its host still runs it.
 
-A new supervisor adopts an actor that a host lists as running, if the supervisor before had it there, its key is still on the
+A new supervisor adopts an actor that a host lists as running, if the previous supervisor had it there, its key is still on the
 list, and the run's settings are the same.
 """
 
@@ -40,11 +40,11 @@ from transport.sockets.keys import SHARED_TICKET, admitted_hosts, ticket_of
 GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone
 AWAY_SECONDS = 2.0  # of silence, in which its processes need not be heard
 BACK_SECONDS = 5.0  # after such a silence, in which its processes may connect again
-ADOPT_SECONDS = 10.0  # that a new supervisor waits for the hosts of the one before
-UNWANTED_SECONDS = 30.0  # after which what nobody has adopted is ended
+ADOPT_SECONDS = 10.0  # that a new supervisor waits for the hosts of the previous one
+UNWANTED_SECONDS = 30.0  # after which actors that were not adopted are ended
 FOLDER_SECONDS = 1.0  # between two looks at the run's folder
-FULL_SECONDS = 8.0  # that a host waits where a shared ticket has no name left: one of those who have them may have just ended
-DELAYED_SECONDS = 0.5  # between two turns: the supervisor's own delay, in which nothing was heard
+FULL_SECONDS = 8.0  # that a host waits where a shared ticket has no name left: a host that has one may have just ended
+DELAYED_SECONDS = 0.5  # between two turns; a longer time is a delay of the supervisor, not a silence of the hosts
 
 
 class Parts(NamedTuple):
@@ -73,7 +73,7 @@ class AllowList(Protocol):
 
 
 class Outside(NamedTuple):
-    """What the hosts of a run need from it."""
+    """What HostPlaces needs of its run."""
 
     clock: Callable[[], float]
     say: Callable[[str], None]
@@ -115,7 +115,7 @@ class HostProcess:
         return self._usage
 
     def listed(self, begun: Begun) -> None:
-        """Takes what its host says of it."""
+        """Takes what its host reports about it."""
         self.order, self.pid, self.fault = None, begun.pid, begun.fault
         self._usage = Usage(begun.rss_bytes, begun.cpu_percent)
 
@@ -135,7 +135,7 @@ class Host:
     back: float = float("-inf")  # when it was last heard again after a silence
     running: int = 0  # actors, with those that are to end
     processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
-    adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the supervisor before
+    adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the previous supervisor
     joined: float = 0.0
 
     def tell(self, message: Message, parts: Sequence[bytes] = ()) -> None:
@@ -184,7 +184,7 @@ class HostPlaces:
         host, incarnation = host_or_none, new_incarnation()
         order = Begin("actor", int(plan.name.partition("-")[2]), incarnation, plan.threads, assignment)
         process = host.processes[incarnation] = HostProcess(plan.name, incarnation, host, order)
-        self._outside.keys.refuse([plan.name])  # whoever had the name before
+        self._outside.keys.refuse([plan.name])  # the key of the previous process of this name
         host.tell(order)
         return process
 
@@ -278,7 +278,7 @@ class HostPlaces:
                 return name
         if unused := [name for name in shared if name not in had]:
             return unused[0]
-        # Hosts of the supervisor before may still say that they are there.
+        # Hosts of the previous supervisor may still report.
         free = {name: self._free.get(name, self._began + ADOPT_SECONDS) for name in shared if name not in self.hosts}
         return min((name for name in free if free[name] <= now), key=lambda name: free[name], default=None)
 
@@ -335,7 +335,7 @@ class HostPlaces:
             process.listed(begun)
         elif self._may_adopt(host, begun):
             host.adoptable[begun.name] = begun
-        else:  # given up, here or by the supervisor before
+        else:  # given up by this supervisor or the previous one
             host.tell(End(begun.incarnation, kill=True))
 
     def _may_adopt(self, host: Host, begun: Begun) -> bool:

@@ -30,6 +30,7 @@ from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
 REPORTING = ("replay", "learner", "actor", "evaluator", "mirror")  # roles
+HostMessage = Enrol | HostHello | Said  # of a ticket or a host
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
 
@@ -115,7 +116,7 @@ class Control:
     def _handle(self, peer: bytes, message: object) -> None:
         if isinstance(message, Progress):
             self._report(peer, message)
-        elif isinstance(message, Enrol | HostHello | Said) and self.has_keys and self.hosts is not None:
+        elif isinstance(message, HostMessage) and self.has_keys and self.hosts is not None:
             self._host(peer, message, self.hosts)
         elif isinstance(message, Scale | Order | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
             self._server.send(peer, Refused(reason))
@@ -129,7 +130,7 @@ class Control:
         else:
             self._server.offence(peer, "messages that are not meant for the supervisor")
 
-    def _host(self, peer: bytes, message: Enrol | HostHello | Said, hosts: Hosts) -> None:
+    def _host(self, peer: bytes, message: HostMessage, hosts: Hosts) -> None:
         """Handles what a ticket or a host sends. Its key says which one it is."""
         role, name = (TICKET, "") if isinstance(message, Enrol) else (HOST, _host_name(message))
         if self._server.authorise(peer, role, name):

@@ -98,8 +98,7 @@ class Service:
         )
         self._orders = Orders(run.name, self.supervisor, send, self.say)
         self._remote = RemoteActors(time.monotonic, self.log.line)
-        found = self.supervisor, self._remote, self._curriculum, self._orders
-        self._reports = Reports(run, config, self.log, *found, self._hosts)
+        self._reports = Reports(run, config, self.log, self.supervisor, self._remote, self._curriculum, self._orders, self._hosts)
 
     def say(self, text: str) -> None:
         """A line of the supervisor in the log."""

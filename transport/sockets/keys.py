@@ -1,12 +1,12 @@
 """The keys of a run whose processes connect over a network: a key pair per process, and the list of public keys.
 
 `keys/NAME.secret` holds a key pair (mode 0600, in a folder of mode 0700). `keys/public` has a line `NAME KEY` for each process:
-who is taken from that list is refused at once, also over connections that exist. A key is 32 bytes of Curve25519, written in Z85
-(40 characters).
+a key that is removed from that list is refused at once, also over connections that exist. A key is 32 bytes of Curve25519,
+written in Z85 (40 characters).
 
 A ticket is one file: the key pair of `ticket-3`, and the supervisor's public key. All that it may do is put the public key of
-`host-3` on the list; that host then puts the keys of the actors that it was given there. The ticket `ticket-shared-8` may do so
-for 8 hosts, host-0 to host-7, that are there at the same time: for replicas that all start alike.
+`host-3` on the list; that host then adds the keys of the actors that it was given. The ticket `ticket-shared-8` may do so for up
+to 8 hosts at the same time, host-0 to host-7: for replicas that all start with the same command.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def write_ticket(path: Path, name: str, pair: Pair, supervisor: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     admitted = admitted_hosts(name)
     which = f"as {admitted[0]}" if len(admitted) == 1 else f"as one of {len(admitted)} hosts"
-    head = f"# Whoever has this ticket can join the run {which}: keep it secret.\n"
+    head = f"# Any machine with this ticket can join the run {which}: keep it secret.\n"
     _write(path, f"{head}ticket {name}\npublic {pair.public}\nsecret {pair.secret}\nsupervisor {supervisor}\n")
 
 

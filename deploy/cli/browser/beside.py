@@ -1,4 +1,4 @@
-"""The page beside `headrace up --web`: a process of its own, so that it takes no time from the supervisor, and ends with it."""
+"""The page of `headrace up --web`: a separate process, which takes no time from the supervisor. It ends with that command."""
 
 from __future__ import annotations
 

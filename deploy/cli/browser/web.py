@@ -18,8 +18,8 @@ USAGE_LINE = "headrace web [RUN | --all] [--read-only] [--port N]"
 DESCRIPTION = """\
 Show a run in a browser, live: what it does, what limits it, how it learns, its log. Before, while and after it is up.
 
-It listens on 127.0.0.1 only, and prints two links. Whoever has the first may look, whoever has the second may also use the
-buttons (pause, checkpoint, evaluate, scale, stop). For a run on another machine, forward the port:
+It listens on 127.0.0.1 only, and prints two links. The first shows the page; the second also has the buttons (pause, checkpoint,
+evaluate, scale, stop). For a run on another machine, forward the port:
 ssh -L PORT:127.0.0.1:PORT MACHINE
 """
 

@@ -1,4 +1,4 @@
-"""`headrace join`: gives a run on another machine places for its actors here."""
+"""`headrace join`: runs actors of another machine's run on this machine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}")
 PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 TURN_SECONDS, ASK_SECONDS, NEWS_SECONDS, GOODBYE_SECONDS = 0.1, 1.0, 20.0, 0.5
 DESCRIPTION = """\
-Join a run that another machine has started: actors of the run are started here, and end with this command or with the run. The
-machine must be able to reach the run's; nothing can reach it. `headrace invite` makes the ticket.
+Join a run that another machine has started: actors of the run are started here, and end with this command or with the run. This
+machine connects to the run's machine and opens no port itself. `headrace invite` makes the ticket.
 
   headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket --places 8
   headrace join tcp://10.0.0.5:7701 --ticket host-0.ticket --allow my_package
@@ -65,9 +65,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def serve(address: str, ticket: ClientKeys, places: int, allowed: Sequence[str]) -> tuple[str, int, str]:
-    """Is a host of the run whose supervisor is at `address`, until it leaves. Actors may import the packages of `allowed` at the
-    word of the run's settings. To be called in the main thread. Returns the host's name, the exit status (0: all in order) and
-    why it has left. Raises KeysError, Refused, OSError."""
+    """Is a host of the run whose supervisor is at `address`, until it leaves. The run's settings may name the packages of
+    `allowed` for actors to import. To be called in the main thread. Returns the host's name, the exit status (0: all in order)
+    and why it has left. Raises KeysError, Refused, OSError."""
     own = new_pair()
     name = enrol(address, ticket, own)
     folder = Path(tempfile.mkdtemp(prefix="headrace-host-"))

@@ -1,4 +1,4 @@
-"""`headrace init`: writes a package of one's own to begin with."""
+"""`headrace init`: writes a small package for a user's own environment and network."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from deploy.cli.steering.common import carry_out
 DESCRIPTION = """\
 Write a checkpoint now, between two updates, and wait until it is on disk. It works while the run is paused, too.
 
-Checkpoints are written every learner.checkpoint_epochs epochs and when the run stops; this one is kept and deleted like those.
+Checkpoints are written every learner.checkpoint_epochs epochs and when the run stops; this one is treated in the same way.
 """
 
 

@@ -1,4 +1,4 @@
-"""An order of an operator: sent, repeated until it is carried out, and told."""
+"""Sends an operator's order, repeats it until it is carried out, and prints the outcome."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def carry_out(parsed: argparse.Namespace, what: What) -> int:
 
 
 def give(run: RunDir, what: What, most_seconds: float, news: Callable[[str], None] = lambda text: None) -> Outcome:
-    """Gives an order and waits, at most so long, until it is `done`, `failed` or `refused`. `news` hears now and then what it
-    waits for. Raises ConfigError where the run is not up."""
+    """Gives an order and waits, at most so long, until it is `done`, `failed` or `refused`. `news` is called
+    every few seconds with what it waits for. Raises ConfigError where the run is not up."""
     address = run.endpoint("supervisor") if runs.is_up(run) else None
     if address is None:
         raise ConfigError(f"run {run.name} is not up; start it with `headrace up --run {run.name}`")

@@ -8,7 +8,7 @@ from deploy.cli.steering.common import add as add
 from deploy.cli.steering.common import carry_out
 
 DESCRIPTION = """\
-Begin an evaluation of the newest policy now, also one of a policy that has been evaluated, and while the run is paused.
+Begin an evaluation of the newest policy now, even if that policy was evaluated before or the run is paused.
 
 It returns when the evaluator has begun. The result is in the log and in `headrace status`.
 """

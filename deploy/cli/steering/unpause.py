@@ -8,7 +8,7 @@ from deploy.cli.steering.common import add as add
 from deploy.cli.steering.common import carry_out
 
 DESCRIPTION = """\
-Let a run that rests since `headrace pause` go on where it was.
+Let a run that `headrace pause` has paused go on where it stopped.
 """
 
 

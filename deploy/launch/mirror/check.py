@@ -1,4 +1,7 @@
-"""What `headrace up` does about a mirror: it refuses to overwrite one, says how a lost run is brought back, and marks the two."""
+"""What `headrace up` does about a mirror.
+
+It refuses to overwrite one, says how to restore a lost run, and gives a run's folder and its mirror the same id.
+"""
 
 from __future__ import annotations
 

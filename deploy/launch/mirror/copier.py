@@ -2,7 +2,7 @@
 
 Each file of the mirror is complete at any time, and a pass copies experience before the state that counts it. So a mirror can be
 copied back at any time, however its run has ended. Keys, logs and metrics are not copied. The segment that replay is writing is
-copied once it is sealed. The manifest of the checkpoints is never copied: without it each file is checked by the checksum inside it.
+copied once it is sealed. The manifest of the checkpoints is never copied: without it each file is checked by its own checksum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which run a mirror belongs to, and when it was copied: `mirror.json` in the mirror, and in the run's own folder.
 
-A run's folder and its mirror have the same id. Only the mirror's file has the time of a copy. So a run's folder whose file has one
-is a mirror that was copied back.
+A run's folder and its mirror have the same id. Only the mirror's file has the time of a copy. So a run's folder whose file has
+one is a mirror that was copied back.
 """
 
 from __future__ import annotations

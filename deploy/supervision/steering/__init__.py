@@ -1,1 +1,1 @@
-"""What processes at work are told: their environments, their level, an order of an operator."""
+"""What the supervisor sends to processes at work: their environments, their level, an operator's orders."""

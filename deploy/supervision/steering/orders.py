@@ -1,7 +1,8 @@
 """What operators order of a run that is up: a pause, a checkpoint, an evaluation.
 
-Paused is a state of the run. It is in no file: with another supervisor the run is not paused. Every process says with each report
-whether it rests, and is told where that differs: a lost message costs one report, and a process that is started again rests, too.
+Whether the run is paused is in no file: after a restart of the supervisor the run is not paused. Each report of a process says
+whether it rests, and the supervisor sends it an order where that differs. So a lost message costs one report, and a process that
+is started again rests, too.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Orders:
             return Outcome("done", f"run {self._run} goes on")
         if busy := self._busy():
             return Outcome("waiting", f"run {self._run} is being paused; still at work: {busy}")
-        starting = "" if self._supervisor.all_ready else "; what still starts will rest as soon as it is ready"
+        starting = "" if self._supervisor.all_ready else "; processes that are still starting will rest as soon as they are ready"
         return Outcome("done", f"run {self._run} is paused{starting}; {GO_ON}")
 
     def heard(self, progress: Progress) -> None:

@@ -81,7 +81,7 @@ def test_a_run_that_is_still_starting_can_be_paused_and_says_so() -> None:
     world.order("pause")
     world.rest("replay", "learner", "actor-0", "actor-1")
     assert world.again("pause").text == (
-        "run mine is paused; what still starts will rest as soon as it is ready; `headrace unpause` goes on"
+        "run mine is paused; processes that are still starting will rest as soon as they are ready; `headrace unpause` goes on"
     )
     assert not any(line.startswith("paused") for line in world.lines)
     world.supervisor.turn()
