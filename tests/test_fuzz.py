@@ -99,6 +99,10 @@ def example(kind: type[Message]) -> Message:
 # ---- messages
 
 
+def test_every_message_has_another_tag() -> None:
+    assert len(messages.TYPES) == len(messages.Message.__subclasses__()) > 30
+
+
 @pytest.mark.parametrize("kind", messages.TYPES.values(), ids=lambda kind: kind.__name__)
 @fuzz
 @given(data=st.data())
