@@ -42,7 +42,7 @@ class Dqn:
         if env is None or env.has_images:
             return {}
         return {
-            "algorithm": {"hidden": 128, "target_update_interval": 200, "normalize_observation": True},
+            "algorithm": {"hidden": 128, "n_step": 5, "target_update_interval": 200, "normalize_observation": True},
             "actors": {"chunk_seconds": 1.0},
             "replay": {"capacity": 200_000, "min_size": 1_000},
             "learner": {
