@@ -40,6 +40,8 @@ def own_home() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="hr") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", folder)
         patch.setenv("XDG_STATE_HOME", f"{folder}/state")
+        for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # rich would take every file for a terminal
+            patch.delenv(name, raising=False)
         yield
 
 

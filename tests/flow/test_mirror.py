@@ -11,7 +11,6 @@ import pytest
 from deploy.launch.mirror.note import read_note
 from replay.log.segments import segments
 from tests.harness.run import World
-from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.flow, pytest.mark.slow, pytest.mark.alone]
 
@@ -35,8 +34,10 @@ def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(run: World, tmp_path
     run.up()
     run.until(lambda: len(segments(mirror / "replay")) >= 3, "three segments in the mirror")
     run.until(lambda: list((mirror / "checkpoints").glob("epoch-*")), "a checkpoint, too")
+    # What is there may be of a pass that has not ended, and the note that of the one before, when the run had no steps.
+    run.until(lambda: (note := read_note(mirror)) and note.steps > 0, "the mirror says from when it is")
     run.kill()
-    note = wait_until(lambda: read_note(mirror), what="the mirror says from when it is")
+    note = read_note(mirror)
     assert note is not None and not (mirror / "keys").exists() and not (mirror / "logs").exists()
     shutil.rmtree(run.run_dir.path)
     refused = run.command("up", "--run", "mine", "--env", "CartPole-v1", "--deploy.mirror", "disk")
@@ -46,7 +47,8 @@ def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(run: World, tmp_path
     run.up()
     assert f"copy of its mirror of step {note.steps:,}" in run.text and "is lost" in run.text
     assert "replay   | restored" in run.text and "the learner continues from checkpoints/epoch-" in run.text
-    assert run.status["steps"] >= note.steps > 0 and run.status["replay"]["items"] > 0
+    run.until(lambda: run.status["replay"]["items"], "replay has reported what it has restored")
+    assert run.status["steps"] >= note.steps > 0
     assert run.process("mirror")["state"] == "ready"
     assert run.interrupt() == 0 and "mirror   | disk/mine is complete" in run.text
     own, copied = (sorted(path.read_bytes() for path in segments(folder / "replay")) for folder in (run.run_dir.path, mirror))

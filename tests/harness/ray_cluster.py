@@ -73,7 +73,7 @@ class RayCluster:
     def contains(self, secret: str) -> list[Path]:
         """The files of the cluster, its logs above all, in which this is."""
         files = [path for path in self.folder.rglob("*") if path.is_file()]
-        return [path for path in files if secret.encode() in path.read_bytes()]
+        return [path for path in files if secret.encode() in _content(path)]
 
     def close(self) -> None:
         mine = [each for each in psutil.process_iter() if str(self.folder) in " ".join(_words(each))]
@@ -92,6 +92,13 @@ class RayCluster:
                 pass
         psutil.wait_procs(mine, timeout=10)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # the cluster has removed it meanwhile
+        return b""
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -73,7 +73,15 @@ class NewLines:
             return
 
 
+def files_in(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder whose names fit; none where it is removed, also between two looks of `glob`, which then raises."""
+    try:
+        return list(folder.glob(pattern))
+    except OSError:
+        return []
+
+
 def rotated(path: Path) -> list[Path]:
     """NAME.3, NAME.2, NAME.1: the oldest first."""
-    found = ((older.name.removeprefix(f"{path.name}."), older) for older in path.parent.glob(f"{path.name}.*"))
+    found = ((older.name.removeprefix(f"{path.name}."), older) for older in files_in(path.parent, f"{path.name}.*"))
     return [older for _, older in sorted(((int(number), older) for number, older in found if number.isdigit()), reverse=True)]

@@ -17,7 +17,7 @@ from deploy.reporting.shards import replay_record
 from deploy.reporting.status import current_status
 from deploy.reporting.web.configuration import Setting, settings_of
 from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock
-from deploy.reporting.web.new_lines import NewLines, rotated
+from deploy.reporting.web.new_lines import NewLines, files_in, rotated
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.text import plain
@@ -120,8 +120,7 @@ class RecordedRun:
 
     def _processes(self) -> list[str]:
         folder = self.run.metrics("replay").parent
-        names = {path.name.partition(".jsonl")[0] for path in folder.glob("*.jsonl*")} if folder.is_dir() else set()
-        return sorted(names)
+        return sorted({path.name.partition(".jsonl")[0] for path in files_in(folder, "*.jsonl*")})
 
     def _blocks(self, name: str) -> Iterator[list[Record]]:
         """The new records of a process, many at a time."""

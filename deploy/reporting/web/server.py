@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deploy.reporting.web.access import HEADERS, Access, PageRequest
 from deploy.reporting.web.document import Follower
+from deploy.reporting.web.new_lines import files_in
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import PAGE, SCRIPTS, STYLES, linked
 from transport.messages import What
@@ -220,7 +221,7 @@ class Page:
 
 def stamps(run: RunDir) -> list[tuple[str, int, int]]:
     """What changes whenever a file of the run that the page shows has changed."""
-    paths = [run.status, run.events, run.log("run"), run.config, *run.metrics("replay").parent.glob("*.jsonl")]
+    paths = [run.status, run.events, run.log("run"), run.config, *files_in(run.metrics("replay").parent, "*.jsonl")]
     found = []
     for path in paths:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from deploy.config.checks import validate
 from deploy.config.files import write_config
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch import access
-from transport.run_dir import RunDir
+from transport.run_dir import RunDir, is_free
 from transport.sockets import keys
 from transport.sockets.keys import Keys, KeysError
 
@@ -117,8 +118,11 @@ def test_the_command_that_is_told_starts_an_actor_whose_settings_name_code(
 
 def test_a_fixed_port_that_is_in_use_is_refused_before_anything_is_launched() -> None:
     run = make_run()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] - 1  # that of weights
+    with ExitStack() as sockets:
+        port = 0
+        while not port or not is_free("127.0.0.1", port):  # somebody else may have it
+            taken = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = taken.getsockname()[1] - 1  # that of weights
         config = RunConfig(actors=ActorsConfig(count=1), deploy=DeployConfig(bind="127.0.0.1", port=port))
         with pytest.raises(access.Refused, match=f"port {port + 1} of 127.0.0.1 is in use"):
             access.check(run, config)

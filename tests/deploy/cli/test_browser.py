@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 from urllib.parse import urlsplit
@@ -18,7 +20,7 @@ from deploy.cli import main as cli
 from deploy.cli.browser import beside, common
 from deploy.cli.browser.common import Buttons, TheseRuns
 from tests.deploy.reporting.web.made_up import made_up
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from transport.messages import What
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
@@ -69,7 +71,7 @@ def test_all_shows_runs_that_begin_later(folder: Path) -> None:
 
 
 def status_of(link: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(link).port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(link).port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("GET", link[link.index("/?") :])
         return connection.getresponse().status
@@ -88,38 +90,50 @@ def test_the_command_prints_its_links_and_ctrl_c_ends_it_quietly(folder: Path) -
         links = LINK.findall("".join(lines))
         assert [status_of(link) for link in links] == [200, 200] and "control=" in links[1]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
         assert (process.returncode, errors) == (cli.DONE, "")
 
 
-def printed_links(capfd: pytest.CaptureFixture[str]) -> list[str]:
+@contextmanager
+def printing_into(path: Path) -> Iterator[Path]:
+    """What other processes print, as a file. `capfd` empties its file when it is asked, and loses what they print meanwhile."""
+    before = os.dup(1)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+    try:
+        yield path
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+
+
+def printed_links(printed: Path) -> list[str]:
     """The links that another process prints."""
-    printed: list[str] = []
 
     def found() -> list[str]:
-        printed.append(capfd.readouterr().out)
-        links = LINK.findall("".join(printed))
-        return links if len(links) == 2 else []
+        text = printed.read_text()
+        links = LINK.findall(text)
+        return links if len(links) == 2 and text.endswith("\n") else []
 
     return wait_until(found, what="two links are printed")
 
 
 @pytest.mark.flow
-def test_the_page_beside_a_run_ends_with_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_page_beside_a_run_ends_with_it(folder: Path) -> None:
     run = made_up(folder / "runs" / "mine", seconds=60)
-    with beside.page_beside(run):
-        links = printed_links(capfd)
+    with printing_into(folder / "printed") as printed, beside.page_beside(run):
+        links = printed_links(printed)
         assert status_of(links[0]) == 200
     with pytest.raises(OSError):
         status_of(links[0])
 
 
 @pytest.mark.flow
-def test_the_page_shows_the_end_of_its_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_the_end_of_its_run(folder: Path) -> None:
     run = made_up(folder / "runs" / "mine", seconds=60)
-    with beside.page_beside(run):
-        links = printed_links(capfd)
-        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(links[0]).port, timeout=20)
+    with printing_into(folder / "printed") as printed, beside.page_beside(run):
+        links = printed_links(printed)
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(links[0]).port, timeout=PATIENCE_SECONDS)
         connection.request("GET", links[0][links[0].index("/?") :])
         answer = connection.getresponse()
         cookie = str(answer.getheader("set-cookie")).partition(";")[0]

@@ -26,7 +26,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def output_of_its_tests(folder: Path, *words: str) -> str:
     """The output of the project's own tests, which must pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
-    done = subprocess.run(command, cwd=folder, env=child_environment(), capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=folder, env=child_environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -49,6 +49,7 @@ def test_its_environment_and_its_network_pass_its_own_test(made: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.flow
+@pytest.mark.timeout(900)
 def test_it_trains_as_it_is(made: Path) -> None:
     assert "4 passed" in output_of_its_tests(made)
 

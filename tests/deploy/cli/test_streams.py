@@ -22,7 +22,7 @@ def run_without(folder: Path, *closed: int, words: list[str]) -> subprocess.Comp
     """Runs the command with these file descriptors closed."""
     shell = " ".join(f"{number}>&-" for number in closed)
     command = ["sh", "-c", f'exec "$@" {shell}', "sh", *HEADRACE, *words]
-    return subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
 
 
 def test_a_file_does_not_take_the_place_of_a_stream_that_is_closed(tmp_path: Path) -> None:

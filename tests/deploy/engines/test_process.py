@@ -11,7 +11,7 @@ from deploy.engines import process
 from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Event
 from deploy.engines.process import Close, ClusterProcess, End, Settings, Start
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.flow
 
@@ -44,6 +44,7 @@ class Supervisor:
 @pytest.fixture
 def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     monkeypatch.setattr(process, "MODULE", "tests.deploy.engines.stub")
+    monkeypatch.setattr(process, "SHORT_CLOSE_SECONDS", PATIENCE_SECONDS)  # a stub may be started in this time, too
     return Supervisor(tmp_path)
 
 

@@ -1,5 +1,6 @@
 import io
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -105,16 +106,18 @@ def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
 
 
 def test_a_terminal_that_is_held_keeps_no_more_than_its_limit_in_bytes() -> None:
-    opened = threading.Event()
+    opened, held = threading.Event(), threading.Event()
 
     class Paused(io.StringIO):
         def write(self, text: str) -> int:
+            held.set()
             opened.wait(PATIENCE_SECONDS)
             return super().write(text)
 
     terminal = Terminal(stream := Paused())
     for number in range(1_000):
         terminal.line(f"{number:04d}" + "x" * 60_000)
+    assert held.wait(PATIENCE_SECONDS), "its thread takes no line while they are counted"
     assert terminal._pending <= PENDING_BYTES and sum(map(len, terminal._lines)) == terminal._pending
     opened.set()
     wait_until(lambda: stream.getvalue().splitlines()[-1:] and stream.getvalue().splitlines()[-1].startswith("0999"))
@@ -165,18 +168,17 @@ def test_what_a_simulator_prints_cannot_steer_a_terminal(run: RunDir, capsys: py
     assert capsys.readouterr().out == "older\n"
 
 
-def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not capsys, which empties its stream when it is asked, and loses what a thread prints meanwhile.
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
     path = tmp_path / "run.log"
     path.write_text("old\nfirst\n")
     over = threading.Event()
-    follower = threading.Thread(target=show, args=(path, 1, True, over.is_set))
+    follower = threading.Thread(target=show, args=(path, 1, True, over.is_set), daemon=True)
     follower.start()
-    seen = ""
 
     def shows(text: str) -> bool:
-        nonlocal seen
-        seen += capsys.readouterr().out
-        return seen == text
+        return stream.getvalue() == text
 
     wait_until(lambda: shows("first\n"))
     with path.open("a") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,13 +106,14 @@ def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(("state", "shown"), [("ready", "paused"), ("starting", "starting"), ("restarting", "restarting")])
-def test_a_paused_run_and_its_processes_say_so(state: Any, shown: str, tmp_path: Path) -> None:
+def test_a_paused_run_and_its_processes_say_so(state: Any, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "time", SimpleNamespace(time=lambda: 1_000.0))
     slot = Slot(Plan("learner", "learner", "learner", ()), state=state, resting=True)
     supervisor: Any = SimpleNamespace(
         slots=[slot], stopping=False, finished=False, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
     )
     remote = RemoteActors(lambda: 0.0, lambda name, text: None)
-    found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 500.0, 0.0, {}, time.time() - 90)
+    found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 500.0, 0.0, {}, 910.0)
     assert found["state"] == "paused" and found["processes"][0]["state"] == shown
     console = Console(file=io.StringIO(), width=200)
     status.show(found, console)
@@ -142,7 +142,8 @@ def test_a_paused_run_is_limited_by_nothing_else(tmp_path: Path, monkeypatch: py
     assert found[1:] == ["simulators", "simulators"]
 
 
-def test_a_run_that_is_over_says_since_when() -> None:
+def test_a_run_that_is_over_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "time", SimpleNamespace(time=lambda: 1_000.0))
     console = Console(file=io.StringIO(), width=200)
-    status.show(status.empty("mine", "mario", "dqn") | {"time": time.time() - 3, "uptime_seconds": 90.0}, console)
+    status.show(status.empty("mine", "mario", "dqn") | {"time": 997.0, "uptime_seconds": 90.0}, console)
     assert console.file.getvalue().startswith("mine: stopped 3 s ago · mario")  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,9 +106,9 @@ def test_what_is_wrong_is_one_line(token: str, repository: str, status: int, wor
 @needs_hub
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     make_exported(tmp_path / "mine.safetensors")
-    with serving(TOKEN, {}) as gone:
-        pass
-    done = push(tmp_path, gone.url, "mine.safetensors", OWN)
+    with socket.socket() as nobody:  # bound, so that nobody else gets the port, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        done = push(tmp_path, f"http://127.0.0.1:{nobody.getsockname()[1]}", "mine.safetensors", OWN)
     assert done.returncode == 1 and "cannot be reached" in done.stderr and done.stderr.count("\n") == 1
 
 

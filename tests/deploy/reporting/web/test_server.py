@@ -14,7 +14,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from deploy.reporting.web.access import Access, PageRequest
-from deploy.reporting.web.server import WebServer
+from deploy.reporting.web.recorded import RecordedRun
+from deploy.reporting.web.server import WebServer, stamps
 from tests.deploy.reporting.web.made_up import BEGAN, made_up
 from tests.deploy.reporting.web.test_report import HOSTILE, hostile_run
 from transport.messages import What
@@ -274,6 +275,16 @@ def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recor
         assert next(kind for kind, _ in events if kind != "news") == "gone"
     finally:
         connection.close()
+
+
+def test_a_run_that_is_removed_while_its_files_are_listed_is_no_error(shown: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed(folder: Path, pattern: str) -> Iterator[Path]:
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(Path, "glob", removed)
+    recorded = RecordedRun(shown.runs["mine"])
+    recorded.read()
+    assert not recorded.newest and "replay.jsonl" not in {name for name, _, _ in stamps(shown.runs["mine"])}
 
 
 def test_markup_in_a_run_travels_as_data(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
