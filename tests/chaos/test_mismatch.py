@@ -114,7 +114,7 @@ def test_the_real_clients_end_with_the_reason(row: Row, tmp_path: Path) -> None:
         for spec in OTHERS.values():
             writer = link.writer("actor-9", spec=spec)
             with pytest.raises(ReplayRefused, match="another experience spec"):
-                link.until(lambda: False, writer, seconds=1)
+                link.until(lambda: False, writer)
         row.measured(kinds=len(OTHERS))
 
 

@@ -124,7 +124,7 @@ def test_an_actor_cannot_steer_the_run(row: Row, hosts: Any) -> None:
     while actor.receive(1.0) is not None:  # the answers to those that were well formed: all has been read
         pass
     operator = host.client("operator")
-    operator.send(messages.Scale(1))  # as many as there are
+    operator.send(messages.Scale(2))  # as many as there are
     arrived = operator.receive(60)
     after = {process.pid for process in host.processes}
     row.measured(

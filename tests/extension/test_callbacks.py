@@ -62,6 +62,7 @@ def test_what_they_print_and_raise_is_in_the_log_and_the_next_call_follows(tmp_p
     made = opened(tmp_path, said, "Bare")
     made.write(point(100))
     made.write(point(200))
+    wait_until(lambda: said, what="the first call")  # a start may take longer than an end is waited for
     made.close()
     assert said[0] == "callback | 100 steps, input ''" and said[-1] == "callback | 200 steps, input ''"
     assert "callback | ValueError: no route to the chat room" in said and "callback | Traceback (most recent call last):" in said

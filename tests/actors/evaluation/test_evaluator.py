@@ -124,7 +124,7 @@ def test_it_keeps_evaluating_while_versions_come_faster_than_it_can_fetch_them(f
         fleet.publisher.publish(fleet.network, next(versions))
         return fleet.log("evaluator").count("5 episodes · return") >= 3
 
-    wait_until(evaluated, 30, "three evaluations")
+    wait_until(evaluated, what="three evaluations")
     assert fleet.stop("evaluator") == 0, fleet.log("evaluator")
 
 
@@ -188,13 +188,19 @@ def test_it_rests_in_a_pause_and_evaluates_when_it_is_ordered_to(fleet: Fleet, s
     supervisor.send(Order("pause", 0))
     supervisor.until(lambda last: last.resting, "it rests")
     fleet.publish()
-    answer = supervisor.answer(2)
-    assert answer.done and "policy v1 has begun: 5 episodes" in answer.text
+    numbers, answers = itertools.count(2), list[Answer]()
+
+    def begins() -> bool:
+        answers.append(supervisor.answer(next(numbers)))
+        return answers[-1].done
+
+    wait_until(begins, what="it has fetched the weights")
+    assert "policy v1 has begun: 5 episodes" in answers[-1].text
     wait_until(lambda: "v1 · 5 episodes · return" in fleet.log("evaluator"), 60, "a round of v1")
     supervisor.until(lambda last: last.resting, "it rests again")
     supervisor.send(Order("unpause", 0))
     supervisor.until(lambda last: not last.resting, "it does not rest")
-    assert "policy v1 has begun" in supervisor.answer(3).text, "although it has been evaluated"
+    assert "policy v1 has begun" in supervisor.answer(next(numbers)).text, "although it has been evaluated"
     wait_until(lambda: fleet.log("evaluator").count("v1 · 5 episodes · return") == 2, 60, "another round of v1")
     assert fleet.stop("evaluator") == 0, fleet.log("evaluator")
 

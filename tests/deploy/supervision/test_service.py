@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy import runs
@@ -51,6 +52,13 @@ def leaves_nothing(run: Stubs, processes: list[int]) -> None:
     assert not list((found.path / "endpoints").iterdir())
 
 
+def delete(folder: Path) -> None:
+    """At once: while a folder is emptied file by file, somebody may write another one into it."""
+    gone_from_here = folder.with_name(f"{folder.name}.deleted")
+    folder.rename(gone_from_here)
+    shutil.rmtree(gone_from_here)
+
+
 def test_ctrl_c_stops_all_in_order_and_leaves_nothing(make: Make) -> None:
     run = make()
     processes = up(run)
@@ -89,7 +97,7 @@ def test_deaf_and_stopped_processes_do_not_hold_the_end(make: Make) -> None:
 
 def test_the_time_of_a_run_counts_from_its_first_step(make: Make) -> None:
     run = make("replay=late", "--stop-after", "0.5")
-    up(run)
+    run.start()
     assert run.ended() == 0
     assert "stopping: 0 s are over" in run.text or "stopping: 1 s are over" in run.text
     assert run.status["steps"] > 0
@@ -143,10 +151,14 @@ def test_a_run_after_a_killed_supervisor_starts_as_ever(make: Make) -> None:
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_run_whose_folder_is_gone_stops_and_says_why(replaced: bool, make: Make, tmp_path: Path) -> None:
     run = make()
-    processes = up(run)
+    processes, supervisor = up(run), run.supervisor
+    assert supervisor is not None
+    supervisor.send_signal(signal.SIGSTOP)  # it is not to look between the two
+    wait_until(lambda: psutil.Process(supervisor.pid).status() == psutil.STATUS_STOPPED, what="it looks at nothing")
     run.run_dir.path.rename(tmp_path / "elsewhere")
     if replaced:
         run.run_dir.create()
+    supervisor.send_signal(signal.SIGCONT)
     assert run.ended() == 1
     assert (
         f"its folder {run.run_dir.path} was {'replaced' if replaced else 'deleted'}" in run.text and "Traceback" not in run.text
@@ -158,7 +170,7 @@ def test_a_run_whose_folder_is_gone_stops_and_says_why(replaced: bool, make: Mak
 def test_deleted_logs_are_made_again(make: Make) -> None:
     run = make()
     up(run)
-    shutil.rmtree(run.run_dir.log("run").parent)
+    delete(run.run_dir.log("run").parent)
     assert run.interrupt() == 0
     assert "run mine stopped" in run.run_dir.log("run").read_text()
 
@@ -167,7 +179,7 @@ def test_deleted_sockets_are_made_again_and_new_processes_reach_them(make: Make)
     run = make()
     processes = up(run)
     assert run.run_dir.sockets is not None
-    shutil.rmtree(run.run_dir.sockets)
+    delete(run.run_dir.sockets)
     run.until(lambda: "was deleted; made it again" in run.text, "the socket is bound again")
     os.kill(run.pid("actor-0"), signal.SIGKILL)
     run.until(

@@ -153,12 +153,13 @@ def test_two_processes_do_not_run_one_suite(file: Path) -> None:
 
 
 def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five minutes have passed as soon as it has saved its policies."""
+    """Five minutes have passed as soon as its time counts and it has saved its policies."""
     file.write_text(ONE.replace("[contestants.stub]", '[contestants.stub]\nsettings.hold = "never"'))
     snapshots = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1" / "snapshots.jsonl"
 
     def later() -> float:
-        return time.monotonic() + (300 if len(list(read_lines(snapshots))) == POLICIES else 0)
+        counts = snapshots.with_name("begun.json").exists()  # written when the time has begun
+        return time.monotonic() + (300 if counts and len(list(read_lines(snapshots))) == POLICIES else 0)
 
     monkeypatch.setattr(runner, "time", SimpleNamespace(**vars(time) | {"monotonic": later}))
     made = suite_of(file, file.parent / "results")
