@@ -140,6 +140,7 @@ class Service:
 
     def _turn(self) -> None:
         self._obey_signals()
+        self._control.listen(0)  # first: the last record of a process that has ended counts only while it is not known to have
         self.supervisor.turn()
         self._place.turn()
         if not self.supervisor.stopping:

@@ -177,7 +177,7 @@ def test_a_killed_supervisor_that_is_back_adopts_what_the_hosts_run(make: Make) 
 
 
 def test_scale_logs_figures_and_total_steps_include_the_hosts(make: Make) -> None:
-    run = make("tests.chaos.simulator:slow_vector", "--total-steps", "1500")
+    run = make("tests.chaos.simulator:slow_vector", "--total-steps", "3000")
     run.start()
     run.until(lambda: run.status.get("state") == "running", "all that has room is at work")
     assert [run.process(name)["state"] for name in ("actor-0", "actor-1")] == ["waiting", "waiting"]
@@ -192,7 +192,8 @@ def test_scale_logs_figures_and_total_steps_include_the_hosts(make: Make) -> Non
     run.until(lambda: collected(run, "actor-2"), "its records")
     shown = run.command("status", "mine").stdout
     assert "host-0: joined · 2 of 2 places" in shown and "host-1: joined · 1 of 2 places" in shown
-    assert run.ended() == 0 and "of 1,500 environment steps done" in run.text
+    assert run.supervisor is not None and run.supervisor.wait(3 * PATIENCE_SECONDS) == 0
+    assert "of 3,000 environment steps done" in run.text
     logged = run.command("logs", "actor-2", "--run", "mine").stdout
     assert "steps/s (10 s)" in logged and re.search(r"^actor-2  \| .*steps/s \(10 s\)", run.text, re.MULTILINE)
     for agent in run.agents.values():

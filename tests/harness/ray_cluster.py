@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 import psutil
 
 from deploy.children import child_environment
 from tests.harness.waiting import wait_until
+from transport.run_dir import is_free
 
 START_SECONDS = 120.0
 CONNECTED = """
@@ -118,9 +120,6 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the system's choice, which nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports that nobody has now, and that nobody gets meanwhile who leaves the choice to the system or, as a worker, to Ray."""
+    candidates = random.sample(range(20_000, 32_000), 1_000)
+    return list(islice((port for port in candidates if is_free("0.0.0.0", port)), count))

@@ -12,10 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.harness.waiting import ROOT, wait_until
+from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
 from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
 from transport.messages import Answer, Order, Progress, Stop
@@ -306,11 +305,11 @@ def test_a_full_disk_loses_records_only(run_dir: RunDir, server: Server, make_li
 def test_a_child_ends_soon_after_its_supervisor_is_killed(run_dir: RunDir, start: Start) -> None:
     parent = start(PARENT, str(run_dir.path), CHILD)
     assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
+    child = int(parent.stdout.readline())
     assert parent.stdout.readline() == "ready\n"
     parent.kill()
     parent.wait(60)
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, what="the child's end")
+    wait_until(lambda: gone(child), what="the child's end")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on other systems a thread checks once a second")

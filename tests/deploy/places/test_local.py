@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from deploy import children
@@ -13,7 +12,7 @@ from deploy.children import ROOT, check_actor_python, child_environment, python_
 from deploy.config.run import ConfigError
 from deploy.places.base import Exit
 from deploy.places.child import Child
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import gone, wait_until
 
 Made = Callable[[str], Child]
 
@@ -87,7 +86,7 @@ def test_what_a_child_has_started_ends_with_it(start: Made, lines: list[str]) ->
     child = start("import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid)")
     wait_until(lambda: child.poll() is not None)
     grandchild = int(lines[0])
-    wait_until(lambda: not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: gone(grandchild))
 
 
 def test_a_folder_of_the_same_name_cannot_take_a_modules_place(tmp_path: Path) -> None:

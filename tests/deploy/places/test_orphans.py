@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def test_what_a_dead_process_has_left_is_ended_and_nothing_of_the_others(orphans
     assert not gone(dead.server), "its own session kept it out of the group"
     orphans.tend([alive.child.pid])
     wait_until(lambda: gone(dead.server), what="the end of the server")
-    assert not gone(alive.server) and orphans.members() == {alive.child.pid: [alive.child.pid, alive.server]}
+    assert not gone(alive.server)
+    assert {pid: set(found) for pid, found in orphans.members().items()} == {alive.child.pid: {alive.child.pid, alive.server}}
     alive.die()
     orphans.close()
     wait_until(lambda: gone(alive.server), what="the end of the other")
@@ -113,12 +115,13 @@ def test_an_orphan_without_a_mark_is_adopted_and_ended_at_the_end() -> None:
 
 
 def test_only_whole_marks_count(tmp_path: Path) -> None:
-    marks = ["aa:1", "aa:12", "ab:1"]
+    own = secrets.token_hex(8)  # the marks of all processes of this machine are looked at
+    marks = [f"{own}:1", f"{own}:12", f"{own}b:1"]
     sleepers = [subprocess.Popen(["sleep", "600"], env=os.environ | {reaper.MARK_VARIABLE: mark}) for mark in marks]
     try:
-        wait_until(lambda: {*reaper.families("aa:")} == {"aa:1", "aa:12"}, what="both are found")
+        wait_until(lambda: {*reaper.families(f"{own}:")} == {*marks[:2]}, what="both are found")
         assert {sleeper.pid for sleeper in sleepers} <= children()
-        assert reaper.kill_families("aa:", spared=["aa:12"]) == 1
+        assert reaper.kill_families(f"{own}:", spared=[marks[1]]) == 1
         assert sleepers[0].wait(60) == -9 and [sleeper.poll() for sleeper in sleepers[1:]] == [None, None]
     finally:
         for sleeper in sleepers:

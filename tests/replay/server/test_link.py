@@ -369,10 +369,15 @@ def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     server, writer = link.serve(config), link.writer()
     sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 1)
     link.until(lambda: writer.has_credit and server.learners.connected, writer)
-    server.ring.limiter.under_way = server.ring.limiter.batches = 0
+
+    def held() -> bool:
+        server.ring.limiter.under_way = server.ring.limiter.batches = 0  # the server sets them anew twice a second
+        return len(server.inbox.pending) > 0
+
+    assert not held()
     writer.insert(CHUNKS[0])
     writer.insert(CHUNKS[1])
-    link.until(lambda: len(server.inbox.pending) > 0, writer)
+    link.until(held, writer)
     sampler.close()
     link.until(lambda: writer.outstanding == 0, writer)
 

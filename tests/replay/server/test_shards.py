@@ -157,13 +157,13 @@ def test_means_by_importance_are_unbiased_also_where_totals_are_out_of_date(
     items = sum(chunks) * SPEC.chunk_length
     shards.skip_first()
     means = []
-    for _ in range(300):
+    for _ in range(1000):  # what is drawn depends on who answers first, so chance must never reach the limit below
         batch = shards.batch()
         value = np.sin(batch.arrays["reward"][:, 0] / 10)
         means.append(float((value / batch.arrays["probability"]).mean()) / items)
         sampler.release(batch)
     error = np.std(means) / math.sqrt(len(means))
-    assert abs(np.mean(means) - np.sin(np.arange(items)).mean()) < 2.5 * error
+    assert abs(np.mean(means) - np.sin(np.arange(items)).mean()) < 4.5 * error
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -72,7 +72,7 @@ def test_closing_connections_again_and_again_leaks_no_descriptor(listener: Liste
     before = descriptors()
     for _ in range(5):
         close_connections(listener.address)
-    assert descriptors() == before
+    assert descriptors() <= before  # fewer where libzmq has just closed a socket of the test before this one
 
 
 def test_connections_to_another_address_stay_open(listener: Listener) -> None:
