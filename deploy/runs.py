@@ -16,7 +16,7 @@ from deploy.config import trust
 from deploy.config.run import ConfigError
 from deploy.reporting.status_file import read_document
 from transport.experience import read_spec
-from transport.file_lock import try_lock, unlock
+from transport.file_lock import is_locked, try_lock, unlock
 from transport.names import nearest
 from transport.run_dir import RunDir
 
@@ -132,12 +132,9 @@ def is_up(run: RunDir) -> bool:
     """Whether a supervisor has the run. The kernel's lock says so, not the content of a file."""
     try:
         with open(run.lock, "r+b") as file:
-            if not try_lock(file):
-                return True
-            unlock(file)
+            return is_locked(file)
     except OSError:
-        pass
-    return False
+        return False
 
 
 def supervisor_pid(run: RunDir) -> int | None:

@@ -26,6 +26,21 @@ def try_lock(file: IO[bytes]) -> bool:
     return True
 
 
+def is_locked(file: IO[bytes]) -> bool:
+    """Whether another process, or another open file object, has the lock. On POSIX many can look at once and find it free."""
+    if os.name != "posix":
+        found = not try_lock(file)
+    else:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            found = False
+        except OSError:
+            found = True
+    if not found:
+        unlock(file)
+    return found
+
+
 def unlock(file: IO[bytes]) -> None:
     if os.name == "posix":
         fcntl.flock(file, fcntl.LOCK_UN)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from deploy import runs
-from transport.file_lock import try_lock
+from transport import file_lock
+from transport.file_lock import try_lock, unlock
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,23 @@ def test_the_lock_holds_while_the_folder_moves_and_goes_with_a_name_that_has_no_
     assert names() == ["mine.1"] and not run.lock.exists()
     with runs.locked(run), pytest.raises(runs.AlreadyUp), runs.locked(run):
         pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has exclusive locks only")
+def test_two_looks_at_once_do_not_make_a_run_seem_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs.run_dir("mine")
+    seen: list[bool] = []
+
+    def look_meanwhile(file: Any) -> None:
+        if not seen:
+            seen.append(True)
+            seen.append(runs.is_up(run))
+        unlock(file)
+
+    with runs.locked(run):
+        run.create()
+    monkeypatch.setattr(file_lock, "unlock", look_meanwhile)
+    assert not runs.is_up(run) and seen == [True, False]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="an open file cannot be removed")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -46,15 +48,15 @@ def stop(folder: RunDir) -> int:
         folder.remove_sockets()
         print(f"run {folder.name} is not up")
         return DONE
-    pid = runs.supervisor_pid(folder)
     patience = read_deploy(folder.config).stop_seconds + SPARE_SECONDS
     seen, deadline = _last_word(folder), time.monotonic() + patience
-    if not isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping) and pid:
-        try:
-            os.kill(pid, 15)
-        except OSError:
-            pass
+    pid, asked = None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
     while time.monotonic() < deadline:
+        pid = runs.supervisor_pid(folder) or pid  # one that has just taken its lock writes its pid a moment later
+        if pid and not asked:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+            asked = True
         if not runs.is_up(folder) and has_ended(pid):
             print(f"run {folder.name} is down")
             return DONE

@@ -1,5 +1,6 @@
 """What holds for every command."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,16 @@ def test_down_waits_for_as_long_as_the_supervisor_writes_its_status(
     monkeypatch.setattr(down.runs, "is_up", lambda run: now[0] < 60)
     monkeypatch.setattr(down.runs, "read_status", lambda run: {"time": now[0] // 5 if writes else 0})
     assert down.stop(RunDir(tmp_path)) == status
+
+
+def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    signals: list[tuple[int, int]] = []
+    pids = iter([None, None])
+    monkeypatch.setattr(down, "ask_supervisor", lambda *given: None)
+    monkeypatch.setattr(down, "read_deploy", lambda path: DeployConfig())
+    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: next(pids, 4711))
+    monkeypatch.setattr(down.runs, "is_up", lambda run: not signals)
+    monkeypatch.setattr(down, "has_ended", lambda pid: bool(signals))
+    monkeypatch.setattr(down.os, "kill", lambda pid, number: signals.append((pid, number)))
+    assert down.stop(RunDir(tmp_path)) == 0
+    assert signals == [(4711, signal.SIGTERM)]

@@ -24,7 +24,7 @@ from deploy.studies.suite.runner import Runner, stop
 from deploy.studies.suite.summary import summarise
 from tests.deploy.studies.suite.stub import Stub, StubRunner, suite_of
 from tests.deploy.studies.suite.stub_process import POLICIES
-from tests.harness.waiting import ROOT, wait_until
+from tests.harness.waiting import ROOT, gone, wait_until
 
 ONE = """
 seeds = 1
@@ -196,7 +196,7 @@ def test_after_kill_9_the_training_that_is_left_is_ended_and_starts_again(file: 
     assert orphan.is_running()
     (file.parent / "go-7").touch()
     again = run(file)
-    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+    assert gone(orphan.pid)
     assert stub(again).begun == ["mine-cartpole-v1-stub-7"] and not again.failed
     said = capsys.readouterr().err
     assert "3 of 4 runs are finished" in said
