@@ -48,9 +48,9 @@ def run_dir(name: str) -> RunDir:
     return RunDir(RUNS / name)
 
 
-def all_runs() -> list[RunDir]:
-    """Every run in ./runs, the most recently used first."""
-    found = [RunDir(path.parent) for path in RUNS.glob("*/config.toml")]
+def all_runs(folder: Path = RUNS) -> list[RunDir]:
+    """Every run in a folder, by default ./runs, the most recently used first."""
+    found = [RunDir(path.parent) for path in folder.glob("*/config.toml")]
     return sorted(found, key=_last_used, reverse=True)
 
 

@@ -31,8 +31,7 @@ class Follower:
     def whole(self) -> Document:
         """Everything about the run."""
         run = self._recorded
-        rows = [{"key": one.key, "value": one.value, "expected": one.expected, "origin": one.origin} for one in run.settings()]
-        return {"name": run.run.name, "waits": WAITS, "began": run.clock.first, "settings": rows, **self.news()}
+        return {"name": run.run.name, "waits": WAITS, "began": run.clock.first, "settings": settings(run), **self.news()}
 
     def news(self) -> Document:
         """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
@@ -55,6 +54,11 @@ class Follower:
             self._lines = run.lines_seen
             found["log"] = lines if self._log_lines is None else lines[len(lines) - self._log_lines :] if self._log_lines else []
         return found
+
+
+def settings(run: RecordedRun) -> list[Document]:
+    """The settings of a run."""
+    return [one._asdict() for one in run.settings()]
 
 
 class _Sent:

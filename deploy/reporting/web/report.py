@@ -14,8 +14,9 @@ from deploy.studies.suite.evidence import strict_json
 
 LIMIT_BYTES = 2_000_000
 PAGE = files("deploy.reporting.web") / "page"
-SCRIPTS = ("uPlot.iife.min.js", "format.js", "charts.js", "flow.js", "sections.js", "comparison.js", "page.js")
-STYLES = ("uPlot.min.css", "page.css")
+OWN_SCRIPTS = tuple(f"{name}.js" for name in ("format", "charts", "flow", "sections", "configuration", "comparison", "page"))
+SCRIPTS = ("vendored/uPlot.iife.min.js", *OWN_SCRIPTS)
+STYLES = ("vendored/uPlot.min.css", "page.css")
 DATA = '<script type="application/json" id="data">'
 
 
@@ -44,7 +45,7 @@ def with_data(data: Document) -> str:
     )
     inside = strict_json(data).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     head = [f'<meta http-equiv="Content-Security-Policy" content="{policy}">', *(f"<style>{text}</style>" for text in styles)]
-    head.append(f"<!-- uPlot:\n{_text('uPlot.LICENSE')}-->")
+    head.append(f"<!-- uPlot:\n{_text('vendored/uPlot.LICENSE')}-->")
     body = [f"{DATA}{inside}</script>", *(f"<script>{text}</script>" for text in scripts)]
     return _text("index.html").replace("<!-- head -->", "\n".join(head)).replace("<!-- body -->", "\n".join(body))
 

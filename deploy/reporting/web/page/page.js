@@ -56,7 +56,7 @@ function show(name, comparison, controls) {
   const main = document.getElementById('main');
   if (name === COMPARISON) {
     document.title = 'Headrace · comparison';
-    main.replaceChildren(el('h1', {}, 'Comparison of ' + runs.size + ' runs'), ...comparisonSections(comparison), runTable());
+    main.replaceChildren(el('h1', {}, 'Comparison of ' + runs.size + ' runs'), ...(comparison ? comparisonSections(comparison) : []), runTable(), differingSettings([...runs.values()]));
     return;
   }
   const run = runs.get(name);
@@ -96,11 +96,11 @@ const say = (text) => { const place = document.getElementById('said'); if (place
 
 function showReport(data) {
   for (const found of data.runs) {
-    const run = newRun(found.name);
+    const run = Object.assign(newRun(found.name), { others: () => [...runs.keys()].filter((name) => name !== found.name), settingsOf: (name) => runs.get(name).settings });
     take(run, found);
     runs.set(run.name, run);
   }
-  const names = [...(data.comparison ? [COMPARISON] : []), ...runs.keys()];
+  const names = [...(runs.size > 1 ? [COMPARISON] : []), ...runs.keys()];
   choose = (name) => {
     bar(names, name);
     show(name, data.comparison);
@@ -113,21 +113,23 @@ function showReport(data) {
 // ---- a server
 
 function showServer() {
-  let source = null, names = [], mayControl = false;
+  let source = null, names = [], beside = [], mayControl = false;
   const api = (what, query) => '/api/' + what + '?' + new URLSearchParams(query);
-  const withSearch = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await (await fetch(api('search', { run: name, text }))).json()).lines });
+  const ask = async (what, query) => (await fetch(api(what, query))).json();
+  const served = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await ask('search', { run: name, text })).lines,
+    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings });
 
   choose = (name) => {
     if (source) source.close();
     if (runs.has(shownRun)) runs.delete(shownRun); // its data is sent again when it is chosen again
-    const run = withSearch(name);
+    const run = served(name);
     runs.set(name, run);
     history.replaceState(null, '', '#run=' + encodeURIComponent(name));
     bar(names, name, 'reading …');
     source = new EventSource(api('events', { run: name }));
     source.addEventListener('whole', (message) => {
       const at = scrollY, same = shownRun === name;
-      const fresh = withSearch(name);
+      const fresh = served(name);
       take(fresh, JSON.parse(message.data));
       runs.set(name, fresh);
       say('');
@@ -148,6 +150,7 @@ function showServer() {
     try {
       const found = await (await fetch('/api/runs')).json(), before = names.join();
       names = found.runs.map((run) => run.name);
+      beside = found.beside;
       mayControl = found.controls;
       if (!names.length) {
         bar([], '', '');

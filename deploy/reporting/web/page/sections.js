@@ -241,27 +241,6 @@ function trouble(run, live) {
   return section('events', 'What happened', null, none, table);
 }
 
-// ---- configuration
-
-function configuration(run) {
-  const differing = run.settings.filter((one) => differs(one)).length;
-  const rows = run.settings.map((one) => [one, el('tr', { class: differs(one) ? 'differs' : '' }, el('td', {}, el('code', {}, one.key)), el('td', { class: 'value' }, shown(one.value)),
-    el('td', { class: 'value faint' }, shown(one.expected)), el('td', { class: 'faint' }, one.expected === null ? '' : one.origin))]);
-  const search = el('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting' });
-  const all = el('button', { type: 'button', 'aria-pressed': 'false' }, 'All settings');
-  const update = () => {
-    const every = all.getAttribute('aria-pressed') === 'true' || search.value !== '';
-    for (const [one, row] of rows) row.hidden = !((every || differs(one)) && one.key.includes(search.value.toLowerCase()));
-  };
-  all.addEventListener('click', () => { all.setAttribute('aria-pressed', String(all.getAttribute('aria-pressed') !== 'true')); update(); });
-  search.addEventListener('input', update);
-  update();
-  return section('configuration', 'Configuration', [search, all], el('p', { class: 'faint' }, differing + ' of ' + run.settings.length + ' settings differ from the preset, or where it has none from the default.'),
-    el('div', { class: 'card wide' }, el('table', {}, el('thead', {}, el('tr', {}, ['Setting', 'This run', 'Expected', 'From'].map((name) => el('th', { scope: 'col' }, name)))), el('tbody', {}, rows.map(([, row]) => row)))));
-}
-
-const differs = (one) => one.expected !== null && JSON.stringify(one.value) !== JSON.stringify(one.expected);
-
 // ---- log
 
 const LINE = /^(\S+ \S+) ([^|:]{1,24}?)(?: +\| |: )(.*)$/;

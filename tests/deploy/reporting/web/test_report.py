@@ -152,10 +152,10 @@ def test_probability_of_improvement_counts_ties_as_half() -> None:
 
 
 def test_vendored_files_are_those_that_are_named() -> None:
-    rows = re.findall(r"\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|", (PAGE / "VENDORED.md").read_text())
+    rows = re.findall(r"\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|", (PAGE / "vendored" / "VENDORED.md").read_text())
     assert len(rows) == 2
     for name, digest in rows:
-        assert hashlib.sha256((PAGE / name).read_bytes()).hexdigest() == digest
+        assert hashlib.sha256((PAGE / "vendored" / name).read_bytes()).hexdigest() == digest
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,9 @@ def test_the_command_writes_into_the_run_s_folder(
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_a_browser_shows_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
     pages = {"hostile": [hostile_run(tmp_path)], "many": [made_up(tmp_path / f"many-{seed}", seed=seed) for seed in (1, 2)]}
+    pages["begun"] = [made_up(tmp_path / f"begun-{size}", seconds=60, learner__batch_size=size) for size in (61, 67)]
+    for run in pages["begun"]:
+        run.metrics("evaluator").unlink()  # not evaluated yet
     shown = {}
     for name, runs in pages.items():
         (tmp_path / f"{name}.html").write_text(report(recorded(*runs)), encoding="utf-8")
@@ -205,3 +208,6 @@ def test_a_browser_shows_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
     )
     assert "<img" not in shown["hostile"]
     assert "Comparison of 2 runs" in shown["many"] and "Steps to" in shown["many"]
+    assert '<code>seed</code></th><td class="value">1</td><td class="value">2</td>' in shown["many"]
+    assert '<code>learner.batch_size</code></th><td class="value">61</td><td class="value">67</td>' in shown["begun"]
+    assert re.search(r">1 of \d+ settings differ between", shown["begun"])

@@ -36,10 +36,14 @@ class Recorded:
 
     def __init__(self, *runs: RunDir) -> None:
         self.runs = {run.name: run for run in runs}
+        self.others: dict[str, RunDir] = {}
         self.done: list[tuple[str, str, int]] = []
 
     def all(self) -> Mapping[str, RunDir]:
         return dict(self.runs)
+
+    def beside(self) -> Mapping[str, RunDir]:
+        return self.runs | self.others
 
     def first(self) -> str | None:
         return next(iter(self.runs), None)
@@ -151,7 +155,10 @@ def test_the_link_gives_cookies_that_no_script_and_no_other_site_gets(server: We
     assert not re.search(r"<script(?! src=)|<style|https?://", page.text)
 
 
-@pytest.mark.parametrize("path", ["/", "/page/page.js", "/api/runs", "/api/events?run=mine", "/api/search?run=mine&text=a", "/x"])
+OF_A_RUN = ("/api/events?run=mine", "/api/search?run=mine&text=a", "/api/settings?run=mine")
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/api/runs", *OF_A_RUN, "/x"])
 def test_without_a_token_nothing_is_shown(server: WebServer, path: str) -> None:
     for browser, given in ((Browser(server), path), (Browser(server), f"/?token={'x' * 32}")):
         answer = browser.get(given)
@@ -199,6 +206,7 @@ def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Brow
     assert shown.done == []
     assert json.loads(browser.get("/api/runs").text) == {
         "runs": [{"name": "mine"}, {"name": "other"}],
+        "beside": ["mine", "other"],
         "first": "mine",
         "controls": True,
     }
@@ -230,7 +238,7 @@ def test_a_read_only_server_has_no_buttons(shown: Recorded) -> None:
 
 @pytest.mark.parametrize("name", ["../mine", "..%2f..%2fetc%2fpasswd", "/etc", "mine/../mine", "%00", "nope", ""])
 def test_a_run_is_named_never_reached_by_a_path(browser: Browser, shown: Recorded, name: str) -> None:
-    for path in ("/api/events", "/api/search"):
+    for path in ("/api/events", "/api/search", "/api/settings"):
         assert browser.get(f"{path}?run={name}&text=a").status == 404
     assert browser.post(f"/api/stop?run={name}", {}).status == 404 and shown.done == []
 
@@ -265,6 +273,23 @@ def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, show
         assert kind == "news" and news["grid"]["from"] == 21 and news["grid"]["steps"][-1] == 400_000 and "settings" not in news
     finally:
         connection.close()
+
+
+def test_of_another_run_in_the_folder_only_the_settings_are_shown(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
+    third = shown.others["third"] = made_up(
+        tmp_path / "third",
+        seconds=60,
+        learner__batch_size=99,
+        learner__learning_rate=0.125,
+        deploy__sinks=["x:Y"],
+        deploy__sink_options={"x:Y": {"api_key": "s3cret"}},
+    )
+    third.config.write_text(third.config.read_text().replace("0.125", "inf"))  # no number in JSON
+    assert json.loads(browser.get("/api/runs").text)["beside"] == ["mine", "other", "third"]
+    answer = browser.get("/api/settings?run=third")
+    found = {one["key"]: one["value"] for one in json.loads(answer.text)["settings"]}
+    assert found["learner.batch_size"] == 99 and found["learner.learning_rate"] is None and "s3cret" not in answer.text
+    assert browser.get("/api/events?run=third").status == 404 and browser.get("/api/search?run=third&text=a").status == 404
 
 
 def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recorded) -> None:
@@ -302,11 +327,9 @@ def test_markup_in_a_run_travels_as_data(browser: Browser, shown: Recorded, tmp_
 
 
 def test_scripts_of_the_page_never_make_markup_of_text() -> None:
-    from deploy.reporting.web.report import PAGE, SCRIPTS
+    from deploy.reporting.web.report import OWN_SCRIPTS, PAGE
 
-    own = [name for name in SCRIPTS if not name.startswith("uPlot")]
-    assert len(own) > 4
-    for name in own:
+    for name in OWN_SCRIPTS:
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", (PAGE / name).read_text()
         )
