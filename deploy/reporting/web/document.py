@@ -14,6 +14,7 @@ from actors.evaluation.figures import interval, mean_interval
 from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.web.history import Grid
 from deploy.reporting.web.recorded import Evaluation, RecordedRun
+from deploy.reporting.web.videos import shown_videos
 
 Document = dict[str, Any]
 DIGITS = 5
@@ -27,6 +28,7 @@ class Follower:
         self._recorded, self._bins, self._log_lines = recorded, bins, log_lines
         self._grid, self._actors = _Sent(), dict[str, _Sent]()
         self._evaluations = self._events = self._lines = -1
+        self._videos: list[Document] | None = None
 
     def whole(self) -> Document:
         """Everything about the run."""
@@ -49,6 +51,8 @@ class Follower:
         if self._events != run.events_seen:
             self._events = run.events_seen
             found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in run.events]
+        if self._videos != (videos := shown_videos(run.run)):
+            self._videos = found["videos"] = videos
         if self._lines != run.lines_seen:
             lines = [line.text for line in run.log if line.number > self._lines]
             self._lines = run.lines_seen

@@ -10,14 +10,14 @@ let updates = []; // [what, function] of the run that is shown
 let shownRun = null;
 
 function newRun(name) {
-  return { name, waits: 0.15, status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {} }, newest: {}, settings: [], events: [], log: [],
+  return { name, waits: 0.15, status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {} }, newest: {}, settings: [], videos: [], events: [], log: [],
     evaluations: {}, actors: {}, grid: { width: 0, seconds: [], steps: [], figures: {} } };
 }
 
 // ---- a run's data
 
 function take(run, news) {
-  for (const name of ['status', 'newest', 'settings', 'evaluations', 'events', 'waits', 'began']) if (news[name] !== undefined) run[name] = news[name];
+  for (const name of ['status', 'newest', 'settings', 'videos', 'evaluations', 'events', 'waits', 'began']) if (news[name] !== undefined) run[name] = news[name];
   if (news.grid) addBins(run.grid, news.grid);
   for (const [name, own] of Object.entries(news.actors || {})) addBins(run.actors[name] ||= { seconds: [], steps: [], figures: {} }, own);
   for (const event of run.events) event.steps = stepsAt(run.grid, event.seconds);
@@ -85,7 +85,7 @@ function bar(names, current, note) {
   const select = el('select', { 'aria-label': 'Run' }, names.map((name) => el('option', { value: name }, name === COMPARISON ? 'Comparison' : name)));
   select.value = current;
   select.addEventListener('change', () => choose(select.value));
-  const links = [['overview', 'Overview'], ['learning', 'Learning'], ['processes', 'Processes'], ['replay', 'Replay'], ['learner', 'Learner'], ['events', 'Events'], ['configuration', 'Configuration'], ['log', 'Log']];
+  const links = [['overview', 'Overview'], ['learning', 'Learning'], ['videos', 'Videos'], ['processes', 'Processes'], ['replay', 'Replay'], ['learner', 'Learner'], ['events', 'Events'], ['configuration', 'Configuration'], ['log', 'Log']];
   document.getElementById('top').replaceChildren(el('div', { class: 'bar' }, el('span', { class: 'brand' }, 'Headrace'), names.length > 1 ? select : null, el('span', { class: 'said', id: 'said', role: 'status' }, note || ''),
     current === COMPARISON ? null : el('nav', { 'aria-label': 'Sections' }, links.map(([id, label]) => el('a', { href: '#' + id }, label)))));
 }
@@ -117,7 +117,7 @@ function showServer() {
   const api = (what, query) => '/api/' + what + '?' + new URLSearchParams(query);
   const ask = async (what, query) => (await fetch(api(what, query))).json();
   const served = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await ask('search', { run: name, text })).lines,
-    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings });
+    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings, videoAddress: (file) => api('video', { run: name, file }) });
 
   choose = (name) => {
     if (source) source.close();
