@@ -19,9 +19,9 @@ HEAD = """\
 
 Each section is one suite: `headrace suite FILE` trains every contestant on every task, one run after the other with nothing
 beside unless the heading says so, then plays the same greedy episodes with each policy that was saved on the way. Time counts
-from the start of the process, so it includes loading, checks and the start of all processes. *To reach* is 90 % of the way from random
-actions to the reference. A score counts as reached at the first of three evaluations in a row at or above it. Thin lines are
-single seeds, thick ones their mean. The raw evaluations, the configuration and the machine of every run are in
+from the start of the process, so it includes loading, checks and the start of all processes. *To reach* is 90 % of the way from
+random actions to the reference. A score counts as reached at the first of three evaluations in a row at or above it. Thin lines
+are single seeds, thick ones their mean. The raw evaluations, the configuration and the machine of every run are in
 [benchmarks/learning/results](../../benchmarks/learning/results).
 """
 HEADS = ("", "final", "95 % interval", "time to score", "reached", "steps")
