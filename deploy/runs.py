@@ -55,7 +55,11 @@ def all_runs(folder: Path = RUNS) -> list[RunDir]:
 
 
 def _last_used(run: RunDir) -> float:
-    return max(path.stat().st_mtime for path in (run.config, run.status) if path.exists())
+    found = []
+    for path in (run.config, run.status):
+        with suppress(OSError):  # there is no status yet, or the run has just been removed
+            found.append(path.stat().st_mtime)
+    return max(found, default=0.0)
 
 
 def find(name: str | None) -> RunDir:

@@ -17,20 +17,23 @@ INLINE_BYTES = 50_000_000  # of the videos in a report; a browser is slow with a
 def shown_videos(run: RunDir) -> list[dict[str, Any]]:
     """The newest video first. `roles` says what it is: newest, best, worst. A video may be more than one of these, and where all
     returns are equal none is the best or the worst."""
-    found = [(video, path) for video in read_videos(run) if (path := _inside(run, video.file))]
-    if not found:
+    listed = read_videos(run)
+    if not listed:
         return []
-    picked = {"newest": found[0]}
-    best, worst = (choose(found, key=lambda one: one[0].total_reward) for choose in (max, min))
-    if best[0].total_reward > worst[0].total_reward:
+    picked = {"newest": listed[0]}
+    best, worst = (choose(listed, key=lambda video: video.total_reward) for choose in (max, min))
+    if best.total_reward > worst.total_reward:
         picked |= {"best": best, "worst": worst}
     shown = []
-    for video, path in dict.fromkeys(picked.values()):
+    for video in dict.fromkeys(picked.values()):
+        path = _inside(run, video.file)
         try:
-            size = path.stat().st_size
+            size = path.stat().st_size if path else None
         except OSError:  # the evaluator has just deleted it
+            size = None
+        if size is None:
             continue
-        roles = [role for role, one in picked.items() if one[0] == video]
+        roles = [role for role, one in picked.items() if one == video]
         facts = {"policy_version": video.policy_version, "return": video.total_reward, "public": video.may_be_published}
         shown.append({"file": video.file, "roles": roles, "bytes": size} | facts)
     return shown

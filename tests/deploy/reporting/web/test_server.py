@@ -316,7 +316,7 @@ def test_a_video_is_sent_whole_or_in_the_parts_that_a_browser_asks_for(browser: 
 
 
 def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
-    run = with_videos(shown.runs["mine"], dict.fromkeys((3, 4, 5, 6), 10.0))
+    run = with_videos(shown.runs["mine"], {3: 10.0, 4: 5.0, 5: 20.0, 6: 10.0})
     (run.videos / "best-v9.mp4").write_text("not in the list")
     (run.videos / "best-v4.mp4").unlink()
     (run.videos / "best-v5.mp4").unlink()
@@ -339,10 +339,12 @@ def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Rec
     for name in (*names, *(f"best-v{version}.mp4" for version in (4, 5, 6, 9))):
         assert browser.get(f"/api/video?run=mine&file={quote(name, safe='')}").status == 404, name
     assert browser.get("/api/video?run=mine").status == 404
-    assert [one["file"] for one in shown_videos(run)] == ["best-v3.mp4"]
-    run.videos.rename(tmp_path / "away")
-    run.videos.symlink_to(tmp_path / "away")
-    assert browser.get("/api/video?run=mine&file=best-v3.mp4").status == 404 and shown_videos(run) == []
+    assert shown_videos(run) == []
+    other = with_videos(shown.runs["other"], {3: 10.0})
+    assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 200 and len(shown_videos(other)) == 1
+    other.videos.rename(tmp_path / "away")
+    other.videos.symlink_to(tmp_path / "away")
+    assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 404 and shown_videos(other) == []
 
 
 def test_a_new_video_is_news(shown: Recorded) -> None:
