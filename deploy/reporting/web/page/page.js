@@ -4,6 +4,7 @@
 const COMPARISON = '(comparison)';
 const EVERY_RUN_MS = 5000;
 const LOG_KEPT = 4000;
+const UNREACHABLE = 'no connection: the command that serves this page has ended. Trying again …';
 
 const runs = new Map();
 let updates = []; // [what, function] of the run that is shown
@@ -119,13 +120,32 @@ function showServer() {
   const served = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await ask('search', { run: name, text })).lines,
     others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings, videoAddress: (file) => api('video', { run: name, file }) });
 
+  const choices = () => (names.length > 1 ? [...names, COMPARISON] : names);
+
+  const compare = async () => {
+    source = null;
+    shownRun = COMPARISON;
+    const all = await Promise.all(names.map(async (name) => ({ name, settings: (await ask('settings', { run: name })).settings || [] })));
+    if (shownRun !== COMPARISON) return; // a run has been chosen meanwhile
+    forgetCharts();
+    updates = [];
+    document.title = 'Headrace · comparison';
+    document.getElementById('main').replaceChildren(el('h1', {}, 'Comparison of ' + all.length + ' runs'), differingSettings(all));
+    say('');
+  };
+
   choose = (name) => {
     if (source) source.close();
     if (runs.has(shownRun)) runs.delete(shownRun); // its data is sent again when it is chosen again
+    history.replaceState(null, '', '#run=' + encodeURIComponent(name));
+    bar(choices(), name, 'reading …');
+    if (name === COMPARISON) {
+      compare().catch(() => say(UNREACHABLE));
+      return;
+    }
     const run = served(name);
     runs.set(name, run);
-    history.replaceState(null, '', '#run=' + encodeURIComponent(name));
-    bar(names, name, 'reading …');
+    shownRun = null; // until its data is here
     source = new EventSource(api('events', { run: name }));
     source.addEventListener('whole', (message) => {
       const at = scrollY, same = shownRun === name;
@@ -143,7 +163,7 @@ function showServer() {
       refresh(news);
     });
     source.addEventListener('gone', () => say('this run has been removed'));
-    source.onerror = () => say('no connection: the command that serves this page has ended. Trying again …');
+    source.onerror = () => say(UNREACHABLE);
   };
 
   const listRuns = async () => {
@@ -157,9 +177,9 @@ function showServer() {
         document.getElementById('main').replaceChildren(el('p', { class: 'empty' }, 'There is no run yet. Start one: headrace up --env CartPole-v1'));
       } else if (!shownRun && !source) {
         const wanted = decodeURIComponent((/^#run=(.*)$/.exec(location.hash) || [])[1] || '');
-        choose(names.includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
-      } else if (names.join() !== before) bar(names, shownRun || names[0], '');
-    } catch { say('no connection: the command that serves this page has ended. Trying again …'); }
+        choose(choices().includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
+      } else if (names.join() !== before) bar(choices(), shownRun || names[0], '');
+    } catch { say(UNREACHABLE); }
     setTimeout(listRuns, EVERY_RUN_MS);
   };
   listRuns();
