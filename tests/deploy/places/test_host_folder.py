@@ -73,12 +73,12 @@ def test_with_a_relay_actors_connect_to_it_and_it_alone_to_the_learner(run: RunD
     host = HostFolder(tmp_path / "host", (), pair)
     for _ in range(2):  # a folder that is sent again changes nothing of that
         host.write(*found)
-        assert host.relays and host.run.sockets is not None
+        assert host.relays
         for endpoint in ("weights", "payload"):
             assert host.run.endpoint(endpoint) == f"ipc://{host.run.sockets}/{endpoint}"
             assert host.run.endpoint(f"learner-{endpoint}") == run.endpoint(endpoint)
         assert host.run.endpoint("replay") == run.endpoint("replay")
-    assert stat.S_IMODE(host.run.sockets.stat().st_mode) == 0o700
+    assert host.run.sockets is not None and stat.S_IMODE(host.run.sockets.stat().st_mode) == 0o700
     host.prepare_relay("relay-0")
     own = host.run.keys("relay-0")
     assert own is not None and own.pair == pair, "the host's own keys"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -35,9 +35,9 @@ class Reader:
     """Stands in for an actor's inference."""
 
     def __init__(self) -> None:
-        self.weights = STATE
+        self.weights: Mapping[str, np.ndarray] = STATE
 
-    def load(self, weights: dict[str, np.ndarray]) -> None:
+    def load(self, weights: Mapping[str, np.ndarray]) -> None:
         POLICY.check(weights)
         self.weights = weights
 
@@ -104,11 +104,15 @@ def test_a_new_incarnation_of_the_learner_is_passed_on_even_with_the_same_versio
     first, relay, [(follower, reader)] = sockets.publisher(7), sockets.open_relay(), sockets.followers(1)
     first.publish(make_module(30.0), 30)
     reach(lambda: follower.version == 30, "version 30", relay, follower)
+
+    def arrived() -> bool:
+        return reader.values == {value}
+
     for incarnation, version, value in ((8, 30, 5.0), (9, 2, 6.0)):
         sockets.close(first)
         first = sockets.publisher(incarnation)
         first.publish(make_module(value), version)
-        reach(lambda value=value: reader.values == {value}, f"incarnation {incarnation}", relay, follower)
+        reach(arrived, f"incarnation {incarnation}", relay, follower)
         assert follower.version == version and follower._incarnation == incarnation
 
 
