@@ -242,8 +242,8 @@ class Agent:
         if self._starter is None:
             self._starter = self._make_starter(folder.memory_bytes)
             self._say(f"{self.name} has joined run {folder.run} with {self._places} places")
-            if self._folder.relays:
-                self._relay = RelayKeeper(relay_of(self.name), self._folder, self._starter, self._clock, self._report)
+        if self._relay is None and self._folder.relays:
+            self._relay = RelayKeeper(relay_of(self.name), self._folder, self._starter, self._clock, self._report)
         self._orphan_seconds, self._next_hello = folder.orphan_seconds, 0.0
 
     def _begin(self, order: Begin) -> None:
