@@ -134,7 +134,10 @@ class WeightFollower(PayloadFollower):
     def __init__(self, announce_address: str, serve_address: str, inference: Follows, keys: Keys | None = None) -> None:
         own = inference.weights.values()
         most_bytes = most_payload_bytes(sum(value.nbytes for value in own), len(own))
-        load = lambda message, payload: inference.load(unpack(payload))  # noqa: E731
+
+        def load(_: Weights, payload: bytes) -> None:
+            inference.load(unpack(payload))
+
         super().__init__(announce_address, serve_address, load, most_bytes, keys)
 
 
