@@ -23,6 +23,7 @@ import pytest
 from tests.harness.waiting import wait_until
 
 TRUNK, TRUNK_FOR_LINE, LINE = "10.77.0.1", "10.77.1.1", "10.77.1.9"
+PORTS = (7701, 7702, 7703, 7704)  # of the run's servers: each trunk has all ports for itself
 USER = ("unshare", "--user", "--map-user=1000")  # root may not listen for other machines
 
 
