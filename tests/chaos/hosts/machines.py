@@ -20,7 +20,9 @@ from tests.harness.waiting import PATIENCE_SECONDS, ROOT, gone, shared_memory, w
 
 HOSTS = ("host-0", "host-1")
 ACTORS = tuple(f"actor-{index}" for index in range(4))
-SETTINGS = ("--actors", str(len(ACTORS)), "--deploy.port", str(PORTS[0]))
+SETTINGS = f"""
+--actors {len(ACTORS)} --deploy.port {PORTS[0]} --replay.samples-per-insert-low 0 --replay.samples-per-insert-high 1e9
+""".split()  # actors never wait for the learner
 
 
 @dataclass
@@ -90,7 +92,7 @@ class Machines(Spread):
             self.network.kill(host)
         agent.kill()
         agent.wait()
-        wait_until(lambda: not self.network.processes(host) and not self.network.sockets(host), what=f"nothing left on {host}")
+        wait_until(lambda: not self._left(host), what=f"nothing left of {host}")
         self.seen.gone.append(time.monotonic() - began)
         self.seen.shared_memory += len(shared_memory() - memory)
         folders = list((self.folder / f"tmp-{host}").iterdir())
@@ -148,6 +150,11 @@ class Machines(Spread):
 
     def _all_on(self, host: str) -> bool:
         return self.at_work() == dict.fromkeys(ACTORS, host)
+
+    def _left(self, host: str) -> list[object]:
+        """Processes and sockets of a killed host, and connections to it."""
+        to_it = [line for line in self.network.sockets("trunk") if self.network.addresses[host] in line]
+        return [*self.network.processes(host), *self.network.sockets(host), *to_it]
 
     def _silences(self, host: str) -> int:
         """How often this host was given up since it was not heard: its actors' keys were refused before."""

@@ -52,6 +52,8 @@ class Network:
         made."""
         if reason := why_not():
             pytest.skip(reason)
+        self.addresses = {host: f"10.77.0.{10 + number}" for number, host in enumerate(hosts)}
+        self._cables = {host: "line" if host in behind_line else "switch" for host in hosts}  # where their other ends are
         self._made: list[str] = []
         try:
             for machine in ("switch", "trunk", *hosts, *(["line"] if behind_line else [])):
@@ -61,8 +63,8 @@ class Network:
             self._ip("switch", "link", "add", "bridge", "type", "bridge")
             self._ip("switch", "link", "set", "bridge", "up")
             self._connect("trunk", "switch", TRUNK, TRUNK_FOR_LINE)
-            for number, host in enumerate(hosts):
-                self._connect(host, "line" if host in behind_line else "switch", f"10.77.0.{10 + number}")
+            for host, address in self.addresses.items():
+                self._connect(host, self._cables[host], address)
             if behind_line:
                 # Else it would tell the switch as well that the trunk's address is its.
                 run([*self.inside("line"), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore"])
@@ -72,7 +74,6 @@ class Network:
         except BaseException:
             self.close()
             raise
-        self._cables = {host: "line" if host in behind_line else "switch" for host in hosts}
 
     def inside(self, machine: str) -> list[str]:
         """A command that starts another one on this machine, with the same pid."""
@@ -92,7 +93,7 @@ class Network:
 
     def sockets(self, machine: str) -> list[str]:
         """The TCP connections and ports of processes there. The system itself keeps those that have ended for a while."""
-        states = ("established", "syn-sent", "syn-recv", "listening")
+        states = ("established", "syn-sent", "syn-recv", "close-wait", "listening")
         return run([*self.inside(machine), "ss", "-Htan", *(word for state in states for word in ("state", state))]).splitlines()
 
     def kill(self, machine: str) -> None:
@@ -110,10 +111,12 @@ class Network:
 
     def close(self) -> None:
         """Ends every process in the namespaces and removes them, and with them their links."""
-        for machine in self._made:
-            self.kill(machine)
-        while self._made:
-            ip("netns", "delete", self._name(self._made.pop()))
+        try:
+            for machine in self._made:
+                self.kill(machine)
+        finally:
+            while self._made:
+                ip("netns", "delete", self._name(self._made.pop()))
 
     def _connect(self, machine: str, other: str, *addresses: str) -> None:
         """A cable from `eth0` of a machine to another one, where its end has the name of the machine."""

@@ -93,10 +93,10 @@ def test_a_line_that_breaks_changes_nothing(row: Row, tmp_path: Path) -> None:
     strikes = row.times(0, 6, 20)
     with machines_behind_line(tmp_path) as (run, line):
         for number, seconds in enumerate(lengths(strikes)):
-            if number % 3:
-                run.kill_host(everything=number % 2 == 0)
-            else:
+            if number % 3 == 1:
                 run.cut_link(seconds)
+            else:
+                run.kill_host(everything=number % 2 == 0)
         verdict, seen, late = run.down(), run.seen, elsewhere(run)
         passed = line.end()
     left = {"folders": seen.folders, "shared_memory": seen.shared_memory}
