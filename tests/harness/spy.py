@@ -64,7 +64,8 @@ def install() -> None:
         note(SECRET, pair[1])
         return pair
 
-    zmq.Socket.send, zmq.Socket.recv, zmq.curve_keypair = noted_send, noted_recv, noted_make  # type: ignore[method-assign]
+    of_all: Any = zmq.Socket
+    of_all.send, of_all.recv, zmq.curve_keypair = noted_send, noted_recv, noted_make
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, bytes]]:
