@@ -35,8 +35,9 @@ def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
     assert list(failures(page, tmp_path, ALL, LONG_SECONDS)) == []
 
 
-def test_the_reference_of_the_configuration_is_what_the_structs_say() -> None:
-    done = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("maker", ["generate.py", "results.py"])
+def test_a_page_that_is_made_is_what_its_sources_say(maker: str) -> None:
+    done = subprocess.run([sys.executable, f"docs/{maker}", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

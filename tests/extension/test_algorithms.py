@@ -83,7 +83,7 @@ def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
 def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
     headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *SMALL, "--total-steps", "3000")
     section = tomllib.loads((tmp_path / "runs" / "mine" / "config.toml").read_text())["algorithm"]
-    assert (section["name"], section["quantiles"], section["n_step"]) == (QR, 8, 3)
+    assert (section["name"], section["quantiles"], section["n_step"]) == (QR, 8, 5), "its own option, and that of DQN for vectors"
     records = [json.loads(line) for line in (tmp_path / "runs" / "mine" / "metrics" / "learner.jsonl").read_text().splitlines()]
     line = describe(records[-1], find_algorithm(QR).figures)
     assert " · spread " in line and " · epsilon ladder " in line, "its own figure and DQN's in the learner's line"

@@ -43,7 +43,9 @@ COLOURS = 6
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 40
 MEAN_POINTS = 120
-TICKS = 5
+MOST_TICKS = 6
+ROUNDING = 1e-9  # of a step
+BELOW_RANDOM = 0.15  # of the height above random that is shown below it
 AXES = {"seconds": "seconds since the start of the process", "steps": "environment steps"}
 
 
@@ -76,7 +78,7 @@ def page(suite: Suite, results: Results, summary: Mapping[str, Any]) -> str:
         f"<h1>{title}</h1>",
         f"<p>{runs['finished']} of {runs['all']} runs. Every policy plays the same episodes, greedily, when training is over; "
         "time counts from the start of the process. Thin lines are single seeds, thick ones their mean.</p>",
-        _provenance(results),
+        f'<p class="faint">{escape(provenance(results))}</p>',
         _legend(suite),
     ]
     for task, figures in zip(suite.tasks, summary["tasks"], strict=True):
@@ -94,11 +96,25 @@ def page(suite: Suite, results: Results, summary: Mapping[str, Any]) -> str:
     )
 
 
-def _provenance(results: Results) -> str:
+def picture(suite: Suite, results: Results, task: Task, figures: Mapping[str, Any]) -> str:
+    """The curves of a task by time as an SVG file, which needs no page; empty where there are none."""
+    drawn = _plot(suite, results, task, figures, "seconds")
+    named = [(number, one.name) for number, one in enumerate(suite.contestants) if results_of(suite, results, task, one)]
+    legend = [
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - BOTTOM - 10 - 16 * row}" text-anchor="end" '
+        f'style="fill: var(--c{number % COLOURS}); font-weight: 600">{escape(name)}</text>'
+        for row, (number, name) in enumerate(reversed(named))
+    ]
+    first, *middle, last = drawn.splitlines() or ("", "")
+    head = first.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return "\n".join([head, f"<style>{STYLE}</style>", *middle, *legend, last, ""]) if drawn else ""
+
+
+def provenance(results: Results) -> str:
+    """The machines and the commits that the results come from."""
     machines = {_machine(result["machine"]) for result in results.values() if result.get("machine")}
     commits = {result["commit"][:12] for result in results.values() if result.get("commit")}
-    text = "; ".join(sorted(machines)) + (f"; commit {', '.join(sorted(commits))}" if commits else "")
-    return f'<p class="faint">{escape(text)}</p>'
+    return "; ".join(sorted(machines)) + (f"; commit {', '.join(sorted(commits))}" if commits else "")
 
 
 def _machine(found: Mapping[str, Any]) -> str:
@@ -142,15 +158,20 @@ def _plot(suite: Suite, results: Results, task: Task, figures: Mapping[str, Any]
     marks = [value for value in (figures["target"], task.random) if value is not None]
     low = min(*(float(curve.y.min()) for curve in every), *marks, math.inf)
     high = max(*(float(curve.y.max()) for curve in every), *marks, -math.inf)
+    if task.random is not None:  # a policy can be far worse than random: that end of a curve is cut off
+        low = max(low, task.random - BELOW_RANDOM * (high - task.random))
     frame = Frame(max(float(curve.x.max()) for curve in every) or 1.0, low, high if high > low else low + 1)
-    lines = [_axes(frame, AXES[axis], task.metric)]
+    box = f"{LEFT} {TOP} {WIDTH - LEFT - RIGHT} {HEIGHT - TOP - BOTTOM}"
+    x, y, width, height = box.split()  # of an inner picture, which cuts off what lies outside
+    lines = [_axes(frame, AXES[axis], task.metric), f'<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{box}">']
     if figures["target"] is not None:
-        y = frame.y(figures["target"])
-        lines.append(f'<line class="target" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        goal = frame.y(figures["target"])
+        lines.append(f'<line class="target" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{goal:.1f}" y2="{goal:.1f}"/>')
     for number, found in enumerate(curves):
         colour = f"var(--c{number % COLOURS})"
         lines += [_line(frame, curve, "seed", colour) for curve in found]
         lines += [_line(frame, _mean(found), "mean", colour)] if found else []
+    lines.append("</svg>")
     label = escape(f"{task.name}: {task.metric} by {AXES[axis]}", quote=True)
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">\n' + "\n".join(lines) + "\n</svg>\n"
 
@@ -176,14 +197,21 @@ def _line(frame: Frame, curve: Curve, kind: str, colour: str) -> str:
 def _axes(frame: Frame, below: str, beside: str) -> str:
     bottom = HEIGHT - BOTTOM
     parts = [f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>']
-    for step in range(TICKS):
-        x, y = frame.right * step / (TICKS - 1), frame.low + (frame.high - frame.low) * step / (TICKS - 1)
-        anchor = "end" if step == TICKS - 1 else "middle"
-        parts.append(f'<text x="{frame.x(x):.1f}" y="{bottom + 16}" text-anchor="{anchor}">{_tick(x)}</text>')
-        parts.append(f'<text x="{LEFT - 6}" y="{frame.y(y) + 4:.1f}" text-anchor="end">{_tick(y)}</text>')
+    for value in ticks(0.0, frame.right):
+        parts.append(f'<text x="{frame.x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{_tick(value)}</text>')
+    for value in ticks(frame.low, frame.high):
+        parts.append(f'<text x="{LEFT - 6}" y="{frame.y(value) + 4:.1f}" text-anchor="end">{_tick(value)}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{escape(below)}</text>')
     parts.append(f'<text x="{LEFT + 6}" y="{TOP + 10}">{escape(beside)}</text>')
     return "\n".join(parts)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """At most MOST_TICKS multiples of 1, 2 or 5 times a power of ten, from low to high."""
+    finest = (high - low) / (MOST_TICKS - 1)
+    power = 10.0 ** math.floor(math.log10(finest))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= finest)
+    return [number * step for number in range(math.ceil(low / step - ROUNDING), math.floor(high / step + ROUNDING) + 1)]
 
 
 def _tick(value: float) -> str:

@@ -170,7 +170,7 @@ def ratio_line(ratio: Mapping[str, Any]) -> str:
     """Time of one contestant over that of another."""
     shown = [" ".join(filter(None, (name, one["bound"], figure(one["ratio"])))) for name, one in ratio["by_task"].items()]
     mean = figure(ratio["geometric_mean"])
-    return f"time to score of {ratio['contestant']} over that of {ratio['beside']}: geometric mean {mean} ({', '.join(shown)})"
+    return f"Time to score of {ratio['contestant']} over that of {ratio['beside']}: geometric mean {mean} ({', '.join(shown)})"
 
 
 def interval(found: Sequence[float] | None) -> str:

@@ -5,12 +5,13 @@ import math
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from deploy.studies.suite.evidence import strict_json
 from deploy.studies.suite.file import Suite, order, read
-from deploy.studies.suite.page import page
+from deploy.studies.suite.page import page, picture, ticks
 from deploy.studies.suite.summary import lines, summarise
 
 TEXT = """
@@ -33,6 +34,7 @@ env = "Pendulum-v1"
 [contestants.theirs]
 """
 VOID = {"meta"}
+SVG = "{http://www.w3.org/2000/svg}"
 Curves = dict[tuple[str, str], list[list[float]]]  # by task and contestant, of each seed
 
 
@@ -152,6 +154,29 @@ class Checked(HTMLParser):
         self.text += data
 
 
+def test_a_picture_is_a_file_for_itself_and_shows_what_is_above_random(suite: Suite) -> None:
+    found = results(suite, FULL)
+    (figures, *_), (task, *_) = summarise(suite, found)["tasks"], suite.tasks
+    drawn = ElementTree.fromstring(picture(suite, found, task, figures))
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert texts[-1:] == ["ours"] and "seconds since the start of the process" in texts
+    assert [len(list(drawn.iter(f"{SVG}{tag}"))) for tag in ("svg", "style")] == [2, 1]
+    assert picture(suite, {}, task, figures) == ""
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found"),
+    [
+        (0, 241, [0, 50, 100, 150, 200]),
+        (-256, 286, [-200, 0, 200]),
+        (0, 1e-3, [0, 2e-4, 4e-4, 6e-4, 8e-4, 1e-3]),
+        (5, 6, [5, 5.2, 5.4, 5.6, 5.8, 6]),
+    ],
+)
+def test_marks_are_round_numbers(low: float, high: float, found: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(found)
+
+
 @pytest.mark.parametrize("curves", [FULL, {}, {("Easy", "ours"): [[5.0]]}])
 def test_the_page_is_whole_html_and_needs_nothing_from_elsewhere(suite: Suite, curves: Curves) -> None:
     found = results(suite, curves)
@@ -159,6 +184,6 @@ def test_the_page_is_whole_html_and_needs_nothing_from_elsewhere(suite: Suite, c
     checked = Checked()
     checked.feed(text)
     assert checked.open == [] and "url(" not in text and "http" not in text
-    assert checked.count.get("svg", 0) == 2 * len({task for task, _ in curves}), "by seconds and by steps"
+    assert checked.count.get("svg", 0) == 2 * 2 * len({task for task, _ in curves}), "by seconds and by steps; frame and curves"
     assert checked.count.get("polyline", 0) == 2 * (len(found) + len(curves)), "one for each seed, and the means"
     assert "A <fast> & fair comparison" in checked.text and "a <book>" in checked.text
