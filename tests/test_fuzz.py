@@ -91,6 +91,7 @@ def example(kind: type[Message]) -> Message:
     values |= {"public": "k" * 40, "running": running, "ended": ended, "leaving": False, "kill": True, "role": "actor"}
     values |= {"endpoints": {"replay": "tcp://trunk:1"}, "public_keys": {"replay": "k" * 40}, "orphan_seconds": 1.0}
     values |= {"assignment": messages.Assignment(8, 64, 1), "lines": ("text", "text")}
+    values["relay"] = messages.Relaying(100, 1, "text", 1_000, 50.0)
     fields = msgspec.structs.fields(kind)
     texts = {"name", "spec_digest", "reason", "sha256", "slab", "folder", "digest", "run", "host"}
     return kind(**{field.name: values.get(field.name, "text" if field.name in texts else 1) for field in fields})

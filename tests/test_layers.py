@@ -79,6 +79,7 @@ TORCHLESS = (
     "actors.evaluation.evaluate",
     "actors.evaluation.demo",
     "learner.weights.export",
+    "learner.weights.relay",
     "headrace.policy",
 )  # torch costs a process 200 MB and seconds
 UNSAFE_MODULES = {
@@ -98,6 +99,7 @@ DECODERS = (
     "replay/table/inbox.py",
     "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
     "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/weights/publish.py",
+    "learner/weights/serve.py", "learner/weights/relay.py",
     "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
     "deploy/places/agent.py", "deploy/places/host_folder.py", "deploy/places/hosts.py",
 )  # fmt: skip

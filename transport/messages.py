@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 8
+PROTOCOL = 9
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARTS = 4096
 MOST_SHARDS = 64  # of the replay of a run
@@ -389,6 +389,16 @@ class Ended(Struct, frozen=True, forbid_unknown_fields=True):
     explained: bool = False
 
 
+class Relaying(Struct, frozen=True, forbid_unknown_fields=True):
+    """The process of a host that fetches the weights for all its actors. `pid` is 0 while it is being started again."""
+
+    pid: Count
+    restarts: Count
+    last_exit: Words = ""
+    rss_bytes: Count | None = None
+    cpu_percent: float | None = None
+
+
 class HostHello(Message, frozen=True, tag="host_hello"):
     """The whole state of a host, each second and at each change; so nothing is lost with a message. No raw parts.
 
@@ -404,6 +414,7 @@ class HostHello(Message, frozen=True, tag="host_hello"):
     running: Annotated[tuple[Begun, ...], Meta(max_length=MOST_PLACES)]
     ended: Annotated[tuple[Ended, ...], Meta(max_length=MOST_ENDED)] = ()
     leaving: bool = False
+    relay: Relaying | None = None
 
 
 class HostWelcome(Message, frozen=True, tag="host_welcome"):

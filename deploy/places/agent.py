@@ -3,6 +3,8 @@
 It dials in, so the host needs no open port. It takes no command, path or code: an actor's command follows from its role, its
 settings are checked (deploy/places/host_folder.py), its keys are made here. The whole state goes to the supervisor each second.
 An agent that hears nothing for `deploy.orphan_seconds` ends its actors and itself; so does one whose key is refused.
+
+Where there are several places it also keeps a relay running, by which each version of the weights travels to this host once.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
 from deploy.places.host_folder import FolderRefused, HostFolder
-from deploy.supervision.topology import Plan, actor
+from deploy.places.hosts import relay_of
+from deploy.supervision.topology import Plan, actor, relay
 from transport.lifetime import new_incarnation
 from transport.messages import (
     FAULT_LETTERS,
@@ -33,6 +36,7 @@ from transport.messages import (
     HostWelcome,
     Message,
     Refused,
+    Relaying,
     Said,
     Stop,
     printable,
@@ -43,6 +47,8 @@ HELLO_SECONDS = 1.0
 LEAVE_SECONDS = 8.0  # for actors to send what they have, when the host leaves
 MOST_UNSENT_LINES = 2000
 DONE, FAILED, REFUSED = 0, 1, 3  # exit status of the command
+MOST_DELAY_SECONDS, SOUND_SECONDS = 4.0, 10.0  # before a relay is started again; of work after which that is at once
+HANG_SECONDS = 20.0  # besides two of its lines that a relay has not printed
 
 
 class Link(Protocol):
@@ -69,6 +75,65 @@ class Child(NamedTuple):
     process: Process
 
 
+class RelayKeeper:
+    """Keeps the relay of a host running (learner/weights/relay.py). Actors go on with their weights while it is started again."""
+
+    def __init__(
+        self, name: str, folder: HostFolder, starter: Starter, clock: Callable[[], float], say: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self._folder, self._starter, self._clock, self._say = folder, starter, clock, say
+        self._process: Process | None = None
+        self._restarts, self._last_exit = 0, ""
+        self._delay, self._next_start = 0.0, clock()
+        self._began = self._heard = clock()
+        self._most_silence = HANG_SECONDS + 2 * folder.run.transport.record_seconds
+
+    @property
+    def state(self) -> Relaying:
+        if self._process is None:
+            return Relaying(0, self._restarts, self._last_exit)
+        return Relaying(self._process.pid, self._restarts, self._last_exit, *self._process.usage())
+
+    def heard(self) -> None:
+        """It has printed a line; any thread may call."""
+        self._heard = self._clock()
+
+    def turn(self) -> None:
+        now = self._clock()
+        if self._process is None:
+            if now >= self._next_start:
+                self._start(now)
+        elif (ended := self._process.poll()) is not None:
+            self._on_exit(ended, now)
+        elif now - self._heard > self._most_silence:
+            self._say(f"{self.name} hangs: it has printed nothing for {now - self._heard:.0f} s")
+            self._process.kill()
+            self._heard = now
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _start(self, now: float) -> None:
+        self._began = self._heard = now
+        try:
+            self._folder.prepare_relay(self.name)
+            self._process = self._starter.begin(relay(str(self._folder.run.path), self.name), None)
+        except OSError as error:
+            self._on_exit(Exit(1, f"it could not be started: {error}"), now)
+        else:
+            self._say(f"starting {self.name} (pid {self._process.pid})")
+
+    def _on_exit(self, ended: Exit, now: float) -> None:
+        self._process, self._restarts = None, self._restarts + 1
+        self._last_exit = printable(ended.reason)[:WORDS_LETTERS]
+        sound = now - self._began > SOUND_SECONDS
+        self._delay = 0.0 if sound else min(2 * self._delay or 1.0, MOST_DELAY_SECONDS)
+        self._next_start = now + self._delay
+        self._say(f"{self.name} has ended ({ended.reason}); it is started again")
+
+
 class Agent:
     """Call `turn` about ten times a second until `over`. The clock is a parameter, so that tests can replay histories."""
 
@@ -87,6 +152,7 @@ class Agent:
         self._places, self._link, self._folder, self._make_starter = places, link, folder, starter
         self._clock, self._say = clock, say
         self._starter: Starter | None = None
+        self._relay: RelayKeeper | None = None
         self._incarnation = new_incarnation()
         self._children: dict[int, Child] = {}  # by incarnation
         self._asked: set[int] = set()  # to end
@@ -102,6 +168,8 @@ class Agent:
     def line(self, name: str, text: str) -> None:
         """Takes a line that a process has printed; any thread may call."""
         self._lines.append((name, printable(plain(text))[:LINE_LETTERS]))
+        if self._relay is not None and name == self._relay.name:
+            self._relay.heard()
 
     def leave(self, reason: str, exit_status: int = DONE, at_once: bool = False) -> None:
         """Ends the actors in order, or `at_once`, then the agent."""
@@ -122,6 +190,8 @@ class Agent:
             timeout_seconds = 0
         if self._starter is not None:
             self._starter.turn()
+        if self._relay is not None and not self.leaving:
+            self._relay.turn()
         for incarnation, child in list(self._children.items()):
             if (ended := child.process.poll()) is not None:
                 del self._children[incarnation]
@@ -135,6 +205,8 @@ class Agent:
                 child.process.kill()
         self._send_lines()
         self.over = self.leaving and not self._children
+        if self.over and self._relay is not None:
+            self._relay.close()
         if now >= self._next_hello or self.over:
             self._next_hello = now + HELLO_SECONDS
             self._link.send(self._hello())
@@ -170,6 +242,8 @@ class Agent:
         if self._starter is None:
             self._starter = self._make_starter(folder.memory_bytes)
             self._say(f"{self.name} has joined run {folder.run} with {self._places} places")
+        if self._relay is None and self._folder.relays:
+            self._relay = RelayKeeper(relay_of(self.name), self._folder, self._starter, self._clock, self._report)
         self._orphan_seconds, self._next_hello = folder.orphan_seconds, 0.0
 
     def _begin(self, order: Begin) -> None:
@@ -186,6 +260,11 @@ class Agent:
             return
         self._children[order.incarnation] = Child(plan.name, public, process)
         self._say(f"starting {plan.name} (pid {process.pid})")
+
+    def _report(self, text: str) -> None:
+        """Says something here and in the run's log."""
+        self._say(text)
+        self.line(self.name, text)
 
     def _ask(self, incarnation: int) -> None:
         """Asks an actor to end, once: a second signal would end it while it still sends what it has."""
@@ -204,7 +283,8 @@ class Agent:
         running = tuple(_begun(incarnation, child) for incarnation, child in self._children.items())
         ended = tuple(self._ended.values())[:MOST_ENDED]
         state = self._places, self._folder.digest, running, ended, self.leaving
-        return HostHello(self.name, self._incarnation, PROTOCOL, *state)
+        relaying = None if self._relay is None else self._relay.state
+        return HostHello(self.name, self._incarnation, PROTOCOL, *state, relaying)
 
     def _send_lines(self) -> None:
         while self._lines:

@@ -20,11 +20,13 @@ from deploy.config.run import RunConfig
 from deploy.places.hosts import Parts
 from learner.inference.base import read_description
 from learner.weights.errors import CheckpointError
+from learner.weights.relay import SERVED, of_learner
 from transport.experience import SpecError, read_spec
 from transport.messages import Folder
 from transport.run_dir import RunDir, TransportSettings, write_atomically
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
+from transport.sockets.keys import Pair
 
 
 class FolderRefused(ValueError):
@@ -66,11 +68,13 @@ def _digest(*parts: bytes) -> str:
 class HostFolder:
     """The folder of a run on a host, in which its actors are started."""
 
-    def __init__(self, path: Path, allowed: Sequence[str]) -> None:
-        """`allowed`: the packages that the run's settings may name for its actors to import."""
+    def __init__(self, path: Path, allowed: Sequence[str], relay_pair: Pair | None = None) -> None:
+        """`allowed`: the packages that the run's settings may name for its actors to import. `relay_pair`: the host's keys, by
+        which a relay fetches the weights for its actors; without them each actor fetches its own."""
         self.run = RunDir(path)
         self.digest = ""  # of what it has
-        self._allowed = allowed
+        self.relays = False  # the actors are to get their weights from a relay
+        self._allowed, self._relay_pair = allowed, relay_pair
         self._acting = b""
 
     def write(self, folder: Folder, parts: Sequence[bytes]) -> None:
@@ -93,7 +97,8 @@ class HostFolder:
             raise FolderRefused("the supervisor sent addresses that are none of its servers'")
         self.run.create()
         files = {self.run.spec: spec, self.run.settings("transport"): connections, self.run.policy: policy}
-        for role, address in folder.endpoints.items():
+        self.relays = self._relay_pair is not None and bool(policy) and self.run.sockets is not None
+        for role, address in self._endpoints(folder).items():
             files[self.run.path / "endpoints" / f"{role}.json"] = json.dumps({"role": role, "address": address}).encode()
         for path, content in files.items():
             if content:
@@ -108,6 +113,19 @@ class HostFolder:
         write_atomically(self.run.settings(name), self._acting)
         keys.make(self.run.key_folder, (name,), new_pair, renew=True)
         return keys.read_pair(self.run.key_folder, name).public
+
+    def prepare_relay(self, name: str) -> None:
+        """Gives the relay its keys, those of the host. Raises OSError."""
+        if (pair := self._relay_pair) is not None:
+            keys.make(self.run.key_folder, (name,), lambda: pair, renew=True)
+
+    def _endpoints(self, folder: Folder) -> dict[str, str]:
+        """The addresses that processes of this host connect to, by endpoint."""
+        if not self.relays:
+            return folder.endpoints
+        relayed = [endpoint for endpoint in SERVED if endpoint in folder.endpoints]
+        to_learner = {of_learner(endpoint): folder.endpoints[endpoint] for endpoint in relayed}
+        return folder.endpoints | to_learner | {endpoint: f"ipc://{self.run.sockets}/{endpoint}" for endpoint in relayed}
 
     def _check_code(self, acting: ActorProcess) -> None:
         for key, values in trust.code_of(acting).items():

@@ -32,6 +32,7 @@ from transport.messages import (
     HostWelcome,
     Message,
     Refused,
+    Relaying,
     Stop,
     printable,
 )
@@ -57,6 +58,11 @@ class Parts(NamedTuple):
 def settings_of(digest: str) -> str:
     """The part of a folder's digest that says what an actor was started with; the rest says where the servers are."""
     return digest.partition("-")[0]
+
+
+def relay_of(host: str) -> str:
+    """The name of a host's relay: relay-3 for host-3."""
+    return f"relay-{host.partition('-')[2]}"
 
 
 class AllowList(Protocol):
@@ -137,10 +143,15 @@ class Host:
     processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
     adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the previous supervisor
     joined: float = 0.0
+    relay: Relaying | None = None
 
     def tell(self, message: Message, parts: Sequence[bytes] = ()) -> None:
         """Sends; a message that is lost is made good by the next HostHello."""
         self.send(self.name, message, parts)
+
+    @property
+    def number(self) -> int:
+        return int(self.name.partition("-")[2])
 
     @property
     def free(self) -> int:
@@ -222,7 +233,27 @@ class HostPlaces:
                 "places": host.places,
                 "actors": host.running,
             }
-            for host in sorted(self.hosts.values(), key=lambda host: int(host.name.partition("-")[2]))
+            for host in sorted(self.hosts.values(), key=lambda host: host.number)
+        ]
+
+    def relays(self) -> list[dict[str, Any]]:
+        """The hosts' relays, as processes for the status."""
+        return [
+            {
+                "name": relay_of(host.name),
+                "role": "relay",
+                "pid": relay.pid or None,
+                "state": "ready" if relay.pid else "starting",
+                "silent_seconds": None,
+                "restarts": relay.restarts,
+                "last_exit": relay.last_exit or None,
+                "steps_per_second": None,
+                "rss_bytes": relay.rss_bytes,
+                "cpu_percent": relay.cpu_percent,
+                "host": host.name,
+            }
+            for host in sorted(self.hosts.values(), key=lambda host: host.number)
+            if (relay := host.relay) is not None
         ]
 
     def close(self) -> None:
@@ -300,7 +331,7 @@ class HostPlaces:
         host.heard, host.places, host.folder = now, message.places, message.folder
         if message.leaving and not host.leaving:
             self._outside.say(f"{host.name} leaves")
-        host.leaving = message.leaving
+        host.leaving, host.relay = message.leaving, message.relay
         host.running = len(message.running)
         for begun in message.running:
             self._on_running(host, begun)
@@ -322,7 +353,8 @@ class HostPlaces:
     def said(self, host_name: str, name: str, lines: Sequence[str]) -> None:
         """Puts lines of a host, or of a process that runs there, into the log."""
         host = self.hosts.get(host_name)
-        if name == host_name or (host is not None and any(process.name == name for process in host.processes.values())):
+        actors = () if host is None else (process.name for process in host.processes.values())
+        if name in (host_name, relay_of(host_name), *actors):
             for line in lines:
                 self._outside.line(name, line)
 

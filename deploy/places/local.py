@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
@@ -32,13 +32,13 @@ class LocalPlace:
         on_line: Callable[[str, str], None],
         actor_memory_bytes: int = 0,
         learner: WaitingLearner | None = None,
-        folder: Path | None = None,
+        folders: Sequence[Path] = (),
     ) -> None:
         """`on_line(name, line)` receives what processes print. An actor whose memory, with that of its children, is more than
-        `actor_memory_bytes` is replaced; 0: no limit. `learner` becomes the run's first learner. `folder` is removed when this
-        process has ended."""
+        `actor_memory_bytes` is replaced; 0: no limit. `learner` becomes the run's first learner. `folders` are removed when
+        this process has ended."""
         self._on_line, self._actor_memory_bytes, self._learner = on_line, actor_memory_bytes, learner
-        self._orphans = Orphans(learner.run_mark if learner else "", folder)
+        self._orphans = Orphans(learner.run_mark if learner else "", folders)
         self._orphans.adopt()
         self._children: dict[Plan, Child] = {}
         self._next_memory_check = 0.0

@@ -13,7 +13,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from deploy.children import POSIX, child_environment, python_command
@@ -26,10 +26,10 @@ LAST_SWEEP_SECONDS = 2.0
 class Orphans:
     """All that the processes of one supervisor have started, and the reaper that ends them when the supervisor is killed."""
 
-    def __init__(self, run_mark: str = "", folder: Path | None = None) -> None:
-        """`run_mark`: the mark of a process of the run that was started before; without one a new mark is made. `folder` is
+    def __init__(self, run_mark: str = "", folders: Sequence[Path] = ()) -> None:
+        """`run_mark`: the mark of a process of the run that was started before; without one a new mark is made. `folders` are
         removed when this process has ended, however it ended."""
-        self._mark, self._folder = run_mark or secrets.token_hex(8), folder
+        self._mark, self._folders = run_mark or secrets.token_hex(8), folders
         self._incarnations = 0
         self._groups: dict[int, str] = {}  # by process group: the mark of its leader
         self._others: set[int] | None = None  # children from before `adopt`; None: orphans are not adopted
@@ -90,7 +90,7 @@ class Orphans:
 
     def _start_reaper(self) -> None:
         self._end_pipe()
-        command = python_command("deploy.places.reaper", f"{self._mark}:", *([str(self._folder)] if self._folder else []))
+        command = python_command("deploy.places.reaper", f"{self._mark}:", *map(str, self._folders))
         command.insert(1, "-S")  # it needs nothing that is installed
         with contextlib.suppress(OSError):  # no process can be started: the next turn tries again
             self._reaper = subprocess.Popen(

@@ -1,8 +1,9 @@
-"""`python -m deploy.places.reaper MARK [FOLDER]`: ends what the processes of a supervisor have left behind when it is killed.
+"""`python -m deploy.places.reaper MARK [FOLDER …]`: ends what the processes of a supervisor have left behind when it is killed.
 
 A process of a run ends with its supervisor by itself; what a simulator has started does not. So the supervisor starts this
 process and sends it the process groups of the run over a pipe ("+PGID", "-PGID"). When the pipe ends, for whatever reason, it
-kills those groups and every process with the run's mark in its environment, also one in a session of its own, and removes FOLDER.
+kills those groups and every process with the run's mark in its environment, also one in a session of its own, and removes the
+folders.
 It imports only the standard library, because it runs as long as the run.
 """
 

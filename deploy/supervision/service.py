@@ -303,7 +303,8 @@ def hosted(status: dict[str, Any]) -> dict[str, str]:
     """By actor, the host on which it ran when its supervisor was killed. `status` is what that last wrote."""
     if status.get("state") in ("stopped", "failed"):
         return {}
-    return {process["name"]: process["host"] for process in status.get("processes", []) if process.get("host")}
+    processes = [each for each in status.get("processes", []) if each.get("host")]
+    return {each["name"]: each["host"] for each in processes if actor_index(each["name"]) is not None}
 
 
 def actor_index(name: str) -> int | None:

@@ -44,6 +44,11 @@ def actor(folder: str, index: int, threads: int, python: str = "") -> Plan:
     return Plan(f"actor-{index}", "actor", "actors", (folder, "--actor", str(index), FLAG), threads=threads, python=python)
 
 
+def relay(folder: str, name: str) -> Plan:
+    """The process of a host that fetches the weights for its actors."""
+    return Plan(name, "relay", "learner.weights.relay", (folder, name))
+
+
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start.
 

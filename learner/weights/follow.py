@@ -1,4 +1,4 @@
-"""Follows the newest weights that the learner announces; actors and the evaluator use it. No torch.
+"""Follows the newest weights that the learner announces; actors, relays and the evaluator use it. No torch.
 
 Weights are adopted only if their length, their sha256 and their values (all finite) are right: all of them or none.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -36,21 +36,29 @@ class Follows(Protocol):
         """Adopts all weights, or none and raises CheckpointError."""
 
 
-class WeightFollower:
-    """Keeps an inference at the newest weights. poll() never waits."""
+class PayloadFollower:
+    """Fetches the newest weights as bytes, which `adopt` takes or refuses. poll() never waits."""
 
-    def __init__(self, announce_address: str, serve_address: str, inference: Follows, keys: Keys | None = None) -> None:
-        """Connects in the background and requests the newest weights."""
+    def __init__(
+        self,
+        announce_address: str,
+        serve_address: str,
+        adopt: Callable[[Weights, bytes], None],
+        most_bytes: int,
+        keys: Keys | None = None,
+    ) -> None:
+        """Connects in the background and requests the newest weights. `adopt(message, payload)` raises CheckpointError for bytes
+        that are not the weights of this network; `most_bytes`: an upper bound of these."""
         self._listener = Listener(announce_address, keys, "weights")
-        self._inference = inference
-        own = inference.weights.values()
-        self._most_bytes = sum(value.nbytes + HEADER_BYTES_PER_TENSOR for value in own) + FRAME_BYTES
-        self._client = Client(serve_address, piece_bytes(self._most_bytes), keys=keys, endpoint="payload")
+        self._take = adopt
+        self._most_bytes = most_bytes
+        self._client = Client(serve_address, piece_bytes(most_bytes), keys=keys, endpoint="payload")
         self._incarnation = -1
         self.version = -1  # of the weights in use; -1 before the first
         self.newest = -1  # the highest version announced
         self.rejected = 0
         self._asked = 0.0
+        self._early = False  # the request was sent before its version was announced, so it may have come too early
 
     @property
     def lag(self) -> int:
@@ -61,6 +69,7 @@ class WeightFollower:
         """Requests `version`, which has been published but perhaps not announced here yet. True until it has been adopted."""
         if self.version >= version:
             return False
+        self._early |= self.newest < version
         self._ask()
         return True
 
@@ -74,6 +83,8 @@ class WeightFollower:
         if isinstance(announce, Announce):
             self.newest = announce.version
             if (announce.incarnation, announce.version) != (self._incarnation, self.version):
+                if self._early:
+                    self._asked, self._early = 0.0, False
                 self._ask()
         elif self.version < 0:
             self._ask()
@@ -106,10 +117,30 @@ class WeightFollower:
             payload = b"".join(parts)
             if hashlib.sha256(payload).hexdigest() != message.sha256:
                 raise CheckpointError("sha256 differs")
-            self._inference.load(unpack(payload))
+            self._take(message, payload)
         except CheckpointError:
             self.rejected += 1
             return False
         self._incarnation, self.version = message.incarnation, message.version
         self.newest = max(self.newest, self.version)
+        if self.newest > self.version:  # announced while these were on their way
+            self._ask()
         return True
+
+
+class WeightFollower(PayloadFollower):
+    """Keeps an inference at the newest weights."""
+
+    def __init__(self, announce_address: str, serve_address: str, inference: Follows, keys: Keys | None = None) -> None:
+        own = inference.weights.values()
+        most_bytes = most_payload_bytes(sum(value.nbytes for value in own), len(own))
+
+        def load(_: Weights, payload: bytes) -> None:
+            inference.load(unpack(payload))
+
+        super().__init__(announce_address, serve_address, load, most_bytes, keys)
+
+
+def most_payload_bytes(weights_bytes: int, tensors: int) -> int:
+    """An upper bound of the payload of so many tensors that have so many bytes."""
+    return weights_bytes + tensors * HEADER_BYTES_PER_TENSOR + FRAME_BYTES

@@ -38,6 +38,11 @@ def make(tmp_path: Path) -> Iterator[Make]:
         run.close()
 
 
+def version_of(run: Spread, name: str) -> float:
+    """The newest version of the weights that the records of an actor name."""
+    return max((record.get("policy_version", -1.0) for record in run.records(name)), default=-1.0)
+
+
 def test_actors_of_a_killed_host_work_elsewhere_and_nothing_acknowledged_is_lost(make: Make) -> None:
     run = make("tests.chaos.simulator:slow_vector")
     run.start()
@@ -84,10 +89,31 @@ def test_an_actor_that_was_given_up_is_acknowledged_nothing_more_although_it_sti
     assert read_life(history).acknowledged == acknowledged
     os.kill(run.agents["host-0"].pid, signal.SIGCONT)
     run.until(lambda: [host["actors"] for host in run.status["hosts"]] == [0, 2], "its places are free again")
-    assert " died " not in run.text and all(process["restarts"] == 1 for process in run.status["processes"][2:])
+    restarts = [process["restarts"] for process in run.status["processes"] if process["role"] == "actor"]
+    assert " died " not in run.text and restarts == [1, 1]
     assert run.interrupt() == 0
     verdict = check(run.run_dir.segments, run.spec, run.histories)
     assert verdict.sound and verdict.lives == 4, verdict.text
+
+
+def test_a_killed_relay_is_back_and_actors_go_on_meanwhile(make: Make) -> None:
+    run = make("tests.chaos.simulator:slow_vector")
+    run.start()
+    run.join("host-0", "--allow", "tests")
+    run.until(lambda: len(run.at_work()) == 2 and run.process("relay-0").get("pid"), "both actors and the relay at work")
+    run.until(lambda: all(version_of(run, name) > 0 for name in ("actor-0", "actor-1")), "weights by the relay")
+    before = {name: run.pid(name) for name in ("actor-0", "actor-1", "relay-0")}
+    os.kill(before["relay-0"], signal.SIGKILL)
+    run.until(lambda: run.process("relay-0").get("restarts") == 1 and run.process("relay-0")["pid"], "another relay")
+    versions = {name: version_of(run, name) for name in ("actor-0", "actor-1")}
+    run.until(lambda: all(version_of(run, name) > version + 1 for name, version in versions.items()), "newer weights by it")
+    shown = run.process("relay-0")
+    assert (shown["host"], shown["last_exit"]) == ("host-0", "killed by SIGKILL") and shown["pid"] != before["relay-0"]
+    assert {name: run.pid(name) for name in ("actor-0", "actor-1")} | {"relay-0": before["relay-0"]} == before
+    assert re.search(r"^relay-0  \| policy v", run.text, re.MULTILINE)
+    assert run.interrupt() == 0
+    verdict = check(run.run_dir.segments, run.spec, run.histories)
+    assert verdict.sound and verdict.lives == 2, verdict.text
 
 
 def test_a_killed_supervisor_that_is_back_adopts_what_the_hosts_run(make: Make) -> None:

@@ -5,8 +5,9 @@ a key that is removed from that list is refused at once, also over connections t
 written in Z85 (40 characters).
 
 A ticket is one file: the key pair of `ticket-3`, and the supervisor's public key. All that it may do is put the public key of
-`host-3` on the list; that host then adds the keys of the actors that it was given. The ticket `ticket-shared-8` may do so for up
-to 8 hosts at the same time, host-0 to host-7: for replicas that all start with the same command.
+`host-3` on the list; that host then adds the keys of the actors that it was given, and fetches the weights for them. The ticket
+`ticket-shared-8` may do so for up to 8 hosts at the same time, host-0 to host-7: for replicas that all start with the same
+command.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ ALWAYS = ("supervisor", "replay", "learner", "evaluator", "mirror", OPERATOR)  #
 OWNERS = {"replay": "replay", "weights": "learner", "payload": "learner", "supervisor": "supervisor"}
 CLIENTS = {
     "replay": ("actor", "learner"),
-    "weights": ("actor", "evaluator"),
-    "payload": ("actor", "evaluator"),
+    "weights": ("actor", "evaluator", HOST),
+    "payload": ("actor", "evaluator", HOST),
     "supervisor": ("replay", "learner", "actor", "evaluator", "mirror", OPERATOR, TICKET, HOST),
 }
 SHARED = ("learner", "replay")  # roles whose processes have the same key

@@ -72,11 +72,13 @@ def serve(address: str, ticket: ClientKeys, places: int, allowed: Sequence[str])
     name = enrol(address, ticket, own)
     folder = Path(tempfile.mkdtemp(prefix="headrace-host-"))
     link = Client(address, keys=ClientKeys(name, own, {"supervisor": ticket.server("supervisor")}), endpoint="supervisor")
+    files = HostFolder(folder, allowed, own if places > 1 else None)
     try:
-        agent = _work(name, places, link, HostFolder(folder, allowed))
+        agent = _work(name, places, link, files)
         return name, agent.exit_status, agent.reason
     finally:
         link.close(GOODBYE_SECONDS)
+        files.run.remove_sockets()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -103,7 +105,8 @@ def enrol(address: str, ticket: ClientKeys, own: Pair) -> str:
 
 def _work(name: str, places: int, link: Client, folder: HostFolder) -> Agent:
     def starter(memory_bytes: int) -> LocalPlace:
-        here.append(LocalPlace(agent.line, memory_bytes, folder=folder.run.path))
+        sockets = folder.run.sockets if folder.relays else None
+        here.append(LocalPlace(agent.line, memory_bytes, folders=[folder.run.path, *([sockets] if sockets else [])]))
         return here[0]
 
     here: list[LocalPlace] = []

@@ -56,8 +56,8 @@ class FakeFolder:
 
     made = 0
 
-    def __init__(self) -> None:
-        self.run, self.digest = RunDir(Path("nowhere")), ""
+    def __init__(self, relays: bool = False) -> None:
+        self.run, self.digest, self.relays = RunDir(Path("nowhere")), "", relays
 
     def write(self, folder: Folder, parts: Sequence[bytes]) -> None:
         self.digest = folder.digest
@@ -65,6 +65,8 @@ class FakeFolder:
     def prepare(self, name: str) -> str:
         FakeFolder.made += 1
         return f"{FakeFolder.made:040d}"
+
+    def prepare_relay(self, name: str) -> None: ...
 
 
 @dataclass
@@ -92,10 +94,11 @@ class Machine:
         self.inbox: deque[tuple[Any, list[bytes]]] = deque()
         self.sent: list[Message] = []
         self.children: list[FakeChild] = []
+        self.relays: list[FakeChild] = []
         self.lines: list[str] = []
         self.unable = False
         link: Any = self
-        folder: Any = FakeFolder()
+        folder: Any = FakeFolder(world.relayed)
         self.agent = Agent(name, places, link, folder, lambda memory: self, lambda: world.now, self.lines.append)
 
     # the agent's link
@@ -114,6 +117,9 @@ class Machine:
     def begin(self, plan: Plan, assignment: Assignment | None, incarnation: int = 0) -> FakeChild:
         if self.unable:
             raise OSError("no more processes")
+        if plan.role == "relay":
+            self.relays.append(FakeChild(incarnation))
+            return self.relays[-1]
         assert assignment is not None
         self.children.append(FakeChild(incarnation))
         return self.children[-1]
@@ -131,7 +137,7 @@ class World:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.keys, self.settings = AllowList(), "settings"
+        self.keys, self.settings, self.relayed = AllowList(), "settings", False
         self.machines: dict[str, Machine] = {}
         self.lines: list[str] = []
         self.supervise()

@@ -15,12 +15,14 @@ from deploy import settings
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.places.host_folder import FolderRefused, HostFolder, collect, settings_digest
 from deploy.places.hosts import Parts, settings_of
+from learner.inference.base import PolicyDescription
 from tests.chaos.streams import counting_spec
 from tests.transport.keys import Ring
 from transport.experience import write_spec
 from transport.lifetime import given_incarnation
 from transport.run_dir import RunDir
 from transport.sockets import keys
+from transport.sockets.authenticator import new_pair
 
 
 def config_of(env: str = "CartPole-v1", wrappers: tuple[str, ...] = ()) -> RunConfig:
@@ -61,6 +63,37 @@ def test_a_host_has_what_an_actor_reads_and_makes_its_keys_itself(run: RunDir, t
     if os.name == "posix":
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert {file.stem for file in host.run.key_folder.glob("*.secret")} == {"actor-1"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs Unix sockets")
+def test_with_a_relay_actors_connect_to_it_and_it_alone_to_the_learner(run: RunDir, tmp_path: Path) -> None:
+    description = PolicyDescription({"weight": ((2, 2), "float32")})
+    run.policy.write_bytes(msgspec.json.encode(description))
+    found, pair = collected(run, config_of()), new_pair()
+    host = HostFolder(tmp_path / "host", (), pair)
+    for _ in range(2):  # a folder that is sent again changes nothing of that
+        host.write(*found)
+        assert host.relays
+        for endpoint in ("weights", "payload"):
+            assert host.run.endpoint(endpoint) == f"ipc://{host.run.sockets}/{endpoint}"
+            assert host.run.endpoint(f"learner-{endpoint}") == run.endpoint(endpoint)
+        assert host.run.endpoint("replay") == run.endpoint("replay")
+    assert host.run.sockets is not None and stat.S_IMODE(host.run.sockets.stat().st_mode) == 0o700
+    host.prepare_relay("relay-0")
+    own = host.run.keys("relay-0")
+    assert own is not None and own.pair == pair, "the host's own keys"
+    assert stat.S_IMODE((host.run.key_folder / "relay-0.secret").stat().st_mode) == 0o600
+    assert pair.secret.encode() not in msgspec.msgpack.encode(found.folder) + b"".join(found.files)
+
+
+def test_without_keys_for_a_relay_or_without_a_described_policy_each_actor_fetches_its_own(run: RunDir, tmp_path: Path) -> None:
+    without_policy = HostFolder(tmp_path / "first", (), new_pair())
+    without_policy.write(*collected(run, config_of()))
+    run.policy.write_bytes(msgspec.json.encode(PolicyDescription({"weight": ((2, 2), "float32")})))
+    without_keys = HostFolder(tmp_path / "second", ())
+    without_keys.write(*collected(run, config_of()))
+    for host in (without_policy, without_keys):
+        assert not host.relays and host.run.endpoint("weights") == run.endpoint("weights")
 
 
 def test_no_secret_key_is_in_any_part_that_travels(run: RunDir, tmp_path: Path) -> None:
