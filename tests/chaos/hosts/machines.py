@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +32,7 @@ class Seen:
 
     elsewhere: list[float] = field(default_factory=list)  # seconds until all actors were at work on the other host
     gone: list[float] = field(default_factory=list)  # seconds until no process and no socket of a killed host was left
-    folders: int = 0  # with keys, of hosts whose agent alone was killed
+    folders: int = 0  # with keys or sockets, of hosts whose agent alone was killed
     shared_memory: int = 0
     given_up: int = 0  # hosts whose link was cut for long enough
     old: int = 0  # actors behind these links
@@ -44,6 +45,7 @@ class Machines(Spread):
     def __init__(self, folder: Path, network: Network, *settings: str) -> None:
         super().__init__(folder, "tests.chaos.simulator:slow_vector", *SETTINGS, *settings)
         self.network, self.seen = network, Seen()
+        self.disks = Path(tempfile.mkdtemp(prefix="hr-"))  # of the hosts: pytest's folders are too deep for sockets
         self.prefix = self.prefix_of("trunk")
 
     def prefix_of(self, name: str) -> list[str]:
@@ -51,9 +53,9 @@ class Machines(Spread):
 
     def join(self, name: str, *arguments: str) -> None:
         """As an engine would start it: a new agent with the ticket of the one before."""
-        usual, own = self.environment, self.folder / f"tmp-{name}"
+        usual, own = self.environment, self.disks / name
         own.mkdir(exist_ok=True)
-        self.environment = usual | {"TMPDIR": str(own)}
+        self.environment = usual | {"TMPDIR": str(own), "XDG_CACHE_HOME": str(own)}
         super().join(name, "--places", str(len(ACTORS)), "--allow", "tests", *arguments)
         self.environment = usual
 
@@ -95,7 +97,7 @@ class Machines(Spread):
         wait_until(lambda: not self._left(host), what=f"nothing left of {host}")
         self.seen.gone.append(time.monotonic() - began)
         self.seen.shared_memory += len(shared_memory() - memory)
-        folders = list((self.folder / f"tmp-{host}").iterdir())
+        folders = list((self.disks / host).iterdir())
         if everything:  # nobody was left who could have removed it
             for folder in folders:
                 shutil.rmtree(folder)
@@ -147,6 +149,7 @@ class Machines(Spread):
         """Ends everything on all machines, and the machines."""
         self.network.close()
         super().close()
+        shutil.rmtree(self.disks, ignore_errors=True)
 
     def _all_on(self, host: str) -> bool:
         return self.at_work() == dict.fromkeys(ACTORS, host)
