@@ -48,14 +48,18 @@ def run_dir(name: str) -> RunDir:
     return RunDir(RUNS / name)
 
 
-def all_runs() -> list[RunDir]:
-    """Every run in ./runs, the most recently used first."""
-    found = [RunDir(path.parent) for path in RUNS.glob("*/config.toml")]
+def all_runs(folder: Path = RUNS) -> list[RunDir]:
+    """Every run in a folder, by default ./runs, the most recently used first."""
+    found = [RunDir(path.parent) for path in folder.glob("*/config.toml")]
     return sorted(found, key=_last_used, reverse=True)
 
 
 def _last_used(run: RunDir) -> float:
-    return max(path.stat().st_mtime for path in (run.config, run.status) if path.exists())
+    found = []
+    for path in (run.config, run.status):
+        with suppress(OSError):  # there is no status yet, or the run has just been removed
+            found.append(path.stat().st_mtime)
+    return max(found, default=0.0)
 
 
 def find(name: str | None) -> RunDir:

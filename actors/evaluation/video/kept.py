@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
 import msgspec
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from transport.run_dir import RunDir, write_atomically
 
 LIST = "videos.json"
+NAME = re.compile(r"best-v\d{1,18}\.mp4")
 
 
 class Video(Struct, frozen=True):
@@ -22,12 +23,13 @@ class Video(Struct, frozen=True):
 
 
 def read_videos(run: RunDir) -> list[Video]:
-    """The videos of a run, newest first; none if there is no list of them, or a damaged one."""
+    """The videos of a run, newest first; none if there is no list of them, or a damaged one. Entries whose `file` is no
+    NAME, such as a path, are left out."""
     try:
         found = msgspec.json.decode((run.videos / LIST).read_bytes(), type=list[Video])
     except (OSError, msgspec.MsgspecError):
         return []
-    return [video for video in found if Path(video.file).name == video.file]
+    return [video for video in found if NAME.fullmatch(video.file)]
 
 
 def add_video(run: RunDir, video: Video, kept: int) -> None:

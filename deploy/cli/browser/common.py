@@ -33,6 +33,11 @@ class TheseRuns:
     def all(self) -> Mapping[str, RunDir]:
         return {run.name: run for run in (runs.all_runs() if self._chosen is None else self._chosen)}
 
+    def beside(self) -> Mapping[str, RunDir]:
+        """These runs, and every other one in their folders."""
+        folders = [runs.RUNS] if self._chosen is None else list(dict.fromkeys(run.path.parent for run in self._chosen))
+        return {run.name: run for folder in folders for run in runs.all_runs(folder)} | dict(self.all())
+
     def first(self) -> str | None:
         """The run that is up, else the one that was up last."""
         known = list(self.all().values())

@@ -15,9 +15,10 @@ from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import report
 from transport.run_dir import replacing
 
-USAGE_LINE = "headrace report [RUN …] [--out PAGE.html] [--score RETURN]"
+USAGE_LINE = "headrace report [RUN …] [--out PAGE.html] [--score RETURN] [--videos]"
 DESCRIPTION = """\
 Write a page about a run, or about several side by side: one file that needs no network, of at most 2 MB.
+With --videos it also holds videos, of at most 50 MB in all.
 
   headrace report                             the run that is up, else the most recent one, to runs/NAME/report.html
   headrace report a-1 a-2 b-1 b-2 --out ab.html   runs that differ only in their seed are one group
@@ -37,6 +38,11 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         metavar="RETURN",
         help="the return whose time is compared (default: found from the runs)",
     )
+    target.add_argument(
+        "--videos",
+        action="store_true",
+        help="put the newest, the best and the worst video of each run into the page, where the pictures may be published",
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -51,6 +57,6 @@ def run(parsed: argparse.Namespace) -> int:
             print(f"reading {one.run.name} ({number} of {len(recorded)}) …", file=sys.stderr)
         one.read()
     with replacing(out) as file:
-        file.write(report(recorded, parsed.score).encode())
+        file.write(report(recorded, parsed.score, parsed.videos).encode())
     print(f"{os.path.relpath(out)}: {out.stat().st_size / 1e6:.1f} MB, open it in a browser")
     return DONE

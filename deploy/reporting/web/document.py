@@ -14,6 +14,7 @@ from actors.evaluation.figures import interval, mean_interval
 from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.web.history import Grid
 from deploy.reporting.web.recorded import Evaluation, RecordedRun
+from deploy.reporting.web.videos import shown_videos
 
 Document = dict[str, Any]
 DIGITS = 5
@@ -27,12 +28,12 @@ class Follower:
         self._recorded, self._bins, self._log_lines = recorded, bins, log_lines
         self._grid, self._actors = _Sent(), dict[str, _Sent]()
         self._evaluations = self._events = self._lines = -1
+        self._videos: list[Document] | None = None
 
     def whole(self) -> Document:
         """Everything about the run."""
         run = self._recorded
-        rows = [{"key": one.key, "value": one.value, "expected": one.expected, "origin": one.origin} for one in run.settings()]
-        return {"name": run.run.name, "waits": WAITS, "began": run.clock.first, "settings": rows, **self.news()}
+        return {"name": run.run.name, "waits": WAITS, "began": run.clock.first, "settings": settings(run), **self.news()}
 
     def news(self) -> Document:
         """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
@@ -50,11 +51,18 @@ class Follower:
         if self._events != run.events_seen:
             self._events = run.events_seen
             found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in run.events]
+        if self._videos != (videos := shown_videos(run.run)):
+            self._videos = found["videos"] = videos
         if self._lines != run.lines_seen:
             lines = [line.text for line in run.log if line.number > self._lines]
             self._lines = run.lines_seen
             found["log"] = lines if self._log_lines is None else lines[len(lines) - self._log_lines :] if self._log_lines else []
         return found
+
+
+def settings(run: RecordedRun) -> list[Document]:
+    """The settings of a run."""
+    return [one._asdict() for one in run.settings()]
 
 
 class _Sent:

@@ -10,24 +10,34 @@ from importlib.resources import files
 from deploy.reporting.web.comparison import comparison
 from deploy.reporting.web.document import Document, Follower
 from deploy.reporting.web.recorded import BINS, LOG_LINES, RecordedRun
+from deploy.reporting.web.videos import put_inside
 from deploy.studies.suite.evidence import strict_json
 
 LIMIT_BYTES = 2_000_000
 PAGE = files("deploy.reporting.web") / "page"
-SCRIPTS = ("uPlot.iife.min.js", "format.js", "charts.js", "flow.js", "sections.js", "comparison.js", "page.js")
-STYLES = ("uPlot.min.css", "page.css")
+OWN_SCRIPTS = tuple(
+    f"{name}.js" for name in ("format", "charts", "flow", "sections", "videos", "configuration", "comparison", "page")
+)
+SCRIPTS = ("vendored/uPlot.iife.min.js", *OWN_SCRIPTS)
+STYLES = ("vendored/uPlot.min.css", "page.css")
 DATA = '<script type="application/json" id="data">'
 
 
-def report(runs: Sequence[RecordedRun], score: float | None = None) -> str:
-    """The page, of at most LIMIT_BYTES: where there is more, its history is coarser and its log shorter."""
+def report(runs: Sequence[RecordedRun], score: float | None = None, videos: bool = False) -> str:
+    """The page, of at most LIMIT_BYTES: where there is more, its history is coarser and its log shorter. `videos`: they are
+    put inside too, beyond this limit."""
     compared = comparison(runs, score)
     share = 1.0
     while True:
-        found = with_data({"runs": [document(run, share / len(runs)) for run in runs], "comparison": compared})
+        documents = [document(run, share / len(runs)) for run in runs]
+        found = with_data({"runs": documents, "comparison": compared})
         if len(found.encode()) <= LIMIT_BYTES or share < 1 / 64:
-            return found
+            break
         share /= 2
+    if not videos:
+        return found
+    put_inside(documents, [run.run for run in runs])
+    return with_data({"runs": documents, "comparison": compared})
 
 
 def document(run: RecordedRun, share: float) -> Document:
@@ -39,12 +49,12 @@ def with_data(data: Document) -> str:
     """The page with styles, scripts and data inside. Its policy allows these scripts, by their digests, and no other."""
     scripts, styles = [_text(name) for name in SCRIPTS], [_text(name) for name in STYLES]
     policy = (
-        f"default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"default-src 'none'; img-src data:; media-src data:; base-uri 'none'; form-action 'none'; "
         f"script-src {_digests(scripts)}; style-src {_digests(styles)}"
     )
     inside = strict_json(data).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     head = [f'<meta http-equiv="Content-Security-Policy" content="{policy}">', *(f"<style>{text}</style>" for text in styles)]
-    head.append(f"<!-- uPlot:\n{_text('uPlot.LICENSE')}-->")
+    head.append(f"<!-- uPlot:\n{_text('vendored/uPlot.LICENSE')}-->")
     body = [f"{DATA}{inside}</script>", *(f"<script>{text}</script>" for text in scripts)]
     return _text("index.html").replace("<!-- head -->", "\n".join(head)).replace("<!-- body -->", "\n".join(body))
 

@@ -14,15 +14,17 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from actors.evaluation.video.kept import LIST
 from deploy.reporting.web.access import HEADERS, Access, PageRequest
-from deploy.reporting.web.document import Follower
+from deploy.reporting.web.document import Follower, settings
 from deploy.reporting.web.new_lines import files_in
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import PAGE, SCRIPTS, STYLES, linked
+from deploy.reporting.web.videos import TYPE, video_file
 from transport.messages import What
 from transport.run_dir import RunDir
 
@@ -42,6 +44,9 @@ class Runs(Protocol):
 
     def all(self) -> Mapping[str, RunDir]:
         """By name, those of now."""
+
+    def beside(self) -> Mapping[str, RunDir]:
+        """By name, these and those in the same folders: what is shown of the others is their settings, to compare with."""
 
     def first(self) -> str | None:
         """The name of the run that is shown first."""
@@ -116,10 +121,12 @@ class Page:
     def app(self) -> ASGIApp:
         routes = [
             Route("/", self._page),
-            Route("/page/{name}", self._file),
+            Route("/page/{name:path}", self._file),
             Route("/api/runs", self._list),
             Route("/api/events", self._events),
             Route("/api/search", self._search),
+            Route("/api/settings", self._settings),
+            Route("/api/video", self._video),
             Route("/api/scale", self._scale, methods=["POST"]),
             *(Route(f"/api/{what}", self._order(what), methods=["POST"]) for what in get_args(What)),
             Route("/api/stop", self._stop, methods=["POST"]),
@@ -136,9 +143,12 @@ class Page:
         return Response(self._texts[name], media_type="text/css" if name in STYLES else "text/javascript")
 
     async def _list(self, request: Request) -> Response:
-        names, first = await run_in_threadpool(lambda: (list(self._runs.all()), self._runs.first()))
+        names, beside, first = await run_in_threadpool(
+            lambda: (list(self._runs.all()), list(self._runs.beside()), self._runs.first())
+        )
         found = {
             "runs": [{"name": name} for name in names],
+            "beside": beside,
             "first": first,
             "controls": self._access.controls(page_request(request)),
         }
@@ -150,6 +160,21 @@ class Page:
             return no_run()
         lines = await run_in_threadpool(RecordedRun(run).search, request.query_params.get("text", ""), FOUND_LINES)
         return JSONResponse({"lines": lines})
+
+    async def _settings(self, request: Request) -> Response:
+        run = (await run_in_threadpool(self._runs.beside)).get(request.query_params.get("run", ""))
+        if run is None:
+            return no_run()
+        found = await run_in_threadpool(settings, RecordedRun(run))
+        return Response(msgspec.json.encode({"settings": found}), media_type="application/json")  # JSONResponse refuses inf
+
+    async def _video(self, request: Request) -> Response:
+        run = await self._run(request)
+        if run is None:
+            return no_run()
+        path = await run_in_threadpool(video_file, run, request.query_params.get("file", ""))
+        # A browser asks for parts of a video, by Range, which FileResponse answers.
+        return PlainTextResponse("there is no such video\n", 404) if path is None else FileResponse(path, media_type=TYPE)
 
     async def _events(self, request: Request) -> Response:
         run = await self._run(request)
@@ -221,7 +246,14 @@ class Page:
 
 def stamps(run: RunDir) -> list[tuple[str, int, int]]:
     """What changes whenever a file of the run that the page shows has changed."""
-    paths = [run.status, run.events, run.log("run"), run.config, *files_in(run.metrics("replay").parent, "*.jsonl")]
+    paths = [
+        run.status,
+        run.events,
+        run.log("run"),
+        run.config,
+        run.videos / LIST,
+        *files_in(run.metrics("replay").parent, "*.jsonl"),
+    ]
     found = []
     for path in paths:
         try:

@@ -70,6 +70,21 @@ def test_all_shows_runs_that_begin_later(folder: Path) -> None:
     assert every.first() == "mine" and list(every.all()) == ["mine"] and not none.all()
 
 
+def test_runs_are_compared_with_those_in_the_same_folder(folder: Path) -> None:
+    mine = made_up(folder / "elsewhere" / "mine", seconds=60)
+    for place in ("elsewhere", "runs"):
+        made_up(folder / place / f"in-{place}", seconds=60)
+    assert set(TheseRuns([mine]).beside()) == {"mine", "in-elsewhere"} and list(TheseRuns([mine]).all()) == ["mine"]
+    assert set(TheseRuns(None).beside()) == {"in-runs"} and not TheseRuns([]).beside()
+
+
+def test_a_run_that_is_removed_while_runs_are_listed_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = made_up(folder / "runs" / "mine", seconds=60)
+    removed = folder / "runs" / "removed" / "config.toml"
+    monkeypatch.setattr(Path, "glob", lambda place, pattern: [removed, mine.config])
+    assert list(TheseRuns([mine]).beside()) == ["mine", "removed"] and TheseRuns([mine]).first() == "mine"
+
+
 def status_of(link: str) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", urlsplit(link).port, timeout=PATIENCE_SECONDS)
     try:

@@ -4,20 +4,21 @@
 const COMPARISON = '(comparison)';
 const EVERY_RUN_MS = 5000;
 const LOG_KEPT = 4000;
+const UNREACHABLE = 'no connection: the command that serves this page has ended. Trying again …';
 
 const runs = new Map();
 let updates = []; // [what, function] of the run that is shown
 let shownRun = null;
 
 function newRun(name) {
-  return { name, waits: 0.15, status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {} }, newest: {}, settings: [], events: [], log: [],
+  return { name, waits: 0.15, status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {} }, newest: {}, settings: [], videos: [], events: [], log: [],
     evaluations: {}, actors: {}, grid: { width: 0, seconds: [], steps: [], figures: {} } };
 }
 
 // ---- a run's data
 
 function take(run, news) {
-  for (const name of ['status', 'newest', 'settings', 'evaluations', 'events', 'waits', 'began']) if (news[name] !== undefined) run[name] = news[name];
+  for (const name of ['status', 'newest', 'settings', 'videos', 'evaluations', 'events', 'waits', 'began']) if (news[name] !== undefined) run[name] = news[name];
   if (news.grid) addBins(run.grid, news.grid);
   for (const [name, own] of Object.entries(news.actors || {})) addBins(run.actors[name] ||= { seconds: [], steps: [], figures: {} }, own);
   for (const event of run.events) event.steps = stepsAt(run.grid, event.seconds);
@@ -56,7 +57,7 @@ function show(name, comparison, controls) {
   const main = document.getElementById('main');
   if (name === COMPARISON) {
     document.title = 'Headrace · comparison';
-    main.replaceChildren(el('h1', {}, 'Comparison of ' + runs.size + ' runs'), ...comparisonSections(comparison), runTable());
+    main.replaceChildren(el('h1', {}, 'Comparison of ' + runs.size + ' runs'), ...(comparison ? comparisonSections(comparison) : []), runTable(), differingSettings([...runs.values()]));
     return;
   }
   const run = runs.get(name);
@@ -85,7 +86,7 @@ function bar(names, current, note) {
   const select = el('select', { 'aria-label': 'Run' }, names.map((name) => el('option', { value: name }, name === COMPARISON ? 'Comparison' : name)));
   select.value = current;
   select.addEventListener('change', () => choose(select.value));
-  const links = [['overview', 'Overview'], ['learning', 'Learning'], ['processes', 'Processes'], ['replay', 'Replay'], ['learner', 'Learner'], ['events', 'Events'], ['configuration', 'Configuration'], ['log', 'Log']];
+  const links = [['overview', 'Overview'], ['learning', 'Learning'], ['videos', 'Videos'], ['processes', 'Processes'], ['replay', 'Replay'], ['learner', 'Learner'], ['events', 'Events'], ['configuration', 'Configuration'], ['log', 'Log']];
   document.getElementById('top').replaceChildren(el('div', { class: 'bar' }, el('span', { class: 'brand' }, 'Headrace'), names.length > 1 ? select : null, el('span', { class: 'said', id: 'said', role: 'status' }, note || ''),
     current === COMPARISON ? null : el('nav', { 'aria-label': 'Sections' }, links.map(([id, label]) => el('a', { href: '#' + id }, label)))));
 }
@@ -96,11 +97,11 @@ const say = (text) => { const place = document.getElementById('said'); if (place
 
 function showReport(data) {
   for (const found of data.runs) {
-    const run = newRun(found.name);
+    const run = Object.assign(newRun(found.name), { others: () => [...runs.keys()].filter((name) => name !== found.name), settingsOf: (name) => runs.get(name).settings });
     take(run, found);
     runs.set(run.name, run);
   }
-  const names = [...(data.comparison ? [COMPARISON] : []), ...runs.keys()];
+  const names = [...(runs.size > 1 ? [COMPARISON] : []), ...runs.keys()];
   choose = (name) => {
     bar(names, name);
     show(name, data.comparison);
@@ -113,21 +114,42 @@ function showReport(data) {
 // ---- a server
 
 function showServer() {
-  let source = null, names = [], mayControl = false;
+  let source = null, names = [], beside = [], mayControl = false;
   const api = (what, query) => '/api/' + what + '?' + new URLSearchParams(query);
-  const withSearch = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await (await fetch(api('search', { run: name, text }))).json()).lines });
+  const ask = async (what, query) => (await fetch(api(what, query))).json();
+  const served = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await ask('search', { run: name, text })).lines,
+    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings, videoAddress: (file) => api('video', { run: name, file }) });
+
+  const choices = () => (names.length > 1 ? [...names, COMPARISON] : names);
+
+  const compare = async () => {
+    source = null;
+    shownRun = COMPARISON;
+    const all = await Promise.all(names.map(async (name) => ({ name, settings: (await ask('settings', { run: name })).settings || [] })));
+    if (shownRun !== COMPARISON) return; // a run has been chosen meanwhile
+    forgetCharts();
+    updates = [];
+    document.title = 'Headrace · comparison';
+    document.getElementById('main').replaceChildren(el('h1', {}, 'Comparison of ' + all.length + ' runs'), differingSettings(all));
+    say('');
+  };
 
   choose = (name) => {
     if (source) source.close();
     if (runs.has(shownRun)) runs.delete(shownRun); // its data is sent again when it is chosen again
-    const run = withSearch(name);
-    runs.set(name, run);
     history.replaceState(null, '', '#run=' + encodeURIComponent(name));
-    bar(names, name, 'reading …');
+    bar(choices(), name, 'reading …');
+    if (name === COMPARISON) {
+      compare().catch(() => say(UNREACHABLE));
+      return;
+    }
+    const run = served(name);
+    runs.set(name, run);
+    shownRun = null; // until its data is here
     source = new EventSource(api('events', { run: name }));
     source.addEventListener('whole', (message) => {
       const at = scrollY, same = shownRun === name;
-      const fresh = withSearch(name);
+      const fresh = served(name);
       take(fresh, JSON.parse(message.data));
       runs.set(name, fresh);
       say('');
@@ -141,22 +163,23 @@ function showServer() {
       refresh(news);
     });
     source.addEventListener('gone', () => say('this run has been removed'));
-    source.onerror = () => say('no connection: the command that serves this page has ended. Trying again …');
+    source.onerror = () => say(UNREACHABLE);
   };
 
   const listRuns = async () => {
     try {
       const found = await (await fetch('/api/runs')).json(), before = names.join();
       names = found.runs.map((run) => run.name);
+      beside = found.beside;
       mayControl = found.controls;
       if (!names.length) {
         bar([], '', '');
         document.getElementById('main').replaceChildren(el('p', { class: 'empty' }, 'There is no run yet. Start one: headrace up --env CartPole-v1'));
       } else if (!shownRun && !source) {
         const wanted = decodeURIComponent((/^#run=(.*)$/.exec(location.hash) || [])[1] || '');
-        choose(names.includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
-      } else if (names.join() !== before) bar(names, shownRun || names[0], '');
-    } catch { say('no connection: the command that serves this page has ended. Trying again …'); }
+        choose(choices().includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
+      } else if (names.join() !== before) bar(choices(), shownRun || names[0], '');
+    } catch { say(UNREACHABLE); }
     setTimeout(listRuns, EVERY_RUN_MS);
   };
   listRuns();

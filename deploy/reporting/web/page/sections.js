@@ -7,7 +7,7 @@ const isUp = (status) => status.state === 'running' || status.state === 'paused'
 const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per_second', 'items_per_second', 'lag_mean', 'processor_fraction', 'starved_fraction', 'compiling']);
 
 function runSections(run, live, controls) {
-  return [overview(run, live, controls), flowSection(run, live), learning(run, live), speed(run, live), processes(run, live), replaySection(run, live),
+  return [overview(run, live, controls), flowSection(run, live), learning(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live),
     learnerSection(run, live), trouble(run, live), configuration(run), logSection(run, live)];
 }
 
@@ -240,27 +240,6 @@ function trouble(run, live) {
   }, 'events');
   return section('events', 'What happened', null, none, table);
 }
-
-// ---- configuration
-
-function configuration(run) {
-  const differing = run.settings.filter((one) => differs(one)).length;
-  const rows = run.settings.map((one) => [one, el('tr', { class: differs(one) ? 'differs' : '' }, el('td', {}, el('code', {}, one.key)), el('td', { class: 'value' }, shown(one.value)),
-    el('td', { class: 'value faint' }, shown(one.expected)), el('td', { class: 'faint' }, one.expected === null ? '' : one.origin))]);
-  const search = el('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting' });
-  const all = el('button', { type: 'button', 'aria-pressed': 'false' }, 'All settings');
-  const update = () => {
-    const every = all.getAttribute('aria-pressed') === 'true' || search.value !== '';
-    for (const [one, row] of rows) row.hidden = !((every || differs(one)) && one.key.includes(search.value.toLowerCase()));
-  };
-  all.addEventListener('click', () => { all.setAttribute('aria-pressed', String(all.getAttribute('aria-pressed') !== 'true')); update(); });
-  search.addEventListener('input', update);
-  update();
-  return section('configuration', 'Configuration', [search, all], el('p', { class: 'faint' }, differing + ' of ' + run.settings.length + ' settings differ from the preset, or where it has none from the default.'),
-    el('div', { class: 'card wide' }, el('table', {}, el('thead', {}, el('tr', {}, ['Setting', 'This run', 'Expected', 'From'].map((name) => el('th', { scope: 'col' }, name)))), el('tbody', {}, rows.map(([, row]) => row)))));
-}
-
-const differs = (one) => one.expected !== null && JSON.stringify(one.value) !== JSON.stringify(one.expected);
 
 // ---- log
 

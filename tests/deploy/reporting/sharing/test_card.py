@@ -104,12 +104,12 @@ def test_videos_are_bounded_and_a_list_from_elsewhere_names_no_other_file(tmp_pa
     run.create()
     run.videos.mkdir()
     for version in range(4):
-        (run.videos / f"{version}.mp4").touch()
-        add_video(run, Video(f"{version}.mp4", version, 1.0, True), 2)
-    assert sorted(path.name for path in run.videos.glob("*.mp4")) == ["2.mp4", "3.mp4"]
+        (run.videos / f"best-v{version}.mp4").touch()
+        add_video(run, Video(f"best-v{version}.mp4", version, 1.0, True), 2)
+    assert sorted(path.name for path in run.videos.glob("*.mp4")) == ["best-v2.mp4", "best-v3.mp4"]
     assert [video.policy_version for video in read_videos(run)] == [3, 2]
     add_video(run, Video("../../secret", 9, 1.0, True), 2)
-    assert [video.file for video in read_videos(run)] == ["3.mp4"]
+    assert [video.file for video in read_videos(run)] == ["best-v3.mp4"]
 
 
 def test_a_plain_checkpoint_has_no_card(tmp_path: Path) -> None:

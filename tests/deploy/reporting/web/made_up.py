@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from actors.evaluation.video.kept import Video, add_video
 from deploy.config.files import Layer, write_config
 from deploy.config.layers import resolve
 from deploy.reporting.events import Event
@@ -74,6 +75,16 @@ def made_up(
     run.log("run").write_text(
         "".join(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(BEGAN + 5 * i))} {line}\n" for i, line in enumerate(lines))
     )
+    return run
+
+
+def with_videos(run: RunDir, returns: Mapping[int, float], public: bool = True, data: bytes = b"a film") -> RunDir:
+    """Gives the run videos of these policy versions and returns, the newest last."""
+    run.videos.mkdir()
+    for version, total in returns.items():
+        file = f"best-v{version}.mp4"
+        (run.videos / file).write_bytes(data + b" %d" % version)
+        add_video(run, Video(file, version, total, public), 100)
     return run
 
 

@@ -11,17 +11,20 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from deploy.cli import main as cli
+from deploy.reporting.web import videos
 from deploy.reporting.web.comparison import comparison
 from deploy.reporting.web.configuration import HIDDEN, settings_of
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import LIMIT_BYTES, PAGE, report
+from deploy.reporting.web.videos import shown_videos
 from deploy.studies.suite.figures import bootstrap_band, iqm, probability_of_improvement
-from tests.deploy.reporting.web.made_up import made_up
+from tests.deploy.reporting.web.made_up import made_up, with_videos
 from transport.run_dir import RunDir
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -53,9 +56,9 @@ def recorded(*runs: RunDir) -> list[RecordedRun]:
     return found
 
 
-def data_of(page: str) -> dict[str, object]:
+def data_of(page: str) -> dict[str, Any]:
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    found: dict[str, object] = json.loads(text)
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
@@ -96,6 +99,46 @@ def test_a_large_run_fits_into_two_megabytes(tmp_path: Path) -> None:
     run = made_up(tmp_path / "large", seconds=7200, actors=24, troubled=True, log_lines=["actor-1  | " + "x" * 900] * 3000)
     page = report(recorded(run))
     assert 300_000 < len(page.encode()) <= LIMIT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("returns", "roles"),
+    [
+        ({1: 5.0, 2: 9.0, 3: 2.0, 4: 7.0}, {4: ["newest"], 2: ["best"], 3: ["worst"]}),
+        ({1: 5.0, 2: 9.0}, {2: ["newest", "best"], 1: ["worst"]}),
+        ({1: 5.0, 2: 5.0}, {2: ["newest"]}),
+        ({}, {}),
+    ],
+)
+def test_the_newest_the_best_and_the_worst_video_are_shown(
+    returns: dict[int, float], roles: dict[int, list[str]], tmp_path: Path
+) -> None:
+    found = shown_videos(with_videos(made_up(tmp_path / "mine", seconds=60), returns))
+    assert [(one["policy_version"], one["roles"], one["return"]) for one in found] == [
+        (version, named, returns[version]) for version, named in roles.items()
+    ]
+
+
+def test_videos_are_put_into_a_report_on_request_and_where_they_may_be_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    film = b"PICTURES" * 30_000
+    with_videos(made_up(tmp_path / "runs" / "own", seconds=60), {1: 5.0, 2: 9.0}, data=film)
+    with_videos(made_up(tmp_path / "runs" / "game", seconds=60), {1: 5.0}, public=False, data=film)
+    coded = base64.b64encode(film).decode()
+
+    def written(*flags: str) -> str:
+        assert cli.main(["report", "own", "game", "--out", "page.html", *flags]) == cli.DONE
+        return (tmp_path / "page.html").read_text()
+
+    without, page = written(), written("--videos")
+    assert (without.count(coded), page.count(coded)) == (0, 2) and "media-src data:" in page
+    own, game = [run["videos"] for run in data_of(page)["runs"]]
+    assert [base64.b64decode(one["data"].removeprefix("data:video/mp4;base64,")) for one in own] == [film + b" 2", film + b" 1"]
+    assert "data" not in game[0] and game[0]["file"] == "best-v1.mp4"
+    monkeypatch.setattr(videos, "INLINE_BYTES", 400_000)
+    assert written("--videos").count(coded) == 1
 
 
 def test_settings_are_beside_those_of_the_preset_and_secrets_are_hidden(tmp_path: Path) -> None:
@@ -152,10 +195,10 @@ def test_probability_of_improvement_counts_ties_as_half() -> None:
 
 
 def test_vendored_files_are_those_that_are_named() -> None:
-    rows = re.findall(r"\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|", (PAGE / "VENDORED.md").read_text())
+    rows = re.findall(r"\| `(\S+)` \|.*\| `([0-9a-f]{64})` \|", (PAGE / "vendored" / "VENDORED.md").read_text())
     assert len(rows) == 2
     for name, digest in rows:
-        assert hashlib.sha256((PAGE / name).read_bytes()).hexdigest() == digest
+        assert hashlib.sha256((PAGE / "vendored" / name).read_bytes()).hexdigest() == digest
 
 
 @pytest.mark.parametrize(
@@ -183,6 +226,9 @@ def test_the_command_writes_into_the_run_s_folder(
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_a_browser_shows_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
     pages = {"hostile": [hostile_run(tmp_path)], "many": [made_up(tmp_path / f"many-{seed}", seed=seed) for seed in (1, 2)]}
+    pages["begun"] = [made_up(tmp_path / f"begun-{size}", seconds=60, learner__batch_size=size) for size in (61, 67)]
+    for run in pages["begun"]:
+        run.metrics("evaluator").unlink()  # not evaluated yet
     shown = {}
     for name, runs in pages.items():
         (tmp_path / f"{name}.html").write_text(report(recorded(*runs)), encoding="utf-8")
@@ -205,3 +251,7 @@ def test_a_browser_shows_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
     )
     assert "<img" not in shown["hostile"]
     assert "Comparison of 2 runs" in shown["many"] and "Steps to" in shown["many"]
+    assert "There is no video" in re.sub(r"<script.*?</script>", "", shown["hostile"], flags=re.DOTALL)
+    assert '<code>seed</code></th><td class="value">1</td><td class="value">2</td>' in shown["many"]
+    assert '<code>learner.batch_size</code></th><td class="value">61</td><td class="value">67</td>' in shown["begun"]
+    assert re.search(r">1 of \d+ settings differ between", shown["begun"])

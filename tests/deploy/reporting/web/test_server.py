@@ -14,9 +14,11 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from deploy.reporting.web.access import Access, PageRequest
+from deploy.reporting.web.document import Follower
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.server import WebServer, stamps
-from tests.deploy.reporting.web.made_up import BEGAN, made_up
+from deploy.reporting.web.videos import shown_videos
+from tests.deploy.reporting.web.made_up import BEGAN, made_up, with_videos
 from tests.deploy.reporting.web.test_report import HOSTILE, hostile_run
 from transport.messages import What
 from transport.run_dir import RunDir
@@ -36,10 +38,14 @@ class Recorded:
 
     def __init__(self, *runs: RunDir) -> None:
         self.runs = {run.name: run for run in runs}
+        self.others: dict[str, RunDir] = {}
         self.done: list[tuple[str, str, int]] = []
 
     def all(self) -> Mapping[str, RunDir]:
         return dict(self.runs)
+
+    def beside(self) -> Mapping[str, RunDir]:
+        return self.runs | self.others
 
     def first(self) -> str | None:
         return next(iter(self.runs), None)
@@ -151,7 +157,15 @@ def test_the_link_gives_cookies_that_no_script_and_no_other_site_gets(server: We
     assert not re.search(r"<script(?! src=)|<style|https?://", page.text)
 
 
-@pytest.mark.parametrize("path", ["/", "/page/page.js", "/api/runs", "/api/events?run=mine", "/api/search?run=mine&text=a", "/x"])
+OF_A_RUN = (
+    "/api/events?run=mine",
+    "/api/search?run=mine&text=a",
+    "/api/settings?run=mine",
+    "/api/video?run=mine&file=best-v3.mp4",
+)
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/api/runs", *OF_A_RUN, "/x"])
 def test_without_a_token_nothing_is_shown(server: WebServer, path: str) -> None:
     for browser, given in ((Browser(server), path), (Browser(server), f"/?token={'x' * 32}")):
         answer = browser.get(given)
@@ -176,7 +190,9 @@ def test_a_cookie_of_another_start_is_worth_nothing(server: WebServer, browser: 
     ],
 )
 def test_requests_that_another_page_caused_are_refused(browser: Browser, shown: Recorded, headers: dict[str, str]) -> None:
-    assert browser.get("/api/runs", **headers).status == 403
+    with_videos(shown.runs["mine"], {3: 10.0})
+    for path in ("/api/runs", *OF_A_RUN):
+        assert browser.get(path, **headers).status == 403
     assert all(browser.post(f"/api/{button}?run=mine", {"actors": 3}, **headers).status == 403 for button in BUTTONS)
     assert shown.done == []
 
@@ -199,6 +215,7 @@ def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Brow
     assert shown.done == []
     assert json.loads(browser.get("/api/runs").text) == {
         "runs": [{"name": "mine"}, {"name": "other"}],
+        "beside": ["mine", "other"],
         "first": "mine",
         "controls": True,
     }
@@ -230,8 +247,9 @@ def test_a_read_only_server_has_no_buttons(shown: Recorded) -> None:
 
 @pytest.mark.parametrize("name", ["../mine", "..%2f..%2fetc%2fpasswd", "/etc", "mine/../mine", "%00", "nope", ""])
 def test_a_run_is_named_never_reached_by_a_path(browser: Browser, shown: Recorded, name: str) -> None:
-    for path in ("/api/events", "/api/search"):
-        assert browser.get(f"{path}?run={name}&text=a").status == 404
+    with_videos(shown.runs["mine"], {3: 10.0})
+    for path in ("/api/events", "/api/search", "/api/settings", "/api/video"):
+        assert browser.get(f"{path}?run={name}&text=a&file=best-v3.mp4").status == 404
     assert browser.post(f"/api/stop?run={name}", {}).status == 404 and shown.done == []
 
 
@@ -265,6 +283,77 @@ def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, show
         assert kind == "news" and news["grid"]["from"] == 21 and news["grid"]["steps"][-1] == 400_000 and "settings" not in news
     finally:
         connection.close()
+
+
+def test_of_another_run_in_the_folder_only_the_settings_are_shown(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
+    third = shown.others["third"] = made_up(
+        tmp_path / "third",
+        seconds=60,
+        learner__batch_size=99,
+        learner__learning_rate=0.125,
+        deploy__sinks=["x:Y"],
+        deploy__sink_options={"x:Y": {"api_key": "s3cret"}},
+    )
+    third.config.write_text(third.config.read_text().replace("0.125", "inf"))  # no number in JSON
+    assert json.loads(browser.get("/api/runs").text)["beside"] == ["mine", "other", "third"]
+    answer = browser.get("/api/settings?run=third")
+    found = {one["key"]: one["value"] for one in json.loads(answer.text)["settings"]}
+    assert found["learner.batch_size"] == 99 and found["learner.learning_rate"] is None and "s3cret" not in answer.text
+    with_videos(shown.others["third"], {3: 10.0})
+    for path in ("/api/events", "/api/search", "/api/video"):
+        assert browser.get(f"{path}?run=third&text=a&file=best-v3.mp4").status == 404
+
+
+def test_a_video_is_sent_whole_or_in_the_parts_that_a_browser_asks_for(browser: Browser, shown: Recorded) -> None:
+    with_videos(shown.runs["mine"], {3: 10.0}, public=False)  # the server answers this machine only
+    answer = browser.get("/api/video?run=mine&file=best-v3.mp4")
+    assert (answer.status, answer.headers["content-type"], answer.text) == (200, "video/mp4", "a film 3")
+    assert "media-src 'self'" in answer.headers["content-security-policy"] and answer.headers["cache-control"] == "no-store"
+    part = browser.get("/api/video?run=mine&file=best-v3.mp4", range="bytes=2-5")
+    assert (part.status, part.headers["content-range"], part.text) == (206, "bytes 2-5/8", "film")
+    assert browser.get("/api/video?run=mine&file=best-v3.mp4", range="bytes=90-").status == 416
+    assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 404
+
+
+def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
+    run = with_videos(shown.runs["mine"], {3: 10.0, 4: 5.0, 5: 20.0, 6: 10.0})
+    (run.videos / "best-v9.mp4").write_text("not in the list")
+    (run.videos / "best-v4.mp4").unlink()
+    (run.videos / "best-v5.mp4").unlink()
+    (run.videos / "best-v5.mp4").symlink_to(run.config)
+    (run.videos / "best-v6.mp4").unlink()
+    (run.videos / "best-v6.mp4").mkdir()
+    listed = json.loads((run.videos / "videos.json").read_text())
+    listed += [listed[0] | {"file": name} for name in ("../config.toml", "videos.json", "/etc/passwd")]
+    (run.videos / "videos.json").write_text(json.dumps(listed))
+    names = [
+        "../config.toml",
+        "videos/best-v3.mp4",
+        "./best-v3.mp4",
+        "videos.json",
+        "/etc/passwd",
+        "",
+        "best-v3.mp4\0",
+        "best-v3.mp4 ",
+    ]
+    for name in (*names, *(f"best-v{version}.mp4" for version in (4, 5, 6, 9))):
+        assert browser.get(f"/api/video?run=mine&file={quote(name, safe='')}").status == 404, name
+    assert browser.get("/api/video?run=mine").status == 404
+    assert shown_videos(run) == []
+    other = with_videos(shown.runs["other"], {3: 10.0})
+    assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 200 and len(shown_videos(other)) == 1
+    other.videos.rename(tmp_path / "away")
+    other.videos.symlink_to(tmp_path / "away")
+    assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 404 and shown_videos(other) == []
+
+
+def test_a_new_video_is_news(shown: Recorded) -> None:
+    run, recorded = shown.runs["mine"], RecordedRun(shown.runs["mine"])
+    follower, before = Follower(recorded), stamps(run)
+    assert follower.whole()["videos"] == [] and "videos" not in follower.news()
+    with_videos(run, {3: 10.0})
+    assert stamps(run) != before
+    assert [one["file"] for one in follower.news()["videos"]] == ["best-v3.mp4"] and "videos" not in follower.news()
 
 
 def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recorded) -> None:
@@ -302,11 +391,9 @@ def test_markup_in_a_run_travels_as_data(browser: Browser, shown: Recorded, tmp_
 
 
 def test_scripts_of_the_page_never_make_markup_of_text() -> None:
-    from deploy.reporting.web.report import PAGE, SCRIPTS
+    from deploy.reporting.web.report import OWN_SCRIPTS, PAGE
 
-    own = [name for name in SCRIPTS if not name.startswith("uPlot")]
-    assert len(own) > 4
-    for name in own:
+    for name in OWN_SCRIPTS:
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", (PAGE / name).read_text()
         )
