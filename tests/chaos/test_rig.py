@@ -163,6 +163,22 @@ def test_in_a_blackhole_nothing_passes_and_afterwards_all_of_it(ends: Ends) -> N
     wait_until(lambda: ends.heard() == 2, what="what waited")
 
 
+def test_the_proxy_breaks_connections_while_something_is_sent(ends: Ends) -> None:
+    ends.send()
+    wait_until(lambda: ends.heard() == 1, what="a message")
+    ends.proxy.set(break_probability=1.0)
+    ends.send(BLOB)
+    wait_until(lambda: ends.proxy.resets >= 1, what="a broken connection")
+    ends.proxy.set()
+
+    def another_comes() -> bool:
+        ends.send()
+        return ends.heard() >= 2 and ends.got[-1][1] == []
+
+    wait_until(another_comes, what="what comes over the next connection")
+    assert (1, [BLOB]) not in ends.got, "half of it was lost"
+
+
 @pytest.mark.parametrize(
     ("faults", "least_seconds"),
     [

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from deploy.children import child_environment, python_command
 from tests.chaos.checker import check
-from tests.chaos.history import HISTORY_VARIABLE, read_life
-from tests.harness.run import World
+from tests.chaos.history import read_life
+from tests.harness.spread import Spread
 from tests.harness.waiting import PATIENCE_SECONDS, gone, wait_until
 
 pytestmark = [
@@ -24,64 +21,6 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes by their environment"),
 ]
-
-SETTINGS = """
---deploy.bind 127.0.0.1 --deploy.local-actors 0 --evaluator.enabled false --actors.envs-per-actor 1 --actors.chunk-seconds 0.5
---algorithm.hidden 16 --replay.capacity 200_000 --replay.min-size 64 --learner.batch-size 32 --learner.updates-per-epoch 10
---device cpu --seed 0
-""".split()
-
-
-class Spread(World):
-    """A run of two actors, none of them here, and its hosts."""
-
-    def __init__(self, folder: Path, env: str, *settings: str) -> None:
-        super().__init__(folder, env, [*SETTINGS, *settings])
-        self.histories = folder / "histories"
-        self.histories.mkdir()
-        self.environment = child_environment(**{HISTORY_VARIABLE: str(self.histories), "TMPDIR": str(folder)})
-        self.agents: dict[str, subprocess.Popen[bytes]] = {}
-        done = self.command("invite", "mine", "--hosts", "2")
-        assert done.returncode == 0, done.stderr
-
-    def join(self, name: str, *arguments: str) -> None:
-        """Starts the agent of a host with two places."""
-        address = wait_until(lambda: self.run_dir.endpoint("supervisor"), what="the supervisor's address")
-        assert address is not None
-        ticket = self.run_dir.key_folder / "tickets" / f"{name}.ticket"
-        join = python_command("deploy.cli.main", "join", address, "--ticket", str(ticket), "--places", "2", *arguments)
-        command = [*self.prefix, *join]
-        with (self.folder / name).open("ab") as log:
-            self.agents[name] = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
-
-    def kill_agent(self, name: str) -> None:
-        agent = self.agents.pop(name)
-        agent.kill()
-        agent.wait()
-
-    def at_work(self) -> dict[str, str]:
-        """The host of each actor that is ready."""
-        processes = self.status.get("processes", [])
-        return {each["name"]: each["host"] for each in processes if each["role"] == "actor" and each["state"] == "ready"}
-
-    def of_agent(self, agent: int) -> list[int]:
-        """All that an agent has started and that is alive."""
-        mark = f"HEADRACE_SUPERVISOR_PID={agent}".encode()
-        return [pid for pid in psutil.pids() if mark in environ(pid).split(b"\0") and not gone(pid)]
-
-    def close(self) -> None:
-        for name in list(self.agents):
-            self.kill_agent(name)
-        super().close()
-        self.run_dir.remove_sockets()
-
-
-def environ(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
-
 
 Make = Callable[..., Spread]
 
@@ -104,18 +43,13 @@ def version_of(run: Spread, name: str) -> float:
     return max((record.get("policy_version", -1.0) for record in run.records(name)), default=-1.0)
 
 
-def collected(run: Spread, name: str) -> bool:
-    """Whether the records of an actor have come, with steps that replay has acknowledged."""
-    return any(record.get("acknowledged_steps", 0) > 0 for record in run.records(name))
-
-
 def test_actors_of_a_killed_host_work_elsewhere_and_nothing_acknowledged_is_lost(make: Make) -> None:
     run = make("tests.chaos.simulator:slow_vector")
     run.start()
     for name in ("host-0", "host-1"):
         run.join(name, "--allow", "tests")
     run.until(lambda: len(run.at_work()) == 2 and len(run.status["hosts"]) == 2, "two actors and two hosts at work")
-    run.until(lambda: collected(run, "actor-0") and collected(run, "actor-1"), "records of both")
+    run.until(lambda: run.collected("actor-0") and run.collected("actor-1"), "records of both")
     first = run.at_work()["actor-0"]
     other, moving = "host-1" if first == "host-0" else "host-0", sum(host == first for host in run.at_work().values())
     left = run.of_agent(run.agents[first].pid)
@@ -144,7 +78,7 @@ def test_an_actor_that_was_given_up_is_acknowledged_nothing_more_although_it_sti
     run.join("host-0", "--allow", "tests")
     run.until(lambda: list(run.at_work().values()) == ["host-0", "host-0"], "both actors on the first host")
     run.join("host-1", "--allow", "tests")
-    run.until(lambda: collected(run, "actor-0") and len(run.status["hosts"]) == 2, "records, and both hosts")
+    run.until(lambda: run.collected("actor-0") and len(run.status["hosts"]) == 2, "records, and both hosts")
     pid = run.pid("actor-0")
     (history,) = run.histories.glob(f"actor-0-{pid}-*.history")
     os.kill(run.agents["host-0"].pid, signal.SIGSTOP)  # its actors go on, and their connections stay
@@ -187,7 +121,7 @@ def test_a_killed_supervisor_that_is_back_adopts_what_the_hosts_run(make: Make) 
     run.start()
     run.join("host-0", "--allow", "tests")
     run.until(lambda: len(run.at_work()) == 2, "both actors at work")
-    run.until(lambda: collected(run, "actor-0") and collected(run, "actor-1"), "records of both")
+    run.until(lambda: run.collected("actor-0") and run.collected("actor-1"), "records of both")
     before = {name: run.pid(name) for name in ("actor-0", "actor-1")}
     run.kill()
     run.start()
@@ -215,7 +149,7 @@ def test_scale_logs_figures_and_total_steps_include_the_hosts(make: Make) -> Non
     run.until(lambda: run.at_work().get("actor-2") == "host-1", "the third on the second host")
     usage = [(run.process(name)["host"], run.process(name)["rss_bytes"] > 10e6) for name in ("actor-0", "actor-2")]
     assert usage == [("host-0", True), ("host-1", True)]
-    run.until(lambda: collected(run, "actor-2"), "its records")
+    run.until(lambda: run.collected("actor-2"), "its records")
     shown = run.command("status", "mine").stdout
     assert "host-0: joined · 2 of 2 places" in shown and "host-1: joined · 1 of 2 places" in shown
     assert run.supervisor is not None and run.supervisor.wait(3 * PATIENCE_SECONDS) == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.checker import check
-from tests.flow.test_hosts import Spread, collected
+from tests.harness.spread import Spread
 from tests.harness.waiting import gone
 from transport.run_dir import is_free
 
@@ -72,7 +72,7 @@ def test_hosts_find_a_run_that_goes_on_at_another_address_by_its_name(tmp_path: 
     before.join("shared", "--allow", "tests")
     before.until(lambda: len(before.at_work()) == 2, "both actors at work")
     assert set(before.at_work().values()) == {"host-2"}, "the first two have tickets of their own"
-    before.until(lambda: collected(before, "actor-0") and collected(before, "actor-1"), "records of both")
+    before.until(lambda: before.collected("actor-0") and before.collected("actor-1"), "records of both")
     assert before.run_dir.endpoint("replay") == f"tcp://{NAME}:{port + 3}"
     pids, steps = {name: before.pid(name) for name in ("actor-0", "actor-1")}, before.status["steps"]
     before.kill()

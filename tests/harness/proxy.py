@@ -30,12 +30,13 @@ class Faults:
     stall_probability: float = 0.0  # per segment: it is lost, so what follows waits `stall_seconds` until it has come again
     stall_seconds: float = 0.0
     flip_probability: float = 0.0  # per READ_BYTES: one bit of it arrives wrong
+    break_probability: float = 0.0  # per READ_BYTES: half of it arrives, then the connection ends by RST
 
 
 class TcpProxy:
-    """Listens on loopback in a thread of its own and passes bytes on, as well as `faults` lets it."""
+    """Listens, on loopback if not told where, in a thread of its own and passes bytes on, as well as `faults` lets it."""
 
-    def __init__(self, target: str, seed: int = 0, record: bool = False) -> None:
+    def __init__(self, target: str, seed: int = 0, record: bool = False, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         """`target`: "tcp://host:port", which may come and go. With `record` all bytes are kept, by connection and direction."""
         self.faults = Faults()
         self.recorded: dict[tuple[int, str], bytearray] = {}  # (connection, "up" or "down") -> bytes
@@ -48,9 +49,9 @@ class TcpProxy:
         self._linked: dict[int, asyncio.Task[None]] = {}  # the connections that there are
         self._windows: dict[int, list[_Window]] = {}  # of each
         self._cut_after: int | None = None
-        self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listening = socket.create_server(listen, backlog=128)
         self._listening.setblocking(False)
-        self.address = f"tcp://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.address = f"tcp://{listen[0]}:{self._listening.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
@@ -173,6 +174,8 @@ class TcpProxy:
             if cut:
                 data = data[: max((self._cut_after or 0) - self.passed_bytes, 0)]
                 self._cut_after = None
+            elif faults.break_probability and self._random.random() < faults.break_probability:
+                cut, data = True, data[: len(data) // 2]
             await self._loop.sock_sendall(sink, data)
             self.passed_bytes += len(data)
             under_way.take(len(data))
