@@ -18,9 +18,14 @@ class Watched(Steered):
         super().__init__()
         self.replies: list[tuple[bytes, Message, Sequence[bytes]]] = []
         self.remote = RemoteActors(lambda: self.now, lambda name, text: None)
-        send = lambda name, message: self.sent.append((name, message)) is None  # noqa: E731
-        reply = lambda *given: self.replies.append(given)  # noqa: E731
-        self.looks = Looks("mine", self.supervisor, self.remote, self.orders, send, reply, clock=lambda: self.now)
+        self.looks = Looks("mine", self.supervisor, self.remote, self.orders, self.send, self.reply, clock=lambda: self.now)
+
+    def send(self, name: str, message: Message) -> bool:
+        self.sent.append((name, message))
+        return True
+
+    def reply(self, peer: bytes, message: Message, parts: Sequence[bytes]) -> None:
+        self.replies.append((peer, message, parts))
 
     def look(self, number: int, peer: bytes = b"page", actor: str = "actor-0") -> Outcome | None:
         return self.looks.take(peer, Look(actor, number))
