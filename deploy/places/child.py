@@ -16,13 +16,12 @@ from transport.lifetime import INCARNATION_VARIABLE, new_incarnation
 from transport.text import plain
 
 READ_BYTES = 64 * 1024
+LOG_LINE_BYTES = 64 * 1024  # longer lines are cut, so that a child that never ends one cannot fill the memory
 LAST_WORDS_SECONDS = 0.5
 
 
 class Child:
     """A process in a session of its own, so that Ctrl-C reaches only the supervisor. Start it from the main thread."""
-
-    longest_line_bytes = 64 * 1024  # a longer line is cut, so that a child that never ends one cannot fill the memory
 
     def __init__(
         self,
@@ -33,10 +32,12 @@ class Child:
         processes: int = 1,
         asked: bool = False,
         incarnation: int = 0,
+        longest_line_bytes: int = LOG_LINE_BYTES,
     ) -> None:
-        """Starts it. `on_line(name, line)` is called from a reader thread, with whole lines only. `processes` is how many it
-        starts to do its work; one that is `asked` reads what `tell` writes. Its reports carry `incarnation`, a new one if that
-        is 0. Raises OSError."""
+        """Starts it. `on_line(name, line)` is called from a reader thread, with whole lines only; one of more than
+        `longest_line_bytes`, which may be changed later, is cut. `processes` is how many it starts to do its work; one that is
+        `asked` reads what `tell` writes. Its reports carry `incarnation`, a new one if that is 0. Raises OSError."""
+        self.longest_line_bytes = longest_line_bytes
         self.incarnation = incarnation or new_incarnation()
         flags = 0 if POSIX else subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
         self._popen = subprocess.Popen(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
-from deploy.places.child import Child
+from deploy.places.child import LOG_LINE_BYTES, Child
 from deploy.places.reaper import MARK_VARIABLE
 from deploy.supervision.topology import Plan
 from learner.config import LearnerConfig
@@ -38,8 +38,10 @@ class WaitingLearner:
         # The learner sets torch's own number of threads by itself, once its settings are there.
         threads = dict.fromkeys(THREAD_VARIABLES, str(learner.threads or 1))
         command = python_command("learner", "--wait", learner.device, learner.precision, str(learner.processes))
-        self._child: Child | None = Child("learner", command, child_environment(**marks, **threads), self._take, asked=True)
-        self._child.longest_line_bytes = ANSWER_BYTES
+        environment = child_environment(**marks, **threads)
+        self._child: Child | None = Child(
+            "learner", command, environment, self._take, asked=True, longest_line_bytes=ANSWER_BYTES
+        )
 
     def ask(self, line: str) -> None:
         """Writes a line to its standard input."""
@@ -72,7 +74,7 @@ class WaitingLearner:
             self.close()
             return None
         child, self._child = self._child, None
-        child.longest_line_bytes = Child.longest_line_bytes
+        child.longest_line_bytes = LOG_LINE_BYTES
         with self._lock:
             while not self._lines.empty():
                 on_line(plan.name, self._lines.get())

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -82,6 +83,17 @@ def test_an_answer_may_be_longer_than_any_line_of_a_log(start: Start) -> None:
     learner = start("import json\nprint(json.dumps({'error': 'x' * 300_000}))\ninput()")
     with pytest.raises(ConfigError, match=r"^x{300000}$"):
         Probe(learner).device()
+
+
+def test_an_answer_that_comes_at_once_is_not_cut(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AtOnce(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            self.join()
+
+    monkeypatch.setattr(threading, "Thread", AtOnce)
+    learner = start("print('x' * 300_000)")
+    assert [len(line) for line in learner.lines(60)] == [300_000]
 
 
 @pytest.mark.parametrize(
