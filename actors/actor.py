@@ -22,10 +22,11 @@ from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime, say
-from transport.messages import Assignment
+from transport.messages import LOOK_BYTES, LOOK_FIGURES, Assignment, Look, Seen, printable_name
 from transport.metrics import INFO, Metrics, Record
 from transport.names import Named
 from transport.run_dir import RunDir
+from transport.sockets.frames import cut
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
@@ -176,6 +177,8 @@ class Actor:
 
     def _step(self, observation: Columns) -> Columns:
         metrics, version = self._metrics, self._follower.version
+        if self._lifetime.look is not None:
+            self._look(self._lifetime.look, version)
         with metrics.phase("act"):
             action, columns = self._agent.act("random" if version <= self._random_until else "explore")
         with metrics.phase("env_step"):
@@ -192,6 +195,25 @@ class Actor:
             self._level_episodes += len(at_level)
             self._level_successes += sum(map(bool, at_level))
         return step.observation
+
+    def _look(self, look: Look, version: int) -> None:
+        """Sends what the policy is about to act on in the first environment. The policy's state stays as it is."""
+        names: list[str] = []
+        try:
+            explanation = self._agent.explain()
+            if explanation is not None:
+                names = self._env.action_names
+        except Exception as error:  # in a user's code; a look must not end the actor
+            say(f"cannot explain its actions: {type(error).__name__}: {error}")
+            explanation = None
+        step, total_reward = self._env.progress(0)
+        seen = Seen(look.actor, look.number, version, step, total_reward)
+        if explanation is not None:
+            figures = tuple(map(float, explanation.figures[0, :LOOK_FIGURES]))
+            kind, actions = printable_name(explanation.name), tuple(map(printable_name, names[:LOOK_FIGURES]))
+            seen = msgspec.structs.replace(seen, kind=kind, figures=figures, actions=actions, bounds=explanation.bounds)
+        payload = b"".join(self._agent.stacked[field.name][0].tobytes() for field in self._settings.spec.visible)
+        self._lifetime.show(seen, cut(payload) if len(payload) <= LOOK_BYTES else ())
 
     def _send(self) -> None:
         """Sends chunks to replay, and waits while the run is paused or there is no credit: so replay slows its actors down.

@@ -29,6 +29,11 @@ class Agent:
         self._state = chosen.state
         return chosen.action, chosen.columns | before
 
+    @property
+    def stacked(self) -> Columns:
+        """What act() gives to the policy next, {name: [K, stack, *shape]}. Later calls do not change these arrays."""
+        return self._stack.stacked
+
     def explain(self) -> Explanation | None:
         """The policy's figures for the actions of the next step; None if it gives none."""
         return explain(self.policy, self._stack.stacked, self._state)

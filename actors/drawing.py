@@ -1,4 +1,4 @@
-"""Helpers for pictures by matplotlib, which is an optional package and is only imported when a picture is drawn."""
+"""Helpers for pictures. Those by matplotlib, which is an optional package, import it only when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -34,5 +34,10 @@ def pixels(figure: Figure) -> np.ndarray:
 
 def write_png(path: Path, picture: np.ndarray) -> None:
     """Writes [H, W, 3] RGB uint8. Raises OSError."""
-    _, png = cv2.imencode(".png", picture[:, :, ::-1])
-    path.write_bytes(png.tobytes())
+    path.write_bytes(png_of(picture))
+
+
+def png_of(picture: np.ndarray) -> bytes:
+    """The file of [H, W, 3] RGB uint8, or of [H, W] in grey."""
+    _, png = cv2.imencode(".png", picture if picture.ndim == 2 else picture[:, :, ::-1])
+    return png.tobytes()

@@ -92,6 +92,8 @@ def example(kind: type[Message]) -> Message:
     values |= {"endpoints": {"replay": "tcp://trunk:1"}, "public_keys": {"replay": "k" * 40}, "orphan_seconds": 1.0}
     values |= {"assignment": messages.Assignment(8, 64, 1), "lines": ("text", "text")}
     values["relay"] = messages.Relaying(100, 1, "text", 1_000, 50.0)
+    values |= {"actor": "actor-7", "total_reward": 1.5, "kind": "text", "bounds": (0.0, 1.0)}
+    values |= {"actions": ("left", "right"), "figures": (0.5, 0.25)} if kind is messages.Seen else {}
     fields = msgspec.structs.fields(kind)
     texts = {"name", "spec_digest", "reason", "sha256", "slab", "folder", "digest", "run", "host"}
     return kind(**{field.name: values.get(field.name, "text" if field.name in texts else 1) for field in fields})

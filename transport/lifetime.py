@@ -10,14 +10,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from transport.messages import DRAIN_SECONDS, Answer, Assignment, Order, Progress, Stop, printable
+from transport.messages import DRAIN_SECONDS, Answer, Assignment, Look, Order, Progress, Seen, Stop, printable
 from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
 from transport.sockets.client import Client
+from transport.sockets.frames import Part
 from transport.sockets.keys import KeysError
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
@@ -137,6 +138,7 @@ class Lifetime:
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
         self.paused = False  # the run is: the main loop is to `rest` as soon as it can
         self.order: Order | None = None  # of an operator, for the main loop to `answer`
+        self.look: Look | None = None  # of an operator, for the main loop to `show`; for actors
         self._answer: Answer | None = None
         self._resting = False
         self._shares = Shares()
@@ -188,6 +190,8 @@ class Lifetime:
                 self.assignment = arrived[0]
             elif isinstance(arrived[0], Order):
                 self._take(arrived[0])
+            elif isinstance(arrived[0], Look):
+                self.look = arrived[0]
         state: State = "stopping" if self._stopping else self._state
         if self._control.send(self._progress(state, self._pending)):
             self._pending = {}
@@ -205,6 +209,12 @@ class Lifetime:
         self._answer, self.order = Answer(self.order.number, done, printable(text)), None
         self._next_beat = 0.0  # with the next beat
         return True
+
+    def show(self, seen: Seen, parts: Sequence[Part]) -> None:
+        """Answers `look`, which is over with that."""
+        self.look = None
+        if self._control is not None:
+            self._control.send(seen, parts)
 
     def _progress(self, state: State, record: Record) -> Progress:
         own = self.name, self.incarnation, state, self._beats, record, self.steps(), self.restored_steps

@@ -14,19 +14,21 @@ from msgspec import Meta, Struct
 
 PROTOCOL = 9
 MAX_HEADER_BYTES = 64 * 1024
+MAX_NAME = 64
 MAX_PARTS = 4096
 MOST_SHARDS = 64  # of the replay of a run
 MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
 MOST_PLACES, MOST_ENDED = 128, 8  # of a host; ended actors in one message: a header has room for all of them
 FAULT_LETTERS, WORDS_LETTERS = 120, 300  # of what is wrong with an actor, and of its last line
 LINE_LETTERS, MOST_LINES = 1000, 12  # of a line, and of lines, in one message
+LOOK_BYTES, LOOK_FIGURES = 3 << 20, 256  # of observations, and of figures for actions, that Seen has at most
 DRAIN_SECONDS = 2.0  # for an actor to send its remaining experience when the run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # random at each start of a process
 Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # fits the int32 column policy_version
 # Names and texts from peers are printed on terminals: no control characters, nothing that reverses the reading direction.
-Name = Annotated[str, Meta(max_length=64, pattern=r"^[ -~]*\Z")]
+Name = Annotated[str, Meta(max_length=MAX_NAME, pattern=r"^[ -~]*\Z")]
 UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 MAX_TEXT = 4096
 PRINTABLE = rf"^(?!.*{UNPRINTABLE})[^\n]*\Z"
@@ -336,6 +338,33 @@ class Outcome(Message, frozen=True, tag="outcome"):
     text: Text
 
 
+class Look(Message, frozen=True, tag="look"):
+    """An operator asks what an actor sees now. The supervisor passes it on to the actor. No raw parts."""
+
+    actor: ActorName
+    number: Incarnation
+
+
+class Seen(Message, frozen=True, tag="seen"):
+    """An actor answers Look: what the policy is about to act on in the first environment. The supervisor passes it on.
+
+    `figures`: the policy's figures for the first actions, such as their values; not finite where an action is forbidden; none if
+    the policy gives none. `kind` says what they are. `step` and `total_reward` are those of the episode so far. Raw parts: the
+    stacked observation, cut to the frame limit: the bytes of each field that networks see, in the order of the spec. None if that
+    is more than LOOK_BYTES.
+    """
+
+    actor: ActorName
+    number: Incarnation
+    policy_version: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+    step: Count
+    total_reward: float
+    kind: Name = ""
+    figures: Annotated[tuple[float, ...], Meta(max_length=LOOK_FIGURES)] = ()
+    actions: Annotated[tuple[Name, ...], Meta(max_length=LOOK_FIGURES)] = ()  # names; none if the environment gives none
+    bounds: tuple[float, float] | None = None  # between which figures lie; None: anywhere
+
+
 class Stop(Message, frozen=True, tag="stop"):
     """Requests an orderly stop: from the supervisor to a process, or from `headrace down` to the supervisor. No raw parts.
 
@@ -466,6 +495,11 @@ TYPES: dict[str, type[Message]] = {str(kind.__struct_config__.tag): kind for kin
 def printable(text: str) -> str:
     """Makes any text a valid Text: replaces forbidden characters by question marks, and cuts it to MAX_TEXT."""
     return re.sub(UNPRINTABLE, "?", text)[:MAX_TEXT]
+
+
+def printable_name(text: str) -> str:
+    """Makes any text a valid Name: replaces what is not printable ASCII by question marks, and cuts it."""
+    return re.sub(r"[^ -~]", "?", text)[:MAX_NAME]
 
 
 def pack(message: Message) -> bytes:

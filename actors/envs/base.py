@@ -26,6 +26,7 @@ Every method but `make` is an optional hook:
     compute_reward      the pre-flight; actors with hindsight     once; for the chunks that leave an actor
     frames_per_step     headrace demo --video                     once
     action_names        headrace demo --overlay, evaluator        once, if there is an overlay
+                        actors                                    when the page shows what they see
     pictures_may_be_…   evaluator                                 once, if it records videos
     figures, map        headrace envs --check, with --picture     once
 

@@ -176,6 +176,15 @@ class VectorEnv:
         return VectorStep(observation, reward, terminated, truncated, final, episodes)
 
     @property
+    def action_names(self) -> list[str]:
+        """Names of the actions; empty if the environment gives none."""
+        return self._family.action_names(self.example)
+
+    def progress(self, k: int) -> tuple[int, float]:
+        """Steps and sum of rewards of the episode of environment k so far."""
+        return int(self._length[k]), float(self._total_reward[k])
+
+    @property
     def compute_reward(self) -> ComputeReward | None:
         """The environments' compute_reward; None if they have none."""
         return self._family.compute_reward(self.example)

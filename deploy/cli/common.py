@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from actors.trust import FLAG
@@ -43,6 +44,12 @@ def add_trust(target: argparse._ActionsContainer) -> None:
 
 def ask_supervisor(run: RunDir, message: Message) -> Any:
     """The supervisor's answer, or None."""
+    arrived = exchange(run, message, ANSWER_SECONDS)
+    return arrived[0] if arrived else None
+
+
+def exchange(run: RunDir, message: Message, seconds: float) -> tuple[Any, Sequence[bytes]] | None:
+    """The supervisor's answer and its raw parts; None without one in this time."""
     from transport.sockets.client import Client
 
     address = run.endpoint("supervisor")
@@ -51,7 +58,6 @@ def ask_supervisor(run: RunDir, message: Message) -> Any:
     client = Client(address, keys=run.keys(OPERATOR), endpoint="supervisor")
     try:
         client.send(message)
-        arrived = client.receive(ANSWER_SECONDS)
-        return arrived[0] if arrived else None
+        return client.receive(seconds)
     finally:
         client.close()

@@ -12,6 +12,7 @@ from transport.messages import (
     MAX_HEADER_BYTES,
     Enrol,
     HostHello,
+    Look,
     Message,
     Order,
     Outcome,
@@ -20,6 +21,7 @@ from transport.messages import (
     Said,
     Scale,
     Scaling,
+    Seen,
     Stop,
     Stopping,
 )
@@ -29,7 +31,8 @@ from transport.sockets.keys import HOST, OPERATOR, TICKET, role_of
 from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
-REPORTING = ("replay", "learner", "actor", "evaluator", "mirror")  # roles
+ACTOR = "actor"
+REPORTING = ("replay", "learner", ACTOR, "evaluator", "mirror")  # roles
 HostMessage = Enrol | HostHello | Said  # of a ticket or a host
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
@@ -51,6 +54,12 @@ class Run(Protocol):
 
     def order(self, order: Order) -> Outcome:
         """Carries out an order, or says what has become of it."""
+
+    def look(self, peer: bytes, look: Look) -> Outcome | None:
+        """Has an actor show what it sees, which goes to this operator. Returns why it cannot; None if it has been asked."""
+
+    def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
+        """Takes what an actor shows."""
 
     def stop(self, reason: str) -> None:
         """Begins the stop of the run."""
@@ -96,6 +105,10 @@ class Control:
         peer = self._peers.get(name)
         return peer is not None and self._server.send(peer, message, parts)
 
+    def reply(self, peer: bytes, message: Message, parts: Sequence[bytes] = ()) -> bool:
+        """Sends to an operator. False if it is gone."""
+        return self._server.send(peer, message, parts)
+
     def forget(self, name: str) -> None:
         """Drops the address of a process: its next incarnation has another connection."""
         self._peers.pop(name, None)
@@ -108,22 +121,28 @@ class Control:
             if arrived is None:
                 return
             timeout_seconds = 0
-            self._handle(arrived[0], arrived[1])
+            self._handle(*arrived)
 
     def close(self) -> None:
         self._server.close(GOODBYE_SECONDS)
 
-    def _handle(self, peer: bytes, message: object) -> None:
+    def _handle(self, peer: bytes, message: object, parts: Sequence[bytes]) -> None:
         if isinstance(message, Progress):
             self._report(peer, message)
         elif isinstance(message, HostMessage) and self.has_keys and self.hosts is not None:
             self._host(peer, message, self.hosts)
-        elif isinstance(message, Scale | Order | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
+        elif isinstance(message, Scale | Order | Look | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
             self._server.send(peer, Refused(reason))
         elif isinstance(message, Scale):
             self._server.send(peer, self._run.scale(message.actors))
         elif isinstance(message, Order):
             self._server.send(peer, self._run.order(message))
+        elif isinstance(message, Look):
+            if (outcome := self._run.look(peer, message)) is not None:
+                self._server.send(peer, outcome)
+        elif isinstance(message, Seen):
+            if not self._server.authorise(peer, ACTOR, message.actor):
+                self._run.seen(message, parts)
         elif isinstance(message, Stop):
             self._server.send(peer, Stopping())
             self._run.stop(message.reason)

@@ -35,11 +35,12 @@ from deploy.supervision.signals import stop_signals
 from deploy.supervision.slot import Slot
 from deploy.supervision.steering.assignment import Assignments
 from deploy.supervision.steering.curriculum import Curriculum
+from deploy.supervision.steering.looks import Looks
 from deploy.supervision.steering.orders import Orders
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
-from transport.messages import DRAIN_SECONDS, Message, Order, Outcome, Progress, Scaling, Stop, Stopping, printable
+from transport.messages import DRAIN_SECONDS, Look, Message, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping, printable
 from transport.metrics import Record, RecordFile
 from transport.progress import duration
 from transport.run_dir import RunDir, write_atomically
@@ -98,6 +99,7 @@ class Service:
         )
         self._orders = Orders(run.name, self.supervisor, send, self.say)
         self._remote = RemoteActors(time.monotonic, self.log.line)
+        self._looks = Looks(run.name, self.supervisor, self._remote, self._orders, send, self._control.reply)
         self._reports = Reports(run, config, self.log, self.supervisor, self._remote, self._curriculum, self._orders, self._hosts)
 
     def say(self, text: str) -> None:
@@ -204,7 +206,7 @@ class Service:
         if actor_index(progress.name) is None or self.supervisor.plans(progress.name):
             return None
         self._remote.heard(progress)
-        return self._orders.news(progress)
+        return self._orders.news(progress) or self._looks.news(progress.name)
 
     def _record(self, name: str, record: Record) -> None:
         """Keeps the record of an actor on a host, as an actor of this machine keeps its own."""
@@ -233,6 +235,12 @@ class Service:
 
     def order(self, order: Order) -> Outcome:
         return self._orders.take(order)
+
+    def look(self, peer: bytes, look: Look) -> Outcome | None:
+        return self._looks.take(peer, look)
+
+    def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
+        self._looks.seen(seen, parts)
 
     def _change_actors(self, before: int, actors: int) -> None:
         self.say(f"scaling from {before} to {actors} actors")

@@ -17,7 +17,7 @@ import pytest
 from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
 from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
-from transport.messages import Answer, Order, Progress, Stop
+from transport.messages import Answer, Look, Order, Progress, Seen, Stop
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
 
@@ -221,6 +221,29 @@ def test_an_order_is_kept_until_it_is_answered_and_the_answer_is_repeated(
     beat_until(made, lambda: made.paused, "both have arrived")
     assert made.order is None
     beat_until(made, repeated, "the answer, three times")
+
+
+def test_what_an_operator_wants_to_see_is_shown_once(server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+    made = make_lifetime()
+    made.ready()
+    arrived = server.receive(30)
+    assert arrived is not None and made.look is None
+    server.send(arrived[0], Look("actor-0", 7))
+    beat_until(made, lambda: made.look is not None, "the look")
+    assert made.look == Look("actor-0", 7)
+    seen = Seen("actor-0", 7, 3, 12, 1.5)
+    made.show(seen, [b"frame"])
+    assert made.look is None
+    shown: list[tuple[object, list[bytes]]] = []
+
+    def has_arrived() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            if isinstance(arrival[1], Seen):
+                shown.append((arrival[1], arrival[2]))
+        return bool(shown)
+
+    wait_until(has_arrived, what="what it shows")
+    assert shown == [(seen, [b"frame"])]
 
 
 def test_records_are_printed_written_and_sent(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import secrets
 from collections.abc import Mapping, Sequence
 
 from deploy import runs
-from deploy.cli.common import ask_supervisor
+from deploy.cli.common import ask_supervisor, exchange
 from deploy.cli.runs import scale
 from deploy.cli.steering.common import give
 from deploy.config.run import ConfigError
 from deploy.launch.resources import NoSpace
-from transport.messages import Stop, Stopping, What
+from transport.messages import Look, Outcome, Refused, Seen, Stop, Stopping, What
 from transport.run_dir import RunDir
 
 REQUIRED = ("starlette", "uvicorn")
 ORDER_SECONDS = 20.0  # for which the page waits for the outcome
+LOOK_SECONDS = 3.0  # for which it waits for an actor to show what it sees
 
 
 def require_web() -> None:
@@ -45,7 +47,7 @@ class TheseRuns:
 
 
 class Buttons:
-    """What the buttons of the page do."""
+    """What the page asks of a run's supervisor: its buttons, and what an actor sees."""
 
     def scale(self, run: RunDir, actors: int) -> str:
         try:
@@ -65,3 +67,14 @@ class Buttons:
             return f"run {run.name} is not up"
         asked = isinstance(ask_supervisor(run, Stop("stopped from the page")), Stopping)
         return f"run {run.name} is stopping" if asked else f"the supervisor of run {run.name} does not answer"
+
+    def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
+        if not runs.is_up(run):
+            return f"run {run.name} is not up"
+        arrived = exchange(run, Look(actor, secrets.randbits(62)), LOOK_SECONDS)
+        match arrived[0] if arrived else None:
+            case Seen() as seen:
+                return seen, arrived[1] if arrived else ()
+            case Outcome(text=text) | Refused(reason=text):
+                return str(text)
+        return f"{actor} has not answered in {LOOK_SECONDS:.0f} s: it may wait for replay, be in a long step, or have just ended"

@@ -16,7 +16,7 @@ from deploy.studies.suite.evidence import strict_json
 LIMIT_BYTES = 2_000_000
 PAGE = files("deploy.reporting.web") / "page"
 OWN_SCRIPTS = tuple(
-    f"{name}.js" for name in ("format", "charts", "flow", "sections", "videos", "configuration", "comparison", "page")
+    f"{name}.js" for name in ("format", "charts", "flow", "sections", "videos", "look", "configuration", "comparison", "page")
 )
 SCRIPTS = ("vendored/uPlot.iife.min.js", *OWN_SCRIPTS)
 STYLES = ("vendored/uPlot.min.css", "page.css")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, get_args
 
 import msgspec
@@ -21,14 +22,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from actors.evaluation.video.kept import LIST
 from deploy.reporting.web.access import HEADERS, Access, PageRequest
 from deploy.reporting.web.document import Follower, settings
+from deploy.reporting.web.look import shown
 from deploy.reporting.web.new_lines import files_in
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import PAGE, SCRIPTS, STYLES, linked
 from deploy.reporting.web.videos import TYPE, video_file
-from transport.messages import What
+from transport.messages import Seen, What
 from transport.run_dir import RunDir
 
 HOST = "127.0.0.1"
+ACTOR = re.compile(r"actor-(0|[1-9][0-9]{0,3})")
 TURN_SECONDS = 1.0
 SILENT_TURNS = 5  # after which the status is sent anyway: no file changes when a supervisor is killed
 KEPT_RUNS = 4  # without an open page, whose history stays in memory
@@ -53,13 +56,16 @@ class Runs(Protocol):
 
 
 class Actions(Protocol):
-    """What the buttons do. Each returns what has happened, in a line; called in other threads."""
+    """What the page asks of a run's supervisor. The buttons return what has happened, in a line; called in other threads."""
 
     def scale(self, run: RunDir, actors: int) -> str: ...
 
     def order(self, run: RunDir, what: What) -> str: ...
 
     def stop(self, run: RunDir) -> str: ...
+
+    def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
+        """What an actor sees now, with the raw parts of the message; or why it cannot be seen, in a line."""
 
 
 class AccessMiddleware:
@@ -127,6 +133,7 @@ class Page:
             Route("/api/search", self._search),
             Route("/api/settings", self._settings),
             Route("/api/video", self._video),
+            Route("/api/look", self._look),
             Route("/api/scale", self._scale, methods=["POST"]),
             *(Route(f"/api/{what}", self._order(what), methods=["POST"]) for what in get_args(What)),
             Route("/api/stop", self._stop, methods=["POST"]),
@@ -175,6 +182,16 @@ class Page:
         path = await run_in_threadpool(video_file, run, request.query_params.get("file", ""))
         # A browser asks for parts of a video, by Range, which FileResponse answers.
         return PlainTextResponse("there is no such video\n", 404) if path is None else FileResponse(path, media_type=TYPE)
+
+    async def _look(self, request: Request) -> Response:
+        run, actor = await self._run(request), request.query_params.get("actor", "")
+        if run is None:
+            return no_run()
+        if not ACTOR.fullmatch(actor):
+            return JSONResponse({"message": "there is no such actor"}, 404)
+        found = await run_in_threadpool(self._actions.look, run, actor)
+        answer = {"message": found} if isinstance(found, str) else await run_in_threadpool(shown, run, *found)
+        return Response(msgspec.json.encode(answer), media_type="application/json")  # JSONResponse refuses nan
 
     async def _events(self, request: Request) -> Response:
         run = await self._run(request)

@@ -119,13 +119,13 @@ class Orders:
         if order.number not in self._known:
             if slot.state != "ready" or slot.process is None:
                 state = "abandoned" if slot.state == "failed" else slot.state
-                return Outcome("failed", f"the {name} is {state}{_reason(slot)}; try again when it is ready")
+                return Outcome("failed", f"the {name} is {state}{end_of(slot)}; try again when it is ready")
             self._remember(order.number, slot.process.incarnation)
         known = self._known[order.number]
         if isinstance(known, Answer):
             return Outcome("done" if known.done else "failed", known.text)
         if slot.process is None or slot.process.incarnation != known:
-            return Outcome("failed", f"the {name} has ended before it answered{_reason(slot)}")
+            return Outcome("failed", f"the {name} has ended before it answered{end_of(slot)}")
         self._send(name, order)
         return Outcome("waiting", f"the {name} has not answered yet; it finishes what it does")
 
@@ -135,7 +135,8 @@ class Orders:
             self._known.popitem(last=False)
 
 
-def _reason(slot: Slot) -> str:
+def end_of(slot: Slot) -> str:
+    """How its last incarnation ended, in brackets; empty if none has."""
     return printable(f" ({slot.last_exit})")[:300] if slot.last_exit else ""
 
 

@@ -19,6 +19,7 @@ from transport.messages import (
     Enrolled,
     HostHello,
     HostWelcome,
+    Look,
     Message,
     Order,
     Outcome,
@@ -27,6 +28,7 @@ from transport.messages import (
     Said,
     Scale,
     Scaling,
+    Seen,
     Stop,
     Stopping,
     What,
@@ -62,6 +64,13 @@ class Calls:
     def order(self, order: Order) -> Outcome:
         self.made.append(order.what)
         return Outcome("waiting", "the learner has not answered yet")
+
+    def look(self, peer: bytes, look: Look) -> Outcome | None:
+        self.made.append(f"look {look.actor}")
+        return Outcome("refused", "it rests")
+
+    def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
+        self.made.append(f"seen {seen.actor} {b''.join(parts)!r}")
 
     def stop(self, reason: str) -> None:
         self.made.append("stop")
@@ -135,6 +144,7 @@ class Served:
         return self.calls.made == calls
 
 
+SEEN = Seen("actor-0", 1, 1, 1, 0.0)
 HELLO = HostHello("host-3", 1, PROTOCOL, 2, "", ())
 
 
@@ -151,7 +161,7 @@ def others(name: str) -> list[Message]:
     """What neither a ticket nor a host may send."""
     reports = [Progress(each, 1, "ready", 1, {}) for each in ("actor-0", "replay", "learner", name)]
     orders = [Order(what, 1) for what in get_args(What)]
-    return [Scale(50), Stop("fire"), *orders, *reports, HostHello("host-9", 1, PROTOCOL, 2, "", ())]
+    return [Scale(50), Look("actor-0", 1), SEEN, Stop("fire"), *orders, *reports, HostHello("host-9", 1, PROTOCOL, 2, "", ())]
 
 
 def test_a_ticket_enrols_its_host_and_may_do_nothing_else(served: Served) -> None:
@@ -196,3 +206,17 @@ def test_only_an_operator_orders(served: Served, what: What) -> None:
 def test_an_actor_of_elsewhere_hears_of_a_pause_in_the_answer_to_its_report(served: Served) -> None:
     actor = served.client(served.ring.of("actor-0"))
     assert served.answer(actor, Progress("actor-0", 1, "ready", 1, {})) == Order("pause", 0)
+
+
+def test_only_an_operator_looks_and_only_an_actor_shows_what_it_sees_itself(served: Served) -> None:
+    look = Look("actor-0", 7)
+    for name in ("actor-0", "learner", "evaluator"):
+        assert isinstance(served.answer(served.client(served.ring.of(name)), look), Refused)
+    for name in ("operator", "learner", "actor-1"):
+        assert served.refused(served.client(served.ring.of(name)), SEEN), name
+    assert served.calls.made == []
+    assert served.answer(served.client(served.ring.of("operator")), look) == Outcome("refused", "it rests")
+    actor = served.client(served.ring.of("actor-0"))
+    actor.send(SEEN, [b"left", b"right"])
+    served.answer(actor, Progress("actor-0", 1, "ready", 1, {}))
+    assert served.calls.made[:2] == ["look actor-0", "seen actor-0 b'leftright'"]

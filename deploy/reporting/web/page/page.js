@@ -86,7 +86,7 @@ function bar(names, current, note) {
   const select = el('select', { 'aria-label': 'Run' }, names.map((name) => el('option', { value: name }, name === COMPARISON ? 'Comparison' : name)));
   select.value = current;
   select.addEventListener('change', () => choose(select.value));
-  const links = [['overview', 'Overview'], ['learning', 'Learning'], ['videos', 'Videos'], ['processes', 'Processes'], ['replay', 'Replay'], ['learner', 'Learner'], ['events', 'Events'], ['configuration', 'Configuration'], ['log', 'Log']];
+  const links = [['overview', 'Overview'], ['learning', 'Learning'], ...(inside ? [] : [['look', 'Agent']]), ['videos', 'Videos'], ['processes', 'Processes'], ['replay', 'Replay'], ['learner', 'Learner'], ['events', 'Events'], ['configuration', 'Configuration'], ['log', 'Log']];
   document.getElementById('top').replaceChildren(el('div', { class: 'bar' }, el('span', { class: 'brand' }, 'Headrace'), names.length > 1 ? select : null, el('span', { class: 'said', id: 'said', role: 'status' }, note || ''),
     current === COMPARISON ? null : el('nav', { 'aria-label': 'Sections' }, links.map(([id, label]) => el('a', { href: '#' + id }, label)))));
 }
@@ -118,7 +118,7 @@ function showServer() {
   const api = (what, query) => '/api/' + what + '?' + new URLSearchParams(query);
   const ask = async (what, query) => (await fetch(api(what, query))).json();
   const served = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await ask('search', { run: name, text })).lines,
-    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings, videoAddress: (file) => api('video', { run: name, file }) });
+    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings, videoAddress: (file) => api('video', { run: name, file }), look: (actor) => ask('look', { run: name, actor }) });
 
   const choices = () => (names.length > 1 ? [...names, COMPARISON] : names);
 

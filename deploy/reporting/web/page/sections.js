@@ -7,8 +7,8 @@ const isUp = (status) => status.state === 'running' || status.state === 'paused'
 const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per_second', 'items_per_second', 'lag_mean', 'processor_fraction', 'starved_fraction', 'compiling']);
 
 function runSections(run, live, controls) {
-  return [overview(run, live, controls), flowSection(run, live), learning(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live),
-    learnerSection(run, live), trouble(run, live), configuration(run), logSection(run, live)];
+  return [overview(run, live, controls), flowSection(run, live), learning(run, live), looking(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live),
+    learnerSection(run, live), trouble(run, live), configuration(run), logSection(run, live)].filter(Boolean);
 }
 
 function section(id, title, right, ...children) {

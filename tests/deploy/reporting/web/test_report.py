@@ -250,6 +250,7 @@ def test_a_browser_shows_the_page_and_runs_nothing_else(tmp_path: Path) -> None:
         and 'aria-label="Return"' in shown["hostile"]
     )
     assert "<img" not in shown["hostile"]
+    assert 'id="look"' not in shown["hostile"], "no actor is at work"
     assert "Comparison of 2 runs" in shown["many"] and "Steps to" in shown["many"]
     assert "There is no video" in re.sub(r"<script.*?</script>", "", shown["hostile"], flags=re.DOTALL)
     assert '<code>seed</code></th><td class="value">1</td><td class="value">2</td>' in shown["many"]

@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from urllib.parse import quote, urlsplit
@@ -20,7 +20,7 @@ from deploy.reporting.web.server import WebServer, stamps
 from deploy.reporting.web.videos import shown_videos
 from tests.deploy.reporting.web.made_up import BEGAN, made_up, with_videos
 from tests.deploy.reporting.web.test_report import HOSTILE, hostile_run
-from transport.messages import What
+from transport.messages import Seen, What
 from transport.run_dir import RunDir
 
 SECONDS = 20.0
@@ -61,6 +61,10 @@ class Recorded:
     def stop(self, run: RunDir) -> str:
         self.done.append(("stop", run.name, 0))
         return "stopping"
+
+    def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
+        self.done.append((actor, run.name, 0))
+        return f"{actor} rests"
 
 
 class Browser:
@@ -162,6 +166,7 @@ OF_A_RUN = (
     "/api/search?run=mine&text=a",
     "/api/settings?run=mine",
     "/api/video?run=mine&file=best-v3.mp4",
+    "/api/look?run=mine&actor=actor-0",
 )
 
 
@@ -345,6 +350,17 @@ def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Rec
     other.videos.rename(tmp_path / "away")
     other.videos.symlink_to(tmp_path / "away")
     assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 404 and shown_videos(other) == []
+
+
+def test_an_actor_is_named_and_one_that_shows_nothing_gives_a_line(browser: Browser, shown: Recorded) -> None:
+    answer = browser.get("/api/look?run=mine&actor=actor-3")
+    assert answer.status == 200 and json.loads(answer.text) == {"message": "actor-3 rests"}
+    assert shown.done == [("actor-3", "mine", 0)]
+    for path in ("run=nobody&actor=actor-3", "run=mine&actor=learner", "run=mine&actor=..%2Factor-1", "run=mine"):
+        assert browser.get(f"/api/look?{path}").status == 404
+    assert len(shown.done) == 1
+    refused = browser.get("/api/look?run=mine&actor=actor-3", **{"sec-fetch-site": "cross-site"})
+    assert refused.status == 403 and len(shown.done) == 1
 
 
 def test_a_new_video_is_news(shown: Recorded) -> None:

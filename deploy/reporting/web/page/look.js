@@ -1,0 +1,74 @@
+'use strict';
+// What an actor sees now. Its server is asked only while the section is on the screen; a report has no such section.
+
+const LOOK_MS = 1000;
+
+function looking(run, live) {
+  if (!run.look) return null;
+  const who = el('select', { 'aria-label': 'Actor' }), facts = el('p', { class: 'faint' }), place = el('div', { class: 'look' });
+  let onScreen = false, asking = false, range = null;
+  const fail = (text) => { facts.textContent = text; place.replaceChildren(); };
+  const turn = async () => {
+    if (!onScreen || asking) return;
+    asking = true;
+    const actor = who.value;
+    if (!document.hidden) {
+      if (!isUp(run.status)) fail('An actor shows what it sees only while the run is up.');
+      else if (!actor) fail('There is no actor.');
+      else {
+        try {
+          const found = await run.look(actor);
+          if (actor === who.value) {
+            if (found.message) fail(found.message);
+            else range = drawLook(found, facts, place, range);
+          }
+        } catch { fail('No answer.'); }
+      }
+    }
+    setTimeout(() => { asking = false; turn(); }, actor === who.value ? LOOK_MS : 0);
+  };
+  who.addEventListener('change', () => { range = null; fail('…'); turn(); });
+  live(() => {
+    const had = [...who.options].map((option) => option.value), names = (run.status.processes || []).filter((one) => one.role === 'actor').map((one) => one.name);
+    if (had.join() === names.join()) return;
+    const before = who.value;
+    who.replaceChildren(...names.map((name) => el('option', { value: name }, name)));
+    if (names.includes(before)) who.value = before;
+  });
+  const made = section('look', 'What the agent sees', who, facts, place);
+  new IntersectionObserver((entries) => { onScreen = entries[entries.length - 1].isIntersecting; turn(); }).observe(made);
+  return made;
+}
+
+// returns the least and the greatest figure so far, so that bars keep their scale
+function drawLook(found, facts, place, range) {
+  facts.textContent = 'First environment of this actor, step ' + whole(found.step) + ' of the episode, return ' + figure(found.return) + ', policy v' + found.policy_version
+    + (found.stack > 1 ? '. The policy gets ' + found.stack + ' observations at once, the newest last.' : '.');
+  const figures = found.actions.map((one) => one.figure).filter(known);
+  const [low, high] = found.bounds || [Math.min(...figures, ...(range || [])), Math.max(...figures, ...(range || []))];
+  place.replaceChildren(...found.fields.map((field) => (field.frames ? framesOf(field) : entriesOf(field, found.stack))), actionsOf(found, low, high, Math.max(...figures)));
+  return figures.length ? [low, high] : range;
+}
+
+const ago = (index, stack) => (index === stack - 1 ? 'now' : '−' + (stack - 1 - index));
+const titleOf = (field) => el('h3', {}, words(field.name), el('span', { class: 'faint' }, field.shape.length ? ' shape ' + field.shape.join(' × ') : ' one number'));
+
+function framesOf(field) {
+  return el('div', { class: 'card' }, titleOf(field), el('div', { class: 'frames' }, field.frames.map((address, index) => el('figure', {},
+    el('img', { src: address, alt: words(field.name) + ', ' + ago(index, field.frames.length) }), field.frames.length > 1 ? el('figcaption', {}, ago(index, field.frames.length)) : null))));
+}
+
+function entriesOf(field, stack) {
+  const rows = field.entries.map((values, index) => el('tr', {}, el('th', { scope: 'row' }, index),
+    values.map((value) => el('td', { class: 'number' }, figure(value)))));
+  const head = el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Entry'), [...Array(stack).keys()].map((index) => el('th', { scope: 'col', class: 'number' }, stack > 1 ? ago(index, stack) : 'Value'))));
+  return el('div', { class: 'card' }, titleOf(field), el('div', { class: 'entries', tabindex: '0', role: 'group', 'aria-label': words(field.name) }, el('table', {}, head, el('tbody', {}, rows))),
+    field.more ? el('p', { class: 'faint' }, 'and ' + whole(field.more) + ' more entries') : null);
+}
+
+function actionsOf(found, low, high, best) {
+  if (!found.actions.length) return el('div', { class: 'card' }, el('h3', {}, 'Actions'), el('p', { class: 'faint' }, 'This policy gives no figures for its actions.'));
+  const rows = found.actions.map((one) => el('tr', { class: one.figure === best ? 'best' : '' }, el('th', { scope: 'row' }, one.name),
+    el('td', {}, known(one.figure) ? meter(high > low ? (one.figure - low) / (high - low) : 1) : null), el('td', { class: 'number' }, known(one.figure) ? figure(one.figure) : 'not allowed')));
+  return el('div', { class: 'card' }, el('h3', {}, 'Actions', el('span', { class: 'faint' }, ' ' + found.kind)), el('table', { class: 'bars' }, el('tbody', {}, rows)));
+}
