@@ -29,7 +29,7 @@ from learner.weights.publish import WeightPublisher
 from replay.client.sampler import Sampler
 from replay.config import ReplayConfig
 from tests.flow.counting_env import ACTIONS
-from tests.harness.waiting import ROOT, wait_until
+from tests.harness.waiting import ROOT, obeys, wait_until
 from transport.experience import Unit, write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
@@ -131,9 +131,11 @@ class Fleet:
         return sampler
 
     def ask_to_stop(self, name: str) -> subprocess.Popen[bytes]:
-        """SIGTERM."""
-        self.processes[name].send_signal(signal.SIGTERM)
-        return self.processes[name]
+        """SIGTERM, as soon as it ends in order by that: while it still imports, the signal would kill it."""
+        process = self.processes[name]
+        wait_until(lambda: process.poll() is not None or obeys(process.pid), what=f"{name} has begun")
+        process.send_signal(signal.SIGTERM)
+        return process
 
     def stop(self, name: str) -> int:
         """Asks a process to end, and waits for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,16 @@ def gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def obeys(pid: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM; only Linux says so."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "")
+    return not caught or bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def shared_memory() -> set[str]:
