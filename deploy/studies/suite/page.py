@@ -13,31 +13,33 @@ from deploy.studies.suite.evidence import metric_of
 from deploy.studies.suite.file import Suite, Task
 from deploy.studies.suite.summary import Results, cells, figure, heading, overall_cells, ratio_line, results_of
 
-STYLE = """
+CURVE_STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --faint: #57606a; --line: #d0d7de; --ground: #ffffff;
   --c0: #0969da; --c1: #bc4c00; --c2: #1a7f37; --c3: #8250df; --c4: #9a6700; --c5: #bf3989; }
 @media (prefers-color-scheme: dark) {
   :root { --text: #e6edf3; --faint: #9da7b3; --line: #3d444d; --ground: #0d1117;
     --c0: #58a6ff; --c1: #f0883e; --c2: #3fb950; --c3: #bc8cff; --c4: #d29922; --c5: #f778ba; }
 }
-body { margin: 2rem auto; max-width: 75rem; padding: 0 1rem; background: var(--ground); color: var(--text);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; line-height: 1.25; }
-h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-.curves { display: flex; flex-wrap: wrap; gap: 1rem; }
-.curves svg { flex: 1 1 28rem; max-width: 36rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.35rem 0.75rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child { text-align: left; }
-tbody th { font-weight: 500; }
-thead th, .faint { color: var(--faint); }
 svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }
 svg .axis { stroke: var(--line); fill: none; }
 svg .target { stroke: var(--faint); stroke-dasharray: 4 4; }
 svg polyline { fill: none; stroke-linejoin: round; }
 svg .seed { stroke-width: 1; opacity: 0.35; }
 svg .mean { stroke-width: 2.25; }
+"""
+STYLE = f"""{CURVE_STYLE}
+body {{ margin: 2rem auto; max-width: 75rem; padding: 0 1rem; background: var(--ground); color: var(--text);
+  font: 16px/1.5 system-ui, sans-serif; }}
+h1 {{ font-size: 1.6rem; line-height: 1.25; }}
+h2 {{ font-size: 1.2rem; margin-top: 2.5rem; }}
+.curves {{ display: flex; flex-wrap: wrap; gap: 1rem; }}
+.curves > svg {{ flex: 1 1 28rem; max-width: 36rem; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.35rem 0.75rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }}
+th:first-child {{ text-align: left; }}
+tbody th {{ font-weight: 500; }}
+thead th, .faint {{ color: var(--faint); }}
 """
 COLOURS = 6
 WIDTH, HEIGHT = 560, 300
@@ -107,7 +109,7 @@ def picture(suite: Suite, results: Results, task: Task, figures: Mapping[str, An
     ]
     first, *middle, last = drawn.splitlines() or ("", "")
     head = first.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return "\n".join([head, f"<style>{STYLE}</style>", *middle, *legend, last, ""]) if drawn else ""
+    return "\n".join([head, f"<style>{CURVE_STYLE}</style>", *middle, *legend, last, ""]) if drawn else ""
 
 
 def provenance(results: Results) -> str:
