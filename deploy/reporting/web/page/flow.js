@@ -27,7 +27,7 @@ function flowPicture(run) {
     node('Learner', of(figure, learner.updates_per_second, ' updates/s') || '–', device, limit === 'learner'),
     edge('weights', known(evaluator.policy_version) ? 'v' + evaluator.policy_version : '', '', false),
     node('Evaluator', known(evaluator.return_mean) ? 'return ' + figure(evaluator.return_mean) : '–', known(evaluator.best_version) ? 'best: v' + evaluator.best_version : ''),
-    el('div', { class: 'back' }, el('span', {}, 'weights' + (known(learner.policy_version) ? ' v' + whole(learner.policy_version) : '') + (known(lag) ? ' · actors are ' + figure(lag) + ' versions behind' : ''))));
+    el('div', { class: 'back' }, el('span', {}, 'weights' + (known(learner.policy_version) ? ' v' + whole(learner.policy_version) : '') + (known(lag) ? ' · actors are ' + figure(lag) + (figure(lag) === '1' ? ' version behind' : ' versions behind') : ''))));
 }
 
 const of = (form, value, unit) => (known(value) ? form(value) + unit : '');
