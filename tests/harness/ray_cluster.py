@@ -120,6 +120,6 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, and that nobody gets meanwhile who leaves the choice to the system or, as a worker, to Ray."""
+    """Ports that are free, outside the ranges from which the system and Ray choose: no other process is given them meanwhile."""
     candidates = random.sample(range(20_000, 32_000), 1_000)
     return list(islice((port for port in candidates if is_free("0.0.0.0", port)), count))

@@ -1,4 +1,4 @@
-"""Operators look at what an actor sees now. Nothing is kept: the answer goes on to those who have asked."""
+"""Requests for what an actor sees now. The supervisor passes each answer on and does not keep it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deploy.supervision.steering.orders import Orders, end_of
 from deploy.supervision.supervisor import Supervisor
 from transport.messages import Look, Message, Outcome, Seen, printable
 
-OPEN_SECONDS = 3.0  # for which an actor may answer; reports, by which it is told, come twice a second
+OPEN_SECONDS = 3.0  # within which an actor must answer; one on another host is asked at its next report, within half a second
 MOST_PEERS = 16  # that wait for the same answer
 
 

@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import read_life
 from tests.chaos.hosts.namespaces import PORTS, TRUNK, TRUNK_FOR_LINE, USER, Network
@@ -38,6 +40,19 @@ class Seen:
     old: int = 0  # actors behind these links
     acknowledged: int = 0  # of these actors, those that were acknowledged anything after the link was back
 
+    @property
+    def elsewhere_p95(self) -> float:
+        return float(np.quantile(self.elsewhere, 0.95))
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What killed hosts have left."""
+        return {"folders": self.folders, "shared_memory": self.shared_memory}
+
+    @property
+    def behind_cuts(self) -> dict[str, int]:
+        return {"given_up": self.given_up, "old_actors": self.old, "acknowledged_afterwards": self.acknowledged}
+
 
 class Machines(Spread):
     """Two hosts with room for all actors each."""
@@ -52,7 +67,7 @@ class Machines(Spread):
         return [*self.network.inside(name), *USER]
 
     def join(self, name: str, *arguments: str) -> None:
-        """As an engine would start it: a new agent with the ticket of the one before."""
+        """Starts a new agent with the ticket of the previous one, as an engine would."""
         usual, own = self.environment, self.disks / name
         own.mkdir(exist_ok=True)
         self.environment = usual | {"TMPDIR": str(own), "XDG_CACHE_HOME": str(own)}
@@ -98,7 +113,7 @@ class Machines(Spread):
         self.seen.gone.append(time.monotonic() - began)
         self.seen.shared_memory += len(shared_memory() - memory)
         folders = list((self.disks / host).iterdir())
-        if everything:  # nobody was left who could have removed it
+        if everything:  # no process was left that could have removed it
             for folder in folders:
                 shutil.rmtree(folder)
         else:
@@ -109,7 +124,7 @@ class Machines(Spread):
         self.settle()
 
     def cut_link(self, seconds: float) -> None:
-        """For so long; then counts what the actors behind it are still acknowledged, if they had been given up."""
+        """Cuts the link, then counts the actors behind it that were given up and acknowledged something afterwards."""
         host, other = self.sides()
         names = [name for name, place in self.at_work().items() if place == host]
         old = {name: self.pid(name) for name in names}
@@ -160,7 +175,7 @@ class Machines(Spread):
         return [*self.network.processes(host), *self.network.sockets(host), *to_it]
 
     def _silences(self, host: str) -> int:
-        """How often this host was given up since it was not heard: its actors' keys were refused before."""
+        """How often this host was given up because it was silent; its actors' keys have been refused by then."""
         return sum(f"{host} has not been heard for" in line for line in self.text.splitlines())
 
     def _histories(self, name: str, pid: int) -> list[Path]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.chaos.hosts.machines import ACTORS, Machines, machines, machines_behind_line
+from tests.chaos.hosts.machines import ACTORS, machines, machines_behind_line
 from tests.chaos.rows import Row
 
 pytestmark = [pytest.mark.chaos, pytest.mark.alone]
@@ -22,10 +21,6 @@ def lengths(count: int) -> list[float]:
     return [SHORTEST_SECONDS * (LONGEST_SECONDS / SHORTEST_SECONDS) ** chance.random() for _ in range(count)]
 
 
-def elsewhere(run: Machines) -> float:
-    return float(np.quantile(run.seen.elsewhere, 0.95))
-
-
 @pytest.mark.row(
     "H1",
     "a host is killed (kill -9): its agent, or all of its processes at once",
@@ -36,10 +31,11 @@ def test_actors_of_killed_hosts_work_elsewhere(row: Row, tmp_path: Path) -> None
     with machines(tmp_path) as run:
         for number in range(kills):
             run.kill_host(everything=number % 2 == 0)
-        verdict, seen, late = run.down(), run.seen, elsewhere(run)
-    left = {"folders": seen.folders, "shared_memory": seen.shared_memory}
-    row.measured(verdict.text, kills=kills, elsewhere_p95_seconds=late, gone_seconds=max(seen.gone), **left, **verdict.figures)
-    assert late <= ELSEWHERE_SECONDS and max(seen.gone) <= GONE_SECONDS and not any(left.values())
+        verdict, seen, late = run.down(), run.seen, run.seen.elsewhere_p95
+    row.measured(
+        verdict.text, kills=kills, elsewhere_p95_seconds=late, gone_seconds=max(seen.gone), **seen.left, **verdict.figures
+    )
+    assert late <= ELSEWHERE_SECONDS and max(seen.gone) <= GONE_SECONDS and not any(seen.left.values())
     assert verdict.sound and len(verdict.acknowledged) > 100 * kills
 
 
@@ -53,12 +49,11 @@ def test_actors_behind_a_cut_link_are_replaced_and_acknowledged_nothing_more(row
     with machines(tmp_path) as run:
         for seconds in cuts:
             run.cut_link(seconds)
-        verdict, seen, late = run.down(), run.seen, elsewhere(run)
-    counts = {"given_up": seen.given_up, "old_actors": seen.old, "acknowledged_afterwards": seen.acknowledged}
+        verdict, seen, late = run.down(), run.seen, run.seen.elsewhere_p95
     row.measured(
         f"cut for {', '.join(f'{seconds:.0f}' for seconds in cuts)} s: {verdict.text}",
         elsewhere_p95_seconds=late,
-        **counts,
+        **seen.behind_cuts,
         **verdict.figures,
     )
     assert late <= ELSEWHERE_SECONDS and seen.given_up and seen.old >= seen.given_up and not seen.acknowledged
@@ -97,19 +92,17 @@ def test_a_line_that_breaks_changes_nothing(row: Row, tmp_path: Path) -> None:
                 run.cut_link(seconds)
             else:
                 run.kill_host(everything=number % 2 == 0)
-        verdict, seen, late = run.down(), run.seen, elsewhere(run)
+        verdict, seen, late = run.down(), run.seen, run.seen.elsewhere_p95
         passed = line.end()
-    left = {"folders": seen.folders, "shared_memory": seen.shared_memory}
-    counts = {"given_up": seen.given_up, "old_actors": seen.old, "acknowledged_afterwards": seen.acknowledged}
     row.measured(
         verdict.text,
         strikes=strikes,
         connections=passed["connections"],
         broken=passed["resets"],
         elsewhere_p95_seconds=late,
-        **left,
-        **counts,
+        **seen.left,
+        **seen.behind_cuts,
         **verdict.figures,
     )
-    assert passed["resets"] >= strikes and late <= ELSEWHERE_SECONDS and not any(left.values())
+    assert passed["resets"] >= strikes and late <= ELSEWHERE_SECONDS and not any(seen.left.values())
     assert seen.given_up and not seen.acknowledged and verdict.sound
