@@ -261,6 +261,31 @@ class Weights(Message, frozen=True, tag="weights"):
     sha256: Name
 
 
+# ---- acting: actor (DEALER) <-> the inference process of its machine (ROUTER) ------------------------------------------
+
+
+class Infer(Message, frozen=True, tag="infer"):
+    """An actor asks for the network's outputs for `count` environments. Repeated under the same `number` until it is answered.
+
+    Raw parts: the stacked observation of each field of the spec [count, stack, *shape], then each array of the recurrent state
+    [count, *shape] float32, in the order of the policy's description. With a count of 0, which asks for the version alone, none.
+    """
+
+    number: Count
+    count: Annotated[int, Meta(ge=0, le=MOST_STREAMS)]
+
+
+class Inferred(Message, frozen=True, tag="inferred"):
+    """Answers the Infer of this number, by the weights of `version`; `newest` is the highest that the learner has announced.
+
+    Raw parts: the outputs [count, n] float32, then the next recurrent state as in Infer. None for a count of 0.
+    """
+
+    number: Count
+    version: Version
+    newest: Version
+
+
 # ---- control: every process (DEALER) <-> supervisor (ROUTER) ------------------------------------------------------------
 
 

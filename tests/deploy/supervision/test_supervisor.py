@@ -680,10 +680,14 @@ def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
 
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
-    plans = topology(RunConfig(actors=ActorsConfig(count=2), deploy=DeployConfig(mirror="/mnt")), Path("runs/x"))
+    actors = ActorsConfig(count=2, inference="batched")
+    plans = topology(RunConfig(actors=actors, deploy=DeployConfig(mirror="/mnt")), Path("runs/x"))
     assert {plan.role for plan in plans} == {role for roles in STOP_ORDER for role in roles}
-    assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1", "evaluator", "mirror"]
-    assert topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x")) == plans[:-1]
+    assert [plan.name for plan in plans] == ["replay", "learner", "inference", "actor-0", "actor-1", "evaluator", "mirror"]
+    plain = topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x"))
+    assert plain == tuple(plan for plan in plans if plan.name not in ("inference", "mirror"))
+    elsewhere = topology(RunConfig(actors=actors, deploy=DeployConfig(local_actors=0)), Path("runs/x"))
+    assert elsewhere == plain, "only hosts have actors, and each host has its own inference process"
 
 
 def test_the_actors_of_a_run_may_import_what_its_checked_configuration_names() -> None:
