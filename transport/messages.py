@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 9
+PROTOCOL = 10
 MAX_HEADER_BYTES = 64 * 1024
 MAX_NAME = 64
 MAX_PARTS = 4096
@@ -443,9 +443,11 @@ class Ended(Struct, frozen=True, forbid_unknown_fields=True):
     explained: bool = False
 
 
-class Relaying(Struct, frozen=True, forbid_unknown_fields=True):
-    """The process of a host that fetches the weights for all its actors. `pid` is 0 while it is being started again."""
+class HostServer(Struct, frozen=True, forbid_unknown_fields=True):
+    """A process of a host that serves its actors: the relay of the weights, or the inference process. `pid` is 0 while it is
+    being started again."""
 
+    role: Literal["relay", "inference"]
     pid: Count
     restarts: Count
     last_exit: Words = ""
@@ -468,7 +470,7 @@ class HostHello(Message, frozen=True, tag="host_hello"):
     running: Annotated[tuple[Begun, ...], Meta(max_length=MOST_PLACES)]
     ended: Annotated[tuple[Ended, ...], Meta(max_length=MOST_ENDED)] = ()
     leaving: bool = False
-    relay: Relaying | None = None
+    servers: Annotated[tuple[HostServer, ...], Meta(max_length=2)] = ()
 
 
 class HostWelcome(Message, frozen=True, tag="host_welcome"):

@@ -55,6 +55,9 @@ def relay(folder: str, name: str) -> Plan:
     return Plan(name, "relay", "learner.weights.relay", (folder, name))
 
 
+SERVERS = {"relay": relay, "inference": inference}  # by role, the processes that serve the actors of a host
+
+
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     """The processes of a run on one machine, in the order of their start.
 
