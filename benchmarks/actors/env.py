@@ -124,7 +124,7 @@ class Bench:
         steps = sum(rate(lines, "steps") for name, lines in found.items() if name != INFERENCE)
         figures = {"steps": steps, "per core": steps / sum(map(processors, found.values())), "memory": memory / 1e6}
         if batched:
-            figures["rows a pass"] = rate(found[INFERENCE], "rows") / rate(found[INFERENCE], "passes")
+            figures["rows a pass"] = statistics.fmean(record.get("rows_per_pass", 0.0) for record in found[INFERENCE][1:])
         if learned:
             waiting = statistics.fmean(record["data_wait_fraction"] for record in learned[1:])
             figures |= {"updates": rate(learned, "updates"), "data wait": 100 * waiting}

@@ -151,7 +151,7 @@ class InferenceServer:
             del self._requests[peer]
             self._remember(peer, request.number)
         self._metrics.count("rows", first)
-        self._metrics.count("passes")
+        self._metrics.mean("rows_per_pass", first)
 
     def _infer(self, arrays: Columns) -> tuple[np.ndarray, Columns]:
         observation, state = ({part.name: arrays[part.name] for part in parts} for parts in (self._observation, self._state))
@@ -168,10 +168,10 @@ class InferenceServer:
 
 def describe(record: Record) -> str:
     """The throughput line of the log."""
-    rows, passes, busy = record.get("rows_per_second", 0), record.get("passes_per_second", 0), record.get("infer_fraction", 0)
+    rows, batch, busy = record.get("rows_per_second", 0), record.get("rows_per_pass", 0), record.get("infer_fraction", 0)
     rejected = f" · rejected {record['rejected_weights']:,.0f}" if record.get("rejected_weights") else ""
     return (
-        f"{rows:,.0f} rows/s · {rows / passes if passes else 0:.1f} rows a pass · computing {busy:.0%}"
+        f"{rows:,.0f} rows/s · {batch:.1f} rows a pass · computing {busy:.0%}"
         f" · policy v{record.get('policy_version', -1):.0f} lag {record.get('lag', 0):.0f}{rejected}"
     )
 

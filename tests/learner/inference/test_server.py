@@ -13,7 +13,7 @@ import pytest
 
 from learner.inference.base import PolicyDescription
 from learner.inference.remote import InferenceError, RemoteInference, StoppedWaiting, observation_parts, send_arrays, state_parts
-from learner.inference.server import MOST_ROWS, InferenceServer
+from learner.inference.server import MOST_ROWS, InferenceServer, describe
 from tests.harness.waiting import wait_until
 from tests.learner.examples import image, make_spec, vector
 from transport.experience import Columns
@@ -160,7 +160,8 @@ def test_requests_that_wait_are_answered_by_one_pass_and_each_gets_its_own_rows(
     assert [outputs(raw) for _, raw in answers] == [[[1, 4], [2, 4]], [[3, 4]], [[4, 4], [5, 4], [6, 4]]]
     state = np.frombuffer(answers[2][1][1], np.float32).reshape(-1, 3)
     np.testing.assert_allclose(state, np.repeat([[4.4], [5.5], [6.6]], 3, 1), rtol=1e-6)
-    assert (machine.metrics.value("rows"), machine.metrics.value("passes")) == (6, 1)
+    record = machine.metrics.record()
+    assert (record["rows"], record["rows_per_pass"]) == (6, 6) and "6.0 rows a pass" in describe(record)
 
 
 def test_a_pass_has_at_most_so_many_rows_and_the_oldest_requests_come_first(machine: Machine) -> None:
