@@ -20,25 +20,14 @@ import numpy as np
 
 from learner.algorithms.base import make_algorithm, read_algorithm
 from learner.config import INFERENCE, InferenceProcess
-from learner.devices.errors import DeviceError
 from learner.inference.base import Inference, PolicyDescription
 from learner.inference.open import open_inference, run_description
-from learner.inference.remote import (
-    FLOAT,
-    OUTPUTS,
-    Part,
-    observation_parts,
-    read_arrays,
-    send_arrays,
-    state_parts,
-)
-from learner.weights.errors import CheckpointError
+from learner.inference.remote import FLOAT, OUTPUTS, Part, observation_parts, read_arrays, send_arrays, state_parts
 from learner.weights.follow import WeightFollower
-from transport.experience import Columns, ExperienceSpec, SpecError, read_spec
+from transport.experience import Columns, ExperienceSpec, read_spec
 from transport.lifetime import Lifetime, say
 from transport.messages import Infer, Inferred
 from transport.metrics import Metrics, Record
-from transport.names import UnknownName
 from transport.run_dir import RunDir
 from transport.sockets.channel import wait
 from transport.sockets.frames import FRAME_BYTES
@@ -189,8 +178,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def serve(run_dir: RunDir, lifetime: Lifetime) -> None:
-    """Sets up, then runs the loop. Raises CheckpointError, DeviceError, SpecError, UnknownName, OSError."""
+def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
+    """Waits for the learner's addresses; None where the process stops meanwhile. Raises ValueError (also CheckpointError,
+    DeviceError, SpecError and UnknownName), msgspec.MsgspecError, OSError."""
     settings = msgspec.json.decode(run_dir.settings(lifetime.name).read_bytes(), type=InferenceProcess)
     spec, algorithm = read_spec(run_dir.spec.read_bytes()), make_algorithm(read_algorithm(settings.algorithm))
     policy = run_description(run_dir, algorithm, spec)
@@ -203,19 +193,11 @@ def serve(run_dir: RunDir, lifetime: Lifetime) -> None:
 
     addresses = [run_dir.wait_for_endpoint(endpoint, beat) for endpoint in ("weights", "payload")]
     if None in addresses:
-        return
+        return None
     announcements, payloads = map(str, addresses)
     follower = WeightFollower(announcements, payloads, inference, lifetime.keys)
     own = run_dir.local_address(INFERENCE)
-    server = InferenceServer(own, inference, follower, spec, policy, settings.most_count, lifetime.metrics)
-    server.warm_up()
-    lifetime.measure = partial(measure, server, lifetime)
-    run_dir.write_endpoint(INFERENCE, server.address, local=True)
-    lifetime.ready()
-    while not lifetime.stopping:
-        server.turn(WAIT_SECONDS)
-        lifetime.beat(resting=lifetime.paused)
-    server.close()
+    return InferenceServer(own, inference, follower, spec, policy, settings.most_count, lifetime.metrics)
 
 
 def main() -> int:
@@ -227,10 +209,19 @@ def main() -> int:
     supervised = arguments.name == INFERENCE  # that of a host is watched by the host's agent
     lifetime = Lifetime(arguments.name, run_dir, describe, reports=supervised)
     try:
-        serve(run_dir, lifetime)
-    except (CheckpointError, DeviceError, SpecError, UnknownName, OSError, msgspec.MsgspecError) as error:
+        server = open_server(run_dir, lifetime)
+    except (ValueError, msgspec.MsgspecError, OSError) as error:
         say(f"{arguments.name}: {error}")
         return 2
+    if server is not None:
+        server.warm_up()
+        lifetime.measure = partial(measure, server, lifetime)
+        run_dir.write_endpoint(INFERENCE, server.address, local=True)
+        lifetime.ready()
+        while not lifetime.stopping:
+            server.turn(WAIT_SECONDS)
+            lifetime.beat(resting=lifetime.paused)
+        server.close()
     lifetime.close()
     return 0
 

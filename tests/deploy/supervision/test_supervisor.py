@@ -532,6 +532,23 @@ def test_an_actor_that_hangs_is_killed_and_replaced_within_four_seconds_and_the_
     assert "actor-1 died (hung: no report for 3.5 s); starting again" in world.lines and len(world.starts("actor-0")) == 1
 
 
+def test_an_inference_process_that_hangs_is_replaced_as_soon_as_an_actor_and_none_other_with_it() -> None:
+    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.inference.server", ())))
+    world.bring_up()
+    world.run(5)
+    assert 3.4 <= hush(world, "inference") <= 4.0
+    world.run(0.5)
+    assert len(world.starts("inference")) == 2 and [len(world.starts(f"actor-{index}")) for index in range(2)] == [1, 1]
+
+
+def test_a_run_fails_whose_inference_process_is_abandoned() -> None:
+    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.inference.server", ())), config=DeployConfig(restarts=0))
+    world.bring_up()
+    world.die("inference", 1, "boom")
+    world.run(1)
+    assert world.supervisor.exit_status == 1 and world.supervisor.reason == "inference failed (exit 1: boom)"
+
+
 @pytest.mark.parametrize("name", ["replay", "learner"])
 def test_a_server_may_be_silent_for_longer(name: str) -> None:
     world = World()
