@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,15 +54,14 @@ class Chromium:
         os.close(self._commands)
         self._answers.close()
 
-    def page(self, width: int = 1400, height: int = 900, dark: bool = False) -> Page:
-        """A new empty page, whose media have this size and colour scheme."""
+    def page(self) -> Page:
+        """A new empty page of 1400 pixels."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
-        for domain in ("Page", "Network", "Runtime"):
+        for domain in ("Page", "Network", "Runtime", "Log"):
             page.call(f"{domain}.enable")
-        page.resize(width, height)
-        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        page.resize(1400)
         return page
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
@@ -102,8 +101,13 @@ class Page:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **parameters)
 
-    def resize(self, width: int, height: int) -> None:
+    def resize(self, width: int, height: int = 900) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def colours(self, dark: bool) -> None:
+        """What the page is told that its user prefers."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, address: str) -> None:
         """Returns when the page has loaded."""
@@ -139,8 +143,15 @@ class Page:
 
     def requested(self) -> list[str]:
         """The addresses that this page has asked for so far."""
-        return [
-            event["params"]["request"]["url"]
-            for event in self._browser.events
-            if event.get("method") == "Network.requestWillBeSent" and event.get("sessionId") == self._session
-        ]
+        return [found["request"]["url"] for found in self._events("Network.requestWillBeSent")]
+
+    def errors(self) -> list[str]:
+        """What the scripts of this page have thrown, and what it was refused."""
+        thrown = [found["exceptionDetails"] for found in self._events("Runtime.exceptionThrown")]
+        logged = [found["entry"]["text"] for found in self._events("Log.entryAdded") if found["entry"]["level"] == "error"]
+        return [one.get("exception", {}).get("description") or one["text"] for one in thrown] + logged
+
+    def _events(self, method: str) -> Iterator[dict[str, Any]]:
+        self.run("1")  # what has happened before is read with the answer
+        own = (event for event in self._browser.events if event.get("sessionId") == self._session)
+        return (event["params"] for event in own if event["method"] == method)

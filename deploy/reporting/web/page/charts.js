@@ -75,7 +75,7 @@ function draw(made) {
   made.card.hidden = !found;
   if (!found) return;
   made.legend.replaceChildren(...found.series.filter((one) => one.kind !== 'edge' && one.label).map((one) =>
-    el('span', {}, el('i', { class: one.colour }), one.label, ' ', one.kind === 'points' ? '' : el('b', {}, made.format(last(one.values))))));
+    el('span', {}, el('i', { class: one.colour + ' ' + one.kind }), one.label, ' ', one.kind === 'points' ? '' : el('b', {}, made.format(last(one.values))))));
   const shape = axis + found.series.map((one) => one.label + one.kind + one.colour).join('|');
   const data = [found.x, ...found.series.map((one) => one.values)];
   if (made.plot && made.shape === shape) {
