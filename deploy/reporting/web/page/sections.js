@@ -204,7 +204,8 @@ function learnerSection(run, live) {
   live(() => {
     for (const name of Object.keys(run.grid.figures)) {
       const own = name.replace(/^learner\./, '');
-      if (own === name || OPERATING.has(own) || made.has(own) || /^(data_wait|copy|update|send|publish|checkpoint)_fraction$/.test(own)) continue;
+      // what has been 0 all the time, such as updates that were skipped, has no chart
+      if (own === name || OPERATING.has(own) || made.has(own) || !column(run, name).some(Boolean) || /^(data_wait|copy|update|send|publish|checkpoint)_fraction$/.test(own)) continue;
       made.add(own);
       place.append(gridChart(run, sentence(own), [[words(own), name]], own.endsWith('_fraction') ? percent : figure, own.endsWith('_fraction') ? { floor: 0 } : {}));
     }
@@ -277,7 +278,7 @@ function trouble(run, live) {
 // ---- log
 
 const LINE = /^(\S+ \S+) ([^|:]{1,24}?)(?: +\| |: )(.*)$/;
-const BAD_LINE = /\b(died|killed|abandoned|hung|Traceback|Error|failed|rejected|rolled back|not finite)\b/;
+const BAD_LINE = /\b(died|killed|abandoned|hung|Traceback|Error|failed|rejected(?! 0\b)|rolled back|not finite)\b/;
 
 function logSection(run, live) {
   const place = el('div', { class: 'card log', tabindex: '0', role: 'log', 'aria-label': 'Log', 'aria-live': 'off' });
