@@ -25,6 +25,17 @@ const begun = (run) => run.grid.seconds.length > 0 || run.events.length > 0 || (
 // a table that scrolls by itself where the page is narrower
 const wide = (label, table, kind) => el('div', { class: 'card wide ' + (kind || ''), tabindex: '0', role: 'group', 'aria-label': label }, table);
 
+// an update that waits until its section is near the screen: those of many processes and of the log take a while
+function whenNear(made, update) {
+  let near = true, late = false; // the first one is done at once
+  new IntersectionObserver((entries) => {
+    near = entries[entries.length - 1].isIntersecting;
+    if (near && late) update();
+    late = late && !near;
+  }, { rootMargin: '300px' }).observe(made);
+  return () => { if (near) update(); else late = true; };
+}
+
 const pill = (state) => el('span', { class: 'pill ' + (STATES[state] || '') }, state);
 
 // ---- overview
@@ -221,12 +232,12 @@ const sentence = (name) => { const text = words(name); return text[0].toUpperCas
 
 function processes(run, live) {
   const place = el('div', { class: 'processes' });
-  const none = el('p', { class: 'faint' }, 'No process has begun.');
-  live(() => {
+  const none = el('p', { class: 'faint' }, 'No process has begun.'), made = section('processes', 'Processes', null, none, place);
+  live(whenNear(made, () => {
     place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one)));
     none.hidden = place.childElementCount > 0;
-  });
-  return section('processes', 'Processes', null, none, place);
+  }));
+  return made;
 }
 
 function processCard(run, one) {
@@ -304,9 +315,10 @@ function logSection(run, live) {
   who.addEventListener('change', update);
   search.addEventListener('input', () => { found = null; update(); });
   if (whole_log) whole_log.addEventListener('click', async () => { found = search.value ? await run.searchLog(search.value) : null; update(); });
-  live(() => { if (!found) update(); }, 'log');
+  const made = section('log', 'Log', tools, note, place);
+  live(whenNear(made, () => { if (!found) update(); }), 'log');
   requestAnimationFrame(() => { place.scrollTop = place.scrollHeight; });
-  return section('log', 'Log', tools, note, place);
+  return made;
 }
 
 function logLine(text, parts, wanted) {
