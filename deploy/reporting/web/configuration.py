@@ -18,6 +18,7 @@ from transport.run_dir import RunDir
 
 SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
 HIDDEN = "(hidden)"
+SETTLED = (*CHOSEN_AT_LAUNCH, "learner.threads", "deploy.hang_seconds")  # 0 is replaced by the launch
 OF_A_RUN = ("seed", "total_steps")  # these, and the section deploy, do not change what is learned
 
 
@@ -45,7 +46,7 @@ def settings_of(run: RunDir) -> list[Setting]:
     layer = preset.layer if preset else None
     gpu = layer.on_gpu if layer and on_gpu(run) else {}
     above = merge(layer.values, gpu) if layer else {}
-    for key in CHOSEN_AT_LAUNCH:  # chosen by the launch, not by a default
+    for key in SETTLED:
         if lookup(below, key) == 0:
             section, _, name = key.partition(".")
             del below[section][name]

@@ -33,12 +33,12 @@ class Follower:
     def whole(self) -> Document:
         """Everything about the run."""
         run = self._recorded
-        return {"name": run.run.name, "waits": WAITS, "began": run.clock.first, "settings": settings(run), **self.news()}
+        return {"name": run.run.name, "waits": WAITS, "settings": settings(run), **self.news()}
 
     def news(self) -> Document:
         """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
         run = self._recorded
-        found: Document = {"now": time.time(), "status": run.status(), "newest": {**run.newest}}
+        found: Document = {"now": time.time(), "status": run.status(), "newest": {**run.newest}, "began": run.clock.first}
         grid = run.grid if self._bins is None else run.grid.coarser(self._bins)
         if news := self._grid.news(grid):
             found["grid"] = news | {"steps": numbers(steps_in(grid)[news["from"] :], digits=9)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,13 +49,20 @@ class RunClock:
 
     def seconds(self, time: float) -> float | None:
         """How long the run had been up at `time`; None long before the first record."""
-        number = bisect.bisect_right(self._starts, time) - 1
-        if number < 0:
-            near = bool(self._starts) and self._starts[0] - time <= BREAK_SECONDS
-            return 0.0 if near else None
-        last = number == len(self._starts) - 1
-        longest = self._last - self._starts[-1] + BREAK_SECONDS if last else self._offsets[number + 1] - self._offsets[number]
-        return self._offsets[number] + min(time - self._starts[number], longest)
+        found = float(self.seconds_at(np.array([time]))[0])
+        return found if math.isfinite(found) else None
+
+    def seconds_at(self, times: np.ndarray) -> np.ndarray:
+        """The same for many times; NaN long before the first record."""
+        if not self._starts:
+            return np.full(len(times), np.nan)
+        starts, offsets = np.array(self._starts), np.array(self._offsets)
+        longest = np.append(np.diff(offsets), self._last - self._starts[-1] + BREAK_SECONDS)
+        number = np.searchsorted(starts, times, side="right") - 1
+        found = offsets[number] + np.minimum(times - starts[number], longest[number])
+        early = np.where(self._starts[0] - times <= BREAK_SECONDS, 0.0, np.nan)
+        placed: np.ndarray = np.where(number < 0, early, found)
+        return placed
 
 
 class Grid:
@@ -73,9 +80,9 @@ class Grid:
     def names(self) -> list[str]:
         return list(self._columns)
 
-    def add(self, name: str, seconds: Sequence[float], values: Sequence[float | None]) -> None:
+    def add(self, name: str, seconds: Sequence[float] | np.ndarray, values: Sequence[float | None] | np.ndarray) -> None:
         """Adds values at times from 0 on; those that are None, or not finite, are left out."""
-        found = np.array(values, float)  # None becomes NaN
+        found = np.asarray(values, float)  # None becomes NaN
         there = np.isfinite(found)
         if not there.any():
             return
@@ -84,8 +91,8 @@ class Grid:
             self._merge()
         where = (at / self.width_seconds).astype(int)
         column = self._columns.setdefault(name, np.zeros((2, self._bins)))
-        np.add.at(column[COUNT], where, 1)
-        np.add.at(column[SUM], where, found)
+        column[COUNT] += np.bincount(where, minlength=self._bins)
+        column[SUM] += np.bincount(where, found, minlength=self._bins)
         self.used = max(self.used, int(where.max()) + 1)
 
     def seconds(self, first: int = 0) -> np.ndarray:

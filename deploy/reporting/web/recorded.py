@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
 from deploy.config.run import ConfigError
 from deploy.reporting.events import Event
@@ -42,6 +44,7 @@ COUNTED = ("inserted_steps", "dropped_steps", "sampled_items")
 ACTOR, REPLAY = re.compile(r"actor-\d{1,9}"), re.compile(r"replay(-\d{1,3})?")
 RECORDS_AT_ONCE = 1000
 
+T = TypeVar("T")
 Record = dict[str, float | None]
 RECORD = msgspec.json.Decoder(Record)
 # Of an actor's records, of which there are most, only these are decoded.
@@ -49,6 +52,7 @@ ActorRecord = msgspec.defstruct(
     "ActorRecord",
     [("time", float), *((name, float | None, None) for name in (*OF_ALL_ACTORS, *OF_EACH_ACTOR[:1], "environments"))],
 )
+ACTOR_FIGURES = {name: place for place, name in enumerate(ActorRecord.__struct_fields__)}
 ACTOR_RECORD = msgspec.json.Decoder(ActorRecord)
 
 
@@ -98,7 +102,7 @@ class RecordedRun:
                 elif name == "evaluator":
                     self._records(name, self._evaluator)
                 elif ACTOR.fullmatch(name) and (name in self.actors or len(self.actors) < MOST_ACTORS):
-                    self._records(name, lambda records, name=name: self._actor(name, records))  # type: ignore[misc]
+                    self._actor(name)
         for lines in self._events.blocks():
             for line in lines:
                 self._event(line)
@@ -122,12 +126,14 @@ class RecordedRun:
         folder = self.run.metrics("replay").parent
         return sorted({path.name.partition(".jsonl")[0] for path in files_in(folder, "*.jsonl*")})
 
+    def _lines(self, name: str) -> Iterator[list[bytes]]:
+        """The new lines of a process's metrics, many at a time."""
+        return self._files.setdefault(name, NewLines(self.run.metrics(name))).blocks()
+
     def _blocks(self, name: str) -> Iterator[list[Record]]:
         """The new records of a process, many at a time."""
-        file = self._files.setdefault(name, NewLines(self.run.metrics(name)))
-        for lines in file.blocks():
-            decoder = ACTOR_RECORD if ACTOR.fullmatch(name) else RECORD
-            records = [record for line in lines if (record := read_record(line, decoder))]
+        for lines in self._lines(name):
+            records = [record for record in decoded(lines, RECORD) if record.get("time") is not None]
             if records:
                 self.newest[name] = records[-1]
                 yield records
@@ -156,7 +162,7 @@ class RecordedRun:
 
     def _replay(self, records: Sequence[Record]) -> None:
         steps = [self.clock.record(_time(record), _steps(record)) for record in records]
-        seconds = [self.clock.seconds(_time(record)) or 0.0 for record in records]
+        seconds = self.clock.seconds_at(np.array([_time(record) for record in records]))
         self.grid.add("steps", seconds, steps)
         for name in OF_REPLAY:
             self.grid.add(f"replay.{name}", seconds, [record.get(name) for record in records])
@@ -169,13 +175,20 @@ class RecordedRun:
         for name in self._learner_figures[:MOST_FIGURES]:
             self.grid.add(f"learner.{name}", seconds, [record.get(name) for record in records])
 
-    def _actor(self, name: str, records: Sequence[Record]) -> None:
-        records, seconds = self._placed(records)
-        for figure in OF_ALL_ACTORS:
-            self.grid.add(f"actors.{figure}", seconds, [record.get(figure) for record in records])
-        own = self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
-        for figure in OF_EACH_ACTOR:
-            own.add(figure, seconds, [record.get(figure) for record in records])
+    def _actor(self, name: str) -> None:
+        for lines in self._lines(name):
+            records = decoded(lines, ACTOR_RECORD)
+            if not records:
+                continue
+            self.newest[name] = msgspec.structs.asdict(records[-1])
+            table = np.array([msgspec.structs.astuple(record) for record in records], float)  # [records, figures], None is NaN
+            seconds = self.clock.seconds_at(table[:, 0])
+            table, seconds = table[np.isfinite(seconds)], seconds[np.isfinite(seconds)]
+            for figure in OF_ALL_ACTORS:
+                self.grid.add(f"actors.{figure}", seconds, table[:, ACTOR_FIGURES[figure]])
+            own = self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
+            for figure in OF_EACH_ACTOR:
+                own.add(figure, seconds, table[:, ACTOR_FIGURES[figure]])
 
     def _evaluator(self, records: Sequence[Record]) -> None:
         for record, seconds in zip(*self._placed(records), strict=True):
@@ -190,7 +203,8 @@ class RecordedRun:
 
     def _placed(self, records: Sequence[Record]) -> tuple[list[Record], list[float]]:
         """The records whose time lies in the run's, and when that was."""
-        placed = [(record, at) for record in records if (at := self.clock.seconds(_time(record))) is not None]
+        seconds = self.clock.seconds_at(np.array([_time(record) for record in records])).tolist()
+        placed = [(record, at) for record, at in zip(records, seconds, strict=True) if math.isfinite(at)]
         return [record for record, _ in placed], [at for _, at in placed]
 
     def _event(self, line: bytes) -> None:
@@ -213,14 +227,19 @@ class RecordedRun:
         return list(found)
 
 
-def read_record(line: bytes, decoder: msgspec.json.Decoder[Any] = RECORD) -> Record | None:
-    """A line of metrics/PROCESS.jsonl; None for anything else."""
+def decoded(lines: Sequence[bytes], decoder: msgspec.json.Decoder[T]) -> list[T]:
+    """The records of these lines; those that are something else are left out."""
     try:
-        found = decoder.decode(line)
+        return decoder.decode_lines(b"\n".join(lines))
     except (msgspec.MsgspecError, RecursionError):
-        return None
-    record: Record = found if isinstance(found, dict) else msgspec.structs.asdict(found)
-    return record if record.get("time") is not None else None
+        return [record for line in lines for record in _decoded_alone(line, decoder)]
+
+
+def _decoded_alone(line: bytes, decoder: msgspec.json.Decoder[T]) -> list[T]:
+    try:
+        return [decoder.decode(line)]
+    except (msgspec.MsgspecError, RecursionError):
+        return []
 
 
 def learner_figures(record: Mapping[str, float | None]) -> list[str]:

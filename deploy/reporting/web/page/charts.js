@@ -3,7 +3,7 @@
 
 const HARD_EVENTS = { abandoned: 'bad', failed: 'bad', restarted: 'bad', silent: 'warn', rollbacks: 'bad' };
 const SECOND_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
-const FRAME_MS = 10;
+const FRAME_MS = 6; // of drawing, of the 16 that a frame has
 
 const charts = new Map(); // by the element of the plot
 const waiting = new Set(); // to be drawn
@@ -75,7 +75,7 @@ function draw(made) {
   made.card.hidden = !found;
   if (!found) return;
   made.legend.replaceChildren(...found.series.filter((one) => one.kind !== 'edge' && one.label).map((one) =>
-    el('span', {}, el('i', { class: one.colour }), one.label, ' ', one.kind === 'points' ? '' : el('b', {}, made.format(last(one.values))))));
+    el('span', {}, el('i', { class: one.colour + ' ' + one.kind }), one.label, ' ', one.kind === 'points' ? '' : el('b', {}, made.format(last(one.values))))));
   const shape = axis + found.series.map((one) => one.label + one.kind + one.colour).join('|');
   const data = [found.x, ...found.series.map((one) => one.values)];
   if (made.plot && made.shape === shape) {

@@ -13,12 +13,13 @@ function taskSection(task, number, finals) {
     el('td', { class: 'number' }, group.reached + ' of ' + group.runs.length), el('td', { class: 'number' }, duration(group.seconds_to_score)), el('td', { class: 'number' }, count(group.steps_to_score)),
     ...task.keys.map((key, place) => el('td', { class: 'value' }, shown(group.values[place])))));
   const heads = ['Group', 'Seeds', 'Score (IQM)', '95 % interval', 'Reached', 'Time to ' + figure(task.score), 'Steps to ' + figure(task.score)];
-  const better = task.improvement.map((one) => el('li', {}, names[one.group] + ' is better than ' + names[one.over] + ' with probability ' + percent(one.probability)));
+  const better = task.improvement.map(({ group, over, probability }) => (probability < 0.5 ? [over, group, 1 - probability] : [group, over, probability]))
+    .map(([group, over, probability]) => el('li', {}, 'A run of ' + names[group] + ' scores higher than one of ' + names[over] + ' with probability ' + percent(probability) + '.'));
   return section(id, shown(task.env), axisChoice(), el('div', { class: 'charts tall one' }, groupChart(task, names)),
-    el('p', { class: 'faint' }, 'Thick: interquartile mean of the seeds, where all have begun and none has ended. Shaded: its 95 % bootstrap interval. Thin: every seed. Score: mean of the last ' + finals + ' evaluations. '
-      + (task.given ? '' : 'The return to reach is nine tenths of the way from the first evaluations to the best group; headrace report --score sets it.')),
-    el('div', { class: 'card wide' }, el('table', {}, el('thead', {}, el('tr', {}, heads.map((name, place) => el('th', { scope: 'col', class: place ? 'number' : '' }, name)), task.keys.map((key) => el('th', { scope: 'col' }, el('code', {}, key))))), el('tbody', {}, body))),
-    better.length ? el('ul', { class: 'faint' }, better) : null);
+    el('p', { class: 'faint' }, 'Thick: interquartile mean of the seeds, where all have begun and none has ended. Shaded: its 95\u00a0% bootstrap interval. Thin: every seed. Score: mean of the last ' + finals + ' evaluations. ',
+      ...(task.given ? [] : ['The return to reach is nine tenths of the way from the first evaluations to the best group; ', el('code', {}, 'headrace report --score'), ' sets it.'])),
+    wide('Scores', el('table', {}, el('thead', {}, el('tr', {}, heads.map((name, place) => el('th', { scope: 'col', class: place ? 'number' : '' }, name)), task.keys.map((key) => el('th', { scope: 'col' }, el('code', {}, key))))), el('tbody', {}, body))),
+    better.length ? el('ul', { class: 'faint plain' }, better) : null);
 }
 
 function nameOf(group, task) {

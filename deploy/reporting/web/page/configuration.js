@@ -28,7 +28,7 @@ function configuration(run) {
   });
   update();
   return section('configuration', 'Configuration', [others.length ? el('label', { class: 'faint' }, 'Compare with ', choice) : null, search, all], note,
-    el('div', { class: 'card wide' }, el('table', {}, el('thead', {}, heads), rows)));
+    wide('Configuration', el('table', { class: 'stacks settings' }, el('thead', {}, heads), rows)));
 }
 
 function besidePreset(run) {
@@ -48,8 +48,8 @@ function differingSettings(all) {
   const differing = keys.filter((key) => values.some((own) => !equal(own.get(key), values[0].get(key))));
   const heads = ['Setting', ...known.map((run) => run.name)].map((name) => el('th', { scope: 'col' }, name));
   return section('settings', 'Settings that differ', null, el('p', { class: 'faint' }, differing.length + ' of ' + keys.length + ' settings differ between these runs.'),
-    differing.length ? el('div', { class: 'card wide pinned' }, el('table', {}, el('thead', {}, el('tr', {}, heads)), el('tbody', {}, differing.map((key) =>
-      el('tr', {}, el('th', { scope: 'row' }, el('code', {}, key)), values.map((own) => el('td', { class: 'value' }, shown(own.get(key))))))))) : null);
+    differing.length ? wide('Settings that differ', el('table', {}, el('thead', {}, el('tr', {}, heads)), el('tbody', {}, differing.map((key) =>
+      el('tr', {}, el('th', { scope: 'row' }, el('code', {}, key)), values.map((own) => el('td', { class: 'value' }, shown(own.get(key)))))))), 'pinned') : null);
 }
 
 const valuesOf = (settings) => new Map(settings.map((one) => [one.key, one.value]));

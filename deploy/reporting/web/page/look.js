@@ -5,7 +5,7 @@ const LOOK_MS = 1000;
 
 function looking(run, live) {
   if (!run.look) return null;
-  const who = el('select', { 'aria-label': 'Actor' }), facts = el('p', { class: 'faint' }), place = el('div', { class: 'look' });
+  const who = el('select', { 'aria-label': 'Actor', hidden: true }), facts = el('p', { class: 'faint' }), place = el('div', { class: 'look' });
   let onScreen = false, asking = false, range = null;
   const fail = (text) => { facts.textContent = text; place.replaceChildren(); };
   const turn = async () => {
@@ -32,6 +32,7 @@ function looking(run, live) {
     const had = [...who.options].map((option) => option.value), names = (run.status.processes || []).filter((one) => one.role === 'actor').map((one) => one.name);
     if (had.join() === names.join()) return;
     const before = who.value;
+    who.hidden = !names.length;
     who.replaceChildren(...names.map((name) => el('option', { value: name }, name)));
     if (names.includes(before)) who.value = before;
   });

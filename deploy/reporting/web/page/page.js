@@ -76,7 +76,7 @@ function runTable() {
     return el('tr', {}, el('td', {}, el('button', { type: 'button', onclick: () => choose(run.name) }, run.name)), el('td', {}, pill(run.status.state)), el('td', {}, run.status.env), el('td', {}, run.status.algorithm),
       el('td', { class: 'number' }, count(run.status.steps)), el('td', { class: 'number' }, figure(last(evaluations.return_mean))), el('td', { class: 'number' }, better < 0 ? '–' : figure(evaluations.return_mean[better])));
   });
-  return section('runs', 'Runs', null, el('div', { class: 'card wide' }, el('table', {}, el('thead', {}, el('tr', {}, ['Run', 'State', 'Environment', 'Algorithm'].map((name) => el('th', { scope: 'col' }, name)),
+  return section('runs', 'Runs', null, wide('Runs', el('table', {}, el('thead', {}, el('tr', {}, ['Run', 'State', 'Environment', 'Algorithm'].map((name) => el('th', { scope: 'col' }, name)),
     ['Steps', 'Return', 'Best return'].map((name) => el('th', { scope: 'col', class: 'number' }, name)))), el('tbody', {}, rows))));
 }
 
@@ -204,10 +204,16 @@ function controlsOf(run, api, live) {
     pause.hidden = run.status.state === 'paused';
     unpause.hidden = !pause.hidden;
   });
-  return el('div', { class: 'controls' }, pause, unpause, button('Checkpoint', 'checkpoint', 'Write a checkpoint of run ' + run.name + ' now?'),
-    button('Evaluate', 'evaluate', 'Evaluate the newest policy of run ' + run.name + ' now?'), number,
-    el('button', { type: 'button', onclick: () => act('scale', 'Run ' + run.name + ' with ' + number.value + ' actors?', { actors: Number(number.value) }) }, 'Scale'),
-    el('button', { type: 'button', class: 'danger', onclick: () => act('stop', 'Stop run ' + run.name + '? Weights and experience are saved; headrace up resumes it.', {}) }, 'Stop'), result);
+  const buttons = el('div', { class: 'controls' }, pause, unpause, button('Checkpoint', 'checkpoint', 'Write a checkpoint of run ' + run.name + ' now?'),
+    button('Evaluate', 'evaluate', 'Evaluate the newest policy of run ' + run.name + ' now?'), el('span', { class: 'pair' }, number,
+      el('button', { type: 'button', onclick: () => act('scale', 'Run ' + run.name + ' with ' + number.value + ' actors?', { actors: Number(number.value) }) }, 'Scale')),
+    el('button', { type: 'button', class: 'danger', onclick: () => act('stop', 'Stop run ' + run.name + '? Weights and experience are saved; headrace up resumes it.', {}) }, 'Stop'));
+  const over = el('span', { class: 'faint' }, 'To resume it: ', el('code', {}, 'headrace up --run ' + run.name));
+  live(() => {
+    buttons.hidden = OVER.has(run.status.state);
+    over.hidden = !buttons.hidden;
+  });
+  return el('div', { class: 'controls' }, buttons, over, result);
 }
 
 function asked(question) {

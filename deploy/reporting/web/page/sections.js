@@ -2,13 +2,16 @@
 // The sections of one run. Each returns its element and registers with `live` what must be done again when the run has news.
 
 const STATES = { running: 'good', ready: 'good', remote: 'good', paused: 'warn', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
-const SHOWN_LINES = 1000;
+const SHOWN_LINES = 1000, MOST_TROUBLES = 6;
 const isUp = (status) => status.state === 'running' || status.state === 'paused';
+const OVER = new Set(['stopped', 'failed', 'dead', 'unknown']);
+const BROKEN = new Set(['failed', 'silent', 'restarting', 'dead']); // of a process
 const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per_second', 'items_per_second', 'lag_mean', 'processor_fraction', 'starved_fraction', 'compiling']);
 
 function runSections(run, live, controls) {
-  return [overview(run, live, controls), flowSection(run, live), learning(run, live), looking(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live),
-    learnerSection(run, live), trouble(run, live), configuration(run), logSection(run, live)].filter(Boolean);
+  const figures = [flowSection(run, live), learning(run, live), looking(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live), learnerSection(run, live), trouble(run, live)].filter(Boolean);
+  live(() => { for (const one of figures) one.hidden = !begun(run); });
+  return [overview(run, live, controls), ...figures, configuration(run), logSection(run, live)];
 }
 
 function section(id, title, right, ...children) {
@@ -16,23 +19,59 @@ function section(id, title, right, ...children) {
     el('div', { class: 'head' }, el('h2', { id: id + '-title' }, title), right ? el('div', { class: 'right' }, right) : null), ...children);
 }
 
+// whether there is anything to show of what a run does
+const begun = (run) => run.grid.seconds.length > 0 || run.events.length > 0 || (run.status.processes || []).length > 0;
+
+// a table that scrolls by itself where the page is narrower
+const wide = (label, table, kind) => el('div', { class: 'card wide ' + (kind || ''), tabindex: '0', role: 'group', 'aria-label': label }, table);
+
+// an update that waits until its section is near the screen: those of many processes and of the log take a while
+function whenNear(made, update) {
+  let near = true, late = false; // the first one is done at once
+  new IntersectionObserver((entries) => {
+    near = entries[entries.length - 1].isIntersecting;
+    if (near && late) update();
+    late = late && !near;
+  }, { rootMargin: '300px' }).observe(made);
+  return () => { if (near) update(); else late = true; };
+}
+
 const pill = (state) => el('span', { class: 'pill ' + (STATES[state] || '') }, state);
 
 // ---- overview
 
 function overview(run, live, controls) {
-  const state = el('span', { class: 'state-line' }), tiles = el('div', { class: 'tiles' }), limit = el('div', { class: 'card limit' });
+  const state = el('span', { class: 'state-line' }), tiles = el('div', { class: 'tiles' }), limit = el('div', { class: 'card limit' }), wrong = el('div', { class: 'card limit bad' });
+  const nothing = el('p', { class: 'empty' }, 'This run has no figures yet.');
   live(() => {
     const status = run.status, reason = status.reason ? ' · ' + status.reason : known(status.paused_since) ? ' · since ' + clock(status.paused_since) : '';
     state.replaceChildren(pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason));
     tiles.replaceChildren(...overviewTiles(run));
+    tiles.hidden = !begun(run);
+    nothing.hidden = begun(run);
+    wrong.replaceChildren(...troubleLines(status));
+    wrong.hidden = !wrong.childElementCount;
     const [text, advice] = splitOnce(status.bottleneck || '', ' · ');
     limit.hidden = !text;
     limit.replaceChildren(el('dl', {}, el('div', {}, el('dt', {}, isUp(status) ? 'What limits the run' : 'What limited the run last'), el('dd', {}, text)),
       advice ? el('div', {}, el('dt', {}, 'What to try next'), el('dd', {}, advice)) : null));
   });
-  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls ? controls(live) : null), tiles, limit);
+  return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls ? controls(live) : null), nothing, tiles, wrong, limit);
 }
+
+// a line for each process that is broken now, or of which something bad has been counted
+function troubleLines(status) {
+  const processes = new Map((status.processes || []).map((one) => [one.name, one]));
+  for (const name of Object.keys(status.troubles || {})) if (!processes.has(name)) processes.set(name, { name });
+  const lines = [...processes.values()].map((one) => [one.name, [...(BROKEN.has(one.state) ? [one.state, one.last_exit] : []), ...countsOf(status, one)].filter(Boolean)]).filter(([, said]) => said.length);
+  if (!lines.length) return [];
+  return [el('dl', {}, el('div', {}, el('dt', {}, 'Trouble'),
+    lines.slice(0, MOST_TROUBLES).map(([name, said]) => el('dd', {}, el('b', {}, name), ' ' + said.join(' · '))),
+    lines.length > MOST_TROUBLES ? el('dd', {}, 'and ' + whole(lines.length - MOST_TROUBLES) + ' more processes') : null))];
+}
+
+// counts of what checks have stopped, of one process
+const countsOf = (status, one) => Object.entries((status.troubles || {})[one.name] || {}).map(([name, number]) => words(name) + ' ' + whole(number));
 
 function overviewTiles(run) {
   const { status, evaluations } = run, replay = run.newest.replay || {}, learner = run.newest.learner || {}, done = status.total_steps ? status.steps / status.total_steps : null;
@@ -41,7 +80,7 @@ function overviewTiles(run) {
   const left = done && done < 1 && status.state === 'running' && rate ? ' · about ' + duration((status.total_steps - status.steps) / rate) + ' left' : '';
   const tiles = [
     tile('Steps', count(status.steps), done === null ? known(status.steps) ? whole(status.steps) + ' steps' : '' : percent(done) + ' of ' + count(status.total_steps) + left, done),
-    tile('Time up', duration(last(run.grid.seconds) === null ? status.uptime_seconds : last(run.grid.seconds) + run.grid.width / 2), up || !status.time ? (known(run.began) ? 'since ' + clock(run.began) : '') : 'until ' + clock(status.time)),
+    tile('Running time', duration(last(run.grid.seconds) === null ? status.uptime_seconds : last(run.grid.seconds) + run.grid.width / 2), up || !status.time ? (known(run.began) ? 'since ' + clock(run.began) : '') : 'until ' + clock(status.time)),
     tile('Return', at < 0 ? '–' : figure(evaluations.return_mean[at]), at < 0 ? 'not evaluated yet' : 'v' + whole(evaluations.policy_version[at]) + ', 95 %: ' + figure(evaluations.return_low[at]) + ' to ' + figure(evaluations.return_high[at])),
     tile('Best return', better < 0 ? '–' : figure(evaluations.return_mean[better]), better < 0 ? '' : 'v' + whole(evaluations.policy_version[better]) + ' at ' + count(evaluations.steps[better]) + ' steps'),
   ];
@@ -72,7 +111,7 @@ function flowSection(run, live) {
   const card = el('div', { class: 'card flow-card' });
   const note = el('span', { class: 'faint' });
   live(() => {
-    note.textContent = run.status.state === 'running' ? '' : run.status.state === 'paused' ? 'paused' : 'as it was last';
+    note.textContent = run.status.state === 'running' ? '' : OVER.has(run.status.state) ? 'as it was last' : run.status.state;
     card.replaceChildren(flowPicture(run));
   });
   return section('flow', 'Flow', note, card);
@@ -88,7 +127,8 @@ function gridChart(run, title, names, format, options) {
   return chart(title, () => {
     const there = names.filter(([, name]) => some(column(run, name)));
     if (!there.length) return null;
-    const series = there.map(([label, name], index) => ({ label, values: column(run, name), colour: 'c' + index, kind: (dashed || []).includes(name) ? 'dashed' : 'line' }));
+    const limits = new Set(dashed);
+    const series = there.map(([label, name], index) => ({ label, values: column(run, name), colour: limits.has(name) ? 'c7' : 'c' + index, kind: limits.has(name) ? 'dashed' : 'line' }));
     return { x: run.grid[axis], series, floor };
   }, format, eventsOf(run));
 }
@@ -140,11 +180,12 @@ function axisChoice() {
   return [reset, el('div', { class: 'choice', role: 'group', 'aria-label': 'Horizontal axis' }, buttons)];
 }
 
-function learning(run) {
+function learning(run, live) {
+  const note = el('p', { class: 'faint' }, 'Shaded: 95\u00a0% interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back.');
+  live(() => { note.hidden = !run.grid.seconds.length; });
   return section('learning', 'Learning', axisChoice(), el('div', { class: 'charts tall' },
     evaluatedChart(run, 'Return', 'return_mean', 'actors.episode_return'), evaluatedChart(run, 'Success', 'success_rate', 'actors.success_rate', percent, 0),
-    evaluatedChart(run, 'Episode length', 'length_mean', 'actors.episode_length', count, 0)),
-  el('p', { class: 'faint' }, 'Shaded: 95 % interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back.'));
+    evaluatedChart(run, 'Episode length', 'length_mean', 'actors.episode_length', count, 0)), note);
 }
 
 function speed(run) {
@@ -174,7 +215,8 @@ function learnerSection(run, live) {
   live(() => {
     for (const name of Object.keys(run.grid.figures)) {
       const own = name.replace(/^learner\./, '');
-      if (own === name || OPERATING.has(own) || made.has(own) || /^(data_wait|copy|update|send|publish|checkpoint)_fraction$/.test(own)) continue;
+      // what has been 0 all the time, such as updates that were skipped, has no chart
+      if (own === name || OPERATING.has(own) || made.has(own) || !column(run, name).some(Boolean) || /^(data_wait|copy|update|send|publish|checkpoint)_fraction$/.test(own)) continue;
       made.add(own);
       place.append(gridChart(run, sentence(own), [[words(own), name]], own.endsWith('_fraction') ? percent : figure, own.endsWith('_fraction') ? { floor: 0 } : {}));
     }
@@ -190,8 +232,12 @@ const sentence = (name) => { const text = words(name); return text[0].toUpperCas
 
 function processes(run, live) {
   const place = el('div', { class: 'processes' });
-  live(() => place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one))));
-  return section('processes', 'Processes', null, place);
+  const none = el('p', { class: 'faint' }, 'No process has begun.'), made = section('processes', 'Processes', null, none, place);
+  live(whenNear(made, () => {
+    place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one)));
+    none.hidden = place.childElementCount > 0;
+  }));
+  return made;
 }
 
 function processCard(run, one) {
@@ -224,9 +270,8 @@ function processCard(run, one) {
   fact('memory', bytes(one.rss_bytes));
   fact('cpu', known(one.cpu_percent) ? Math.round(one.cpu_percent) + ' %' : '–');
   fact('restarts', one.restarts ? String(one.restarts) : '');
-  const counted = Object.entries((run.status.troubles || {})[one.name] || {}).map(([name, number]) => words(name) + ' ' + whole(number));
-  const why = [...(one.last_exit ? [one.last_exit] : []), ...counted];
-  return el('div', { class: 'card process' + (['failed', 'silent', 'restarting', 'dead'].includes(one.state) ? ' bad' : '') },
+  const why = [...(one.last_exit ? [one.last_exit] : []), ...countsOf(run.status, one)];
+  return el('div', { class: 'card process' + (BROKEN.has(one.state) ? ' bad' : '') },
     el('div', { class: 'name' }, el('span', {}, one.name), el('span', { class: 'state ' + (STATES[one.state] || '') }, one.state)),
     el('div', { class: 'rate' }, rate), line, el('dl', {}, facts), why.length ? el('div', { class: 'why' }, why.join(' · ')) : null);
 }
@@ -234,8 +279,8 @@ function processCard(run, one) {
 // ---- trouble
 
 function trouble(run, live) {
-  const body = el('tbody', {}), none = el('p', { class: 'faint' }, 'Nothing has been recorded.'), table = el('div', { class: 'card wide' },
-    el('table', {}, el('thead', {}, el('tr', {}, ['When', 'Steps', 'Process', 'What', 'Why'].map((name) => el('th', { scope: 'col' }, name)))), body));
+  const body = el('tbody', {}), none = el('p', { class: 'faint' }, 'Nothing has been recorded.'), table = wide('What happened',
+    el('table', { class: 'stacks events' }, el('thead', {}, el('tr', {}, ['When', 'Steps', 'Process', 'What', 'Why'].map((name) => el('th', { scope: 'col' }, name)))), body));
   live(() => {
     none.hidden = run.events.length > 0;
     table.hidden = !run.events.length;
@@ -248,14 +293,14 @@ function trouble(run, live) {
 // ---- log
 
 const LINE = /^(\S+ \S+) ([^|:]{1,24}?)(?: +\| |: )(.*)$/;
-const BAD_LINE = /\b(died|killed|abandoned|hung|Traceback|Error|failed|rejected|rolled back|not finite)\b/;
+const BAD_LINE = /\b(died|killed|abandoned|hung|Traceback|Error|failed|rejected(?! 0\b)|rolled back|not finite)\b/;
 
 function logSection(run, live) {
   const place = el('div', { class: 'card log', tabindex: '0', role: 'log', 'aria-label': 'Log', 'aria-live': 'off' });
   const who = el('select', { 'aria-label': 'Process' }, el('option', { value: '' }, 'All processes'));
   const search = el('input', { type: 'search', placeholder: 'Find in the log', 'aria-label': 'Find in the log' });
   const whole_log = run.searchLog ? el('button', { type: 'button' }, 'Search all of it') : null;
-  const note = el('p', { class: 'faint' });
+  const note = el('p', { class: 'faint' }), tools = [who, search, whole_log].filter(Boolean);
   let found = null; // what the server has found in the whole log
   const update = () => {
     const atEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 40;
@@ -267,14 +312,17 @@ function logSection(run, live) {
     const kept = lines.filter(({ text, parts }) => (!who.value || (parts && parts[2].trim() === who.value)) && (!wanted || text.toLowerCase().includes(wanted)));
     place.replaceChildren(...kept.slice(-SHOWN_LINES).map(({ text, parts }) => logLine(text, parts, wanted)));
     if (atEnd) place.scrollTop = place.scrollHeight;
-    note.textContent = whole(Math.min(kept.length, SHOWN_LINES)) + ' of ' + whole(lines.length) + (found ? ' lines found in the whole log' : ' newest lines');
+    note.textContent = lines.length ? whole(Math.min(kept.length, SHOWN_LINES)) + ' of ' + whole(lines.length) + (found ? ' lines found in the whole log' : ' newest lines') : found ? 'No line of the whole log has this text.' : 'The log is empty.';
+    place.hidden = !lines.length;
+    for (const one of tools) one.hidden = !run.log.length;
   };
   who.addEventListener('change', update);
   search.addEventListener('input', () => { found = null; update(); });
   if (whole_log) whole_log.addEventListener('click', async () => { found = search.value ? await run.searchLog(search.value) : null; update(); });
-  live(() => { if (!found) update(); }, 'log');
+  const made = section('log', 'Log', tools, note, place);
+  live(whenNear(made, () => { if (!found) update(); }), 'log');
   requestAnimationFrame(() => { place.scrollTop = place.scrollHeight; });
-  return section('log', 'Log', [who, search, whole_log], note, place);
+  return made;
 }
 
 function logLine(text, parts, wanted) {

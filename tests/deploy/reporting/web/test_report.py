@@ -145,10 +145,12 @@ def test_settings_are_beside_those_of_the_preset_and_secrets_are_hidden(tmp_path
     run = made_up(
         tmp_path / "mine",
         learner__batch_size=99,
+        learner__threads=3,
         deploy__sinks=["tensorboard", "x:Y"],
         deploy__sink_options={"x:Y": {"api_key": "s3cret", "project": "p"}},
     )
     found = {one.key: one for one in settings_of(run)}
+    assert not found["learner.threads"].differs, "the launch sets it"
     assert (found["learner.batch_size"].value, found["learner.batch_size"].expected, found["learner.batch_size"].differs) == (
         99,
         128,

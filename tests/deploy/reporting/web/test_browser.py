@@ -1,0 +1,102 @@
+"""The page in a real browser: every kind of run, narrow and wide, light and dark."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.reporting.web.kinds import KINDS, address_of, served
+from tests.deploy.reporting.web.made_up import made_up, with_videos
+from tests.harness.chromium import NEEDS_CHROMIUM, Chromium, Page
+
+pytestmark = NEEDS_CHROMIUM
+SHOWN = "document.querySelector('main section') && !(document.getElementById('said') || {}).textContent"
+# What sticks out of the page, or of its own box where that is cut off.
+CUT_OFF = """[...document.querySelectorAll('main *')].filter((one) => {
+  const box = one.getBoundingClientRect();
+  if (!box.width || one.closest('.wide, .log, .entries, .plot, svg')) return false;
+  return box.right > innerWidth + 1 || (getComputedStyle(one).overflowX === 'hidden' && one.scrollWidth > one.clientWidth + 1);
+}).map((one) => one.tagName + '.' + one.className)"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+def shown(page: Page, address: str) -> Page:
+    """Opens an address and scrolls to the end, so that all charts are drawn."""
+    page.open(address)
+    page.wait(SHOWN)
+    height = page.run("document.documentElement.scrollHeight")
+    for top in range(0, height, 600):
+        page.run(f"scrollTo({{top: {top}, behavior: 'instant'}})")
+        page.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
+    return page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_fits_the_screen_and_asks_nobody_else(kind: str, browser: Chromium, tmp_path: Path) -> None:
+    with address_of(kind, tmp_path) as address:
+        page = shown(browser.page(), address)
+        for width in (1400, 400):
+            page.resize(width)
+            assert page.run("document.documentElement.scrollWidth") == width
+            assert page.run(CUT_OFF) == []
+        assert page.run("document.querySelectorAll('.chart:not([hidden]) canvas').length") >= (kind != "empty")
+        assert page.errors() == []
+        own = address.partition("?")[0]
+        assert [one for one in page.requested() if not one.startswith((own, "data:"))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_people_who_see_little_can_use_it(kind: str, browser: Chromium, tmp_path: Path) -> None:
+    pytest.importorskip("axe_core_python", reason="axe-core finds what is hard to read or to reach")
+    axe = (importlib.resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
+    with address_of(kind, tmp_path) as address:
+        page = shown(browser.page(), address)
+        page.run(f"{axe};0")
+        for width in (1400, 400):
+            page.resize(width)
+            for dark in (False, True):
+                page.colours(dark)
+                assert faults(page) == [], f"{width} pixels, {'dark' if dark else 'light'}"
+
+
+def faults(page: Page) -> list[Any]:
+    """What axe-core calls serious or critical, with the elements."""
+    found = json.loads(page.run("axe.run().then((found) => JSON.stringify(found.violations))"))
+    return [
+        (one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found if one["impact"] in ("serious", "critical")
+    ]
+
+
+def test_a_new_video_does_not_interrupt_the_one_that_plays(browser: Chromium, tmp_path: Path) -> None:
+    run = with_videos(made_up(tmp_path / "mine", state="running", seconds=60), {1: 5.0, 2: 9.0, 3: 2.0, 4: 7.0})
+    with served(run) as address:
+        page = browser.page()
+        page.open(address)
+        page.wait("document.querySelectorAll('.video').length === 3")
+        # The browser takes the video at the top for one that plays: these files hold no pictures.
+        page.run("""window.first = document.querySelector('.video video');
+            Object.defineProperty(first, 'paused', { value: false, configurable: true });
+            window.moved = 0;
+            new MutationObserver((all) => {
+              for (const one of all) for (const node of one.removedNodes) if (node.contains(first)) moved += 1;
+            }).observe(document.querySelector('.videos'), { childList: true });""")
+        (run.videos / "videos.json").unlink()
+        for file in run.videos.iterdir():
+            file.unlink()
+        run.videos.rmdir()
+        with_videos(run, {5: 7.0, 6: 1.0})
+        page.wait("document.querySelector('.videos').textContent.includes('v6')")
+        assert page.run("first.isConnected && moved === 0")
+        page.run("delete first.paused; first.dispatchEvent(new Event('pause'));")
+        assert page.run("!first.isConnected && document.querySelectorAll('.video').length") == 2
