@@ -88,9 +88,9 @@ def test_a_relay_that_prints_nothing_for_long_is_killed_and_started_again() -> N
 
 def test_a_process_that_has_printed_nothing_yet_has_more_time() -> None:
     world, machine = relayed()
-    world.run(FIRST_SECONDS - 2)
+    world.run(HANG_SECONDS + 2 * LINE_SECONDS + 30)
     assert len(machine.relays) == 1, "it may import torch and open a device"
-    world.run(3)
+    world.run(FIRST_SECONDS)
     assert len(machine.relays) == 2
 
 

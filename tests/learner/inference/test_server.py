@@ -181,10 +181,12 @@ def test_a_repeated_request_is_computed_once_and_a_newer_one_replaces_it(machine
     for number, value in ((1, 1.0), (1, 1.0), (2, 2.0)):
         client.send(*request(number, value))
     machine.until(lambda: any(each.number == 2 for each in machine.server._requests.values()), "the newer request")
-    machine.follower.version = 3
+    machine.follower.version = machine.follower.newest = 3
     [(message, raw)] = machine.turn(client)
     assert (message.number, outputs(raw), machine.network.passes) == (2, [[2.0, 3.0]], [1])
-    client.send(*request(2, 2.0))
+    client.send(*request(2, 2.0))  # on its way when the answer came
+    client.send(Infer(2, 0))
+    assert machine.turn(client) == [(Inferred(2, 3, 3), [])] and machine.network.passes == [1]
     client.send(*request(3, 3.0))
     [(message, raw)] = machine.turn(client)
     assert (message.number, outputs(raw), machine.network.passes) == (3, [[3.0, 3.0]], [1, 1])
