@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -23,6 +24,15 @@ from the start of the process, so it includes loading, checks and the start of a
 random actions to the reference. A score counts as reached at the first of three evaluations in a row at or above it. Thin lines
 are single seeds, thick ones their mean. The raw evaluations, the configuration and the machine of every run are in
 [benchmarks/learning/results](../../benchmarks/learning/results).
+"""
+INTERRUPTED = """\
+## Runs that are killed and resumed
+
+`python -m benchmarks.learning.interrupted --env ID --steps N --seeds S`: for each seed a run that is left alone, and one whose
+processes are all killed by SIGKILL five times and resumed, both for the same number of steps. Each is then evaluated on the
+same 100 greedy episodes, with the newest weights and with the best. The interval is a bootstrap over seeds. Other programs ran
+beside. In these runs the best were the first of equally good weights; since then they are the newest
+([why](decisions.md#of-equally-good-weights-the-newest-are-the-best)).
 """
 HEADS = ("", "final", "95 % interval", "time to score", "reached", "steps")
 
@@ -59,7 +69,16 @@ def pages() -> dict[Path, str]:
         if overall := [overall_cells(one) for one in summary["contestants"] if one["tasks"]]:
             parts += ["### All tasks, 0 random, 1 reference", "", *table(("", "score", "95 % interval", "tasks"), overall)]
         parts += [line for ratio in summary["ratios"] if ratio["by_task"] for line in (f"{ratio_line(ratio)}.", "")]
+    parts += [INTERRUPTED, "```text", *interrupted_runs(), "```", ""]
     return {PAGE: "\n".join(parts).rstrip() + "\n", **made}
+
+
+def interrupted_runs() -> list[str]:
+    from benchmarks.learning.interrupted import RESULTS, report
+
+    of_env = {found["env"]: found for found in (json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json")))}
+    reports = [(report(RESULTS, env), found["asked_steps"]) for env, found in of_env.items()]
+    return [line for (first, *others), steps in reports for line in (f"{first}, {steps:,} steps each", *others)]
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
