@@ -124,10 +124,18 @@ class Page:
     def wait(self, condition: str, seconds: float = ANSWER_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         """Returns when a condition holds. Raises TimeoutError."""
         until = clock() + seconds
-        while not self.run(f"Boolean({condition})"):
+        while not self._holds(condition):
             if clock() > until:
                 raise TimeoutError(f"after {seconds:.0f} s: {condition}")
             time.sleep(0.05)
+
+    def _holds(self, condition: str) -> bool:
+        try:
+            return bool(self.run(f"Boolean({condition})"))
+        except RuntimeError as error:
+            if "navigated" in str(error) or "context was destroyed" in str(error):  # the page goes to another address just now
+                return False
+            raise
 
     def mouse(self, kind: str, x: float, y: float, pressed: bool = False, **more: Any) -> None:
         """`kind`: Moved, Pressed, Released, Wheel."""
