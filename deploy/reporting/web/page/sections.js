@@ -1,7 +1,7 @@
 'use strict';
 // The sections of one run. Each returns its element and registers with `live` what must be done again when the run has news.
 
-const STATES = { running: 'good', ready: 'good', remote: 'good', paused: 'warn', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
+const STATES = { running: 'good', ready: 'good', remote: 'good', joined: 'good', leaving: 'warn', paused: 'warn', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
 const SHOWN_LINES = 1000, MOST_TROUBLES = 6;
 const isUp = (status) => status.state === 'running' || status.state === 'paused';
 const OVER = new Set(['stopped', 'failed', 'dead', 'unknown']);
@@ -252,7 +252,7 @@ function processes(run, live) {
   const place = el('div', { class: 'processes' });
   const none = el('p', { class: 'faint' }, 'No process has begun.'), made = section('processes', 'Processes', null, none, place);
   live(whenNear(made, () => {
-    place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one)));
+    place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one)), ...hostCards(run.status.hosts || []));
     none.hidden = place.childElementCount > 0;
   }));
   return made;
@@ -288,6 +288,15 @@ function processCard(run, one) {
   return el('div', { class: 'card process' + (BROKEN.has(one.state) ? ' bad' : '') },
     el('div', { class: 'name' }, el('span', {}, one.name), el('span', { class: 'state ' + (STATES[one.state] || '') }, one.state)),
     el('div', { class: 'rate' }, rate), line, el('dl', {}, facts), why.length ? el('div', { class: 'why' }, why.join(' · ')) : null);
+}
+
+// a card for each host, and one for all that are waited for
+function hostCards(hosts) {
+  const waiting = hosts.filter((one) => one.state === 'waiting'), sum = (name) => waiting.reduce((total, one) => total + one[name], 0);
+  const all = [...hosts.filter((one) => one.state !== 'waiting'), ...(waiting.length ? [{ name: waiting.length === 1 ? waiting[0].name : whole(waiting.length) + ' hosts', state: 'waiting', places: sum('places'), actors: sum('actors') }] : [])];
+  return all.map((one) => el('div', { class: 'card process' + (BROKEN.has(one.state) ? ' bad' : '') },
+    el('div', { class: 'name' }, el('span', {}, one.name), el('span', { class: 'state ' + (STATES[one.state] || '') }, one.state)),
+    el('div', { class: 'rate' }, whole(one.actors) + ' of ' + whole(one.places) + ' places'), meter(one.places ? one.actors / one.places : 0)));
 }
 
 // ---- trouble
