@@ -11,6 +11,7 @@ from actors.envs.errors import EnvError
 from actors.settings import check_trusted, read_settings
 from actors.trust import FLAG, UntrustedSettings
 from learner.devices.errors import DeviceError
+from learner.inference.remote import InferenceError
 from learner.weights.errors import CheckpointError
 from replay.client.common import ReplayRefused
 from transport.experience import SpecError
@@ -18,6 +19,11 @@ from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
 from transport.names import UnknownName
 from transport.run_dir import RunDir
+
+REFUSALS = (
+    *(SpecError, EnvError, DeviceError, CheckpointError, InferenceError),
+    *(ReplayRefused, UnknownName, UntrustedSettings),
+)
 
 
 def main() -> int:
@@ -40,7 +46,7 @@ def main() -> int:
             place = settings.assignment.offset, arguments.environments, arguments.first_seed
             lifetime.assignment = Assignment(*place, arguments.level)
         Actor(settings, run_dir, lifetime).run()
-    except (SpecError, EnvError, DeviceError, CheckpointError, ReplayRefused, UnknownName, UntrustedSettings) as error:
+    except REFUSALS as error:
         say(f"actor-{arguments.actor}: {error}")
         return 2
     lifetime.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +17,10 @@ from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv, info_means, successes
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
+from learner.config import INFERENCE
+from learner.inference.base import Inference
 from learner.inference.open import open_inference, run_description
+from learner.inference.remote import RemoteInference, StoppedWaiting
 from learner.weights.follow import WeightFollower
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
@@ -87,7 +91,10 @@ class Actor:
         self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=lifetime.beat)
         algorithm = make_algorithm(settings.algorithm)
         description, actors = run_description(run_dir, algorithm, spec), settings.actors
-        self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads)
+        self._remote = RemoteInference(description, spec, self._beat_while_waiting) if actors.inference == "batched" else None
+        self._inference: Inference = self._remote or open_inference(
+            algorithm, spec, description, actors.precision, actors.threads
+        )
         if "torch" in sys.modules:
             unknown = description.unknown
             why = f"numpy does not know {unknown}" if unknown else f"a module of --algo {settings.algorithm.name} does"
@@ -117,14 +124,20 @@ class Actor:
         self._next_poll = 0.0
 
     def run(self) -> None:
-        """Raises ReplayRefused."""
+        """Raises ReplayRefused, InferenceError."""
         lifetime, streams = self._lifetime, self._settings.actors.envs_per_actor
-        servers = "weights", "payload", shard_of(lifetime.name, self._settings.shards).name
+        weights = (INFERENCE,) if self._remote else ("weights", "payload")
+        servers = *weights, shard_of(lifetime.name, self._settings.shards).name
         addresses = [self._run_dir.wait_for_endpoint(server, self._beat_while_waiting) for server in servers]
         if None in addresses:
             return
-        announce, payload, replay = (str(address) for address in addresses)
-        self._follower = WeightFollower(announce, payload, self._inference, lifetime.keys)
+        *of_weights, replay = map(str, addresses)
+        self._follower: WeightFollower | RemoteInference
+        if self._remote:
+            self._follower = self._remote.connect(*of_weights)
+        else:
+            announce, payload = of_weights
+            self._follower = WeightFollower(announce, payload, self._inference, lifetime.keys)
         self._writer = ExperienceWriter(replay, lifetime.name, lifetime.incarnation, self._settings.spec, streams, lifetime.keys)
         while self._follower.version < 0 and not lifetime.stopping:  # no step before there are weights
             self._follower.poll()
@@ -133,17 +146,18 @@ class Actor:
         self._agent.reset(observation)
         lifetime.measure = self._measure
         lifetime.ready()
-        while not lifetime.stopping:
-            if not lifetime.paused:
-                observation = self._step(observation)
-            self._send()
-            lifetime.beat()
-            if time.monotonic() >= self._next_poll:
-                self._next_poll = time.monotonic() + POLL_SECONDS
-                self._writer.poll()
-                self._follower.poll()
-                if lifetime.assignment is not None and lifetime.assignment != self._assignment:
-                    self._adopt(lifetime.assignment)
+        with suppress(StoppedWaiting):
+            while not lifetime.stopping:
+                if not lifetime.paused:
+                    observation = self._step(observation)
+                self._send()
+                lifetime.beat()
+                if time.monotonic() >= self._next_poll:
+                    self._next_poll = time.monotonic() + POLL_SECONDS
+                    self._writer.poll()
+                    self._follower.poll()
+                    if lifetime.assignment is not None and lifetime.assignment != self._assignment:
+                        self._adopt(lifetime.assignment)
         self._drain(observation)
 
     def _annotate(self, columns: Columns) -> Columns:
@@ -180,7 +194,11 @@ class Actor:
         if self._lifetime.look is not None:
             self._look(self._lifetime.look, version)
         with metrics.phase("act"):
-            action, columns = self._agent.act("random" if version <= self._random_until else "explore")
+            if version <= self._random_until:
+                action, columns = self._agent.act("random")
+            else:
+                action, columns = self._agent.act("explore")
+                version = self._follower.version  # an inference process says with the outputs which version computed them
         with metrics.phase("env_step"):
             step = self._env.step(bounded(self._settings.spec, action))
         with metrics.phase("insert"):

@@ -120,6 +120,22 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "int8 is faster and less exact"
         ),
     ] = "auto"
+    inference: Annotated[
+        Literal["local", "batched"],
+        Meta(
+            description="where the policy's network runs while acting. local: in each actor; batched: in one process on each "
+            "machine, for all its actors"
+        ),
+    ] = "local"
+    inference_device: Annotated[
+        str,
+        Meta(
+            description="device of batched inference on each machine with actors: auto, cpu, cuda, cuda:1, xpu, mps or directml"
+        ),
+    ] = "cpu"
+    inference_threads: Annotated[
+        int, Meta(ge=0, le=1024, description="CPU threads of batched inference; 0 means half as many as the machine has cores")
+    ] = 0
 
 
 def run_seed(seed: int) -> int:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from actors.config import ActorProcess
 from deploy.config.files import Tree, as_tree
 from deploy.config.run import RunConfig
-from learner.config import LearnerProcess
+from learner.config import INFERENCE, InferenceProcess, LearnerProcess
 from replay.config import ReplayProcess
 from replay.shards import shard_names
 from transport.experience import read_spec
@@ -39,6 +39,8 @@ def write(run: RunDir, config: RunConfig) -> None:
     for index, name in enumerate(shard_names(replay.shards)):
         _write(run, name, ReplayProcess(config.seed + index, replay.of_one_shard, leased, index))
     _write(run, "learner", learner)
+    if config.actors.inference == "batched":
+        _write(run, INFERENCE, inference(acting(config)))
     _write(run, "export", tree)  # an exported policy contains the whole configuration
     for name in ("evaluator", *(f"actor-{number}" for number in range(config.actors.count))):
         write_acting(run, config, name)
@@ -77,6 +79,13 @@ def acting(config: RunConfig) -> ActorProcess:
     """The content of settings/evaluator.json, and of that of every actor."""
     tree = as_tree(config)
     return ActorProcess(config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator, shards=config.replay.shards)
+
+
+def inference(acting: ActorProcess) -> InferenceProcess:
+    """The content of settings/inference.json, on the machine of actors that have these settings."""
+    actors = acting.actors
+    where = actors.inference_device, actors.inference_threads
+    return InferenceProcess(acting.algorithm, actors.envs_per_actor, actors.precision, *where)
 
 
 def encode(settings: Struct | Tree) -> bytes:

@@ -151,6 +151,19 @@ class LearnerProcess(Struct, frozen=True, forbid_unknown_fields=True):
     min_size: int = 1  # transitions in all of them together before training starts, where there are several
 
 
+INFERENCE = "inference"  # name and endpoint of the process that acts for the actors of a machine
+
+
+class InferenceProcess(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of settings/inference.json, of the process that acts for the actors of a machine."""
+
+    algorithm: dict[str, Any]
+    most_count: int  # environments of an actor
+    precision: str
+    device: str
+    threads: int  # 0: half as many as cores
+
+
 @dataclass(frozen=True)
 class LearnerSettings:
     """The settings of a learner process, from the run's files."""

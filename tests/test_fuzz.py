@@ -91,7 +91,7 @@ def example(kind: type[Message]) -> Message:
     values |= {"public": "k" * 40, "running": running, "ended": ended, "leaving": False, "kill": True, "role": "actor"}
     values |= {"endpoints": {"replay": "tcp://trunk:1"}, "public_keys": {"replay": "k" * 40}, "orphan_seconds": 1.0}
     values |= {"assignment": messages.Assignment(8, 64, 1), "lines": ("text", "text")}
-    values["relay"] = messages.Relaying(100, 1, "text", 1_000, 50.0)
+    values["servers"] = (messages.HostServer("relay", 100, 1, "text", 1_000, 50.0),)
     values |= {"actor": "actor-7", "total_reward": 1.5, "kind": "text", "bounds": (0.0, 1.0)}
     values |= {"actions": ("left", "right"), "figures": (0.5, 0.25)} if kind is messages.Seen else {}
     fields = msgspec.structs.fields(kind)

@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 9
+PROTOCOL = 10
 MAX_HEADER_BYTES = 64 * 1024
 MAX_NAME = 64
 MAX_PARTS = 4096
@@ -261,6 +261,31 @@ class Weights(Message, frozen=True, tag="weights"):
     sha256: Name
 
 
+# ---- acting: actor (DEALER) <-> the inference process of its machine (ROUTER) ------------------------------------------
+
+
+class Infer(Message, frozen=True, tag="infer"):
+    """An actor asks for the network's outputs for `count` environments. Repeated under the same `number` until it is answered.
+
+    Raw parts: the stacked observation of each field of the spec [count, stack, *shape], then each array of the recurrent state
+    [count, *shape] float32, in the order of the policy's description. With a count of 0, which asks for the version alone, none.
+    """
+
+    number: Count
+    count: Annotated[int, Meta(ge=0, le=MOST_STREAMS)]
+
+
+class Inferred(Message, frozen=True, tag="inferred"):
+    """Answers the Infer of this number, by the weights of `version`; `newest` is the highest that the learner has announced.
+
+    Raw parts: the outputs [count, n] float32, then the next recurrent state as in Infer. None for a count of 0.
+    """
+
+    number: Count
+    version: Version
+    newest: Version
+
+
 # ---- control: every process (DEALER) <-> supervisor (ROUTER) ------------------------------------------------------------
 
 
@@ -418,9 +443,11 @@ class Ended(Struct, frozen=True, forbid_unknown_fields=True):
     explained: bool = False
 
 
-class Relaying(Struct, frozen=True, forbid_unknown_fields=True):
-    """The process of a host that fetches the weights for all its actors. `pid` is 0 while it is being started again."""
+class HostServer(Struct, frozen=True, forbid_unknown_fields=True):
+    """A process of a host that serves its actors: the relay of the weights, or the inference process. `pid` is 0 while it is
+    being started again."""
 
+    role: Literal["relay", "inference"]
     pid: Count
     restarts: Count
     last_exit: Words = ""
@@ -443,7 +470,7 @@ class HostHello(Message, frozen=True, tag="host_hello"):
     running: Annotated[tuple[Begun, ...], Meta(max_length=MOST_PLACES)]
     ended: Annotated[tuple[Ended, ...], Meta(max_length=MOST_ENDED)] = ()
     leaving: bool = False
-    relay: Relaying | None = None
+    servers: Annotated[tuple[HostServer, ...], Meta(max_length=2)] = ()
 
 
 class HostWelcome(Message, frozen=True, tag="host_welcome"):

@@ -311,12 +311,15 @@ class RunDir:
         return next((folder for folder in self.socket_folders if _takes_sockets(folder)), None)
 
     def bind_address(self, role: str) -> str:
-        """The address of the server of `role`: TCP if the settings have an address, else ipc in a private folder, else loopback.
+        """The address of the server of `role`: TCP if the settings have an address, else as local_address() has it.
 
         After a restart a server gets the same address; over TCP it also keeps its port when the run is resumed.
         """
-        if host := self.transport.bind:
-            return f"tcp://{in_url(host)}:{self._port(role, host)}"
+        host = self.transport.bind
+        return f"tcp://{in_url(host)}:{self._port(role, host)}" if host else self.local_address(role)
+
+    def local_address(self, role: str) -> str:
+        """The address of a server for processes of this machine alone: ipc in a private folder, else loopback."""
         if self.sockets is None:
             if others := [folder for folder in self.socket_folders if folder.exists()]:
                 raise PermissionError(
@@ -349,10 +352,11 @@ class RunDir:
             with suppress(OSError):  # there is none, or it belongs to someone else
                 folder.rmdir()
 
-    def write_endpoint(self, role: str, address: str) -> None:
-        """Publishes the address of the server of `role` for its clients. Call it after the server has bound to `address`."""
+    def write_endpoint(self, role: str, address: str, local: bool = False) -> None:
+        """Publishes the address of the server of `role` for its clients; `local`: they are on this machine. Call it after the
+        server has bound to `address`."""
         transport, folder = self.transport, self.path / "endpoints"
-        if host := transport.bind:
+        if (host := transport.bind) and not local:
             port = address.rpartition(":")[2]
             write_atomically(folder / f"{role}.port", port.encode())
             if advertised := transport.advertise or (socket.gethostname() if is_wildcard(host) else ""):

@@ -64,7 +64,9 @@ class Throttle:
 
 
 class Best:
-    """The best weights so far: by success rate, then by return. Their file stores both figures, so that a restart can compare."""
+    """The best weights so far: by success rate, then by return, then the newest, since where several reach the highest score that
+    an environment has, a few episodes do not show which is more reliable. Their file stores both figures, so that a restart can
+    compare."""
 
     def __init__(self, path: Path, about: dict[str, str]) -> None:
         """Reads the figures in the file at `path`, if it has the same `spec_digest`. `about`: metadata of new files."""
@@ -82,10 +84,13 @@ class Best:
             say(f"{path.name} is not used: {error}")
 
     def consider(self, version: int, weights: Mapping[str, np.ndarray], figures: dict[str, Any]) -> bool:
-        """Writes the weights if they are better than the best. Raises as checkpoint.write(); the previous file is then kept."""
+        """Writes the weights if they are at least as good as the best.
+
+        Raises as checkpoint.write(); the previous file is then kept.
+        """
         success = figures["success_rate"]
         found = (0.0 if success is None else float(success), float(figures["return_mean"]))
-        if found <= self._figures:
+        if found < self._figures:
             return False
         result = {"success_rate": found[0], "return_mean": found[1], "episodes": figures["episodes"], "policy_version": version}
         metadata = {name: str(value) for name, value in result.items()} | {"evaluation": json.dumps(figures)}

@@ -7,10 +7,12 @@ there are actors, each with as many environments; all are steps of one environme
   environment    the environment as actors have it, observations and resets included, with random actions
   policy         the same with observations stacked and one forward pass for all; nothing is kept
   actors         actor processes that send to a real replay server; no learner. Also where their time goes, by phases
-  with learner   (--with-learner) the same beside a real learner; also its updates, and the share of its time that it waits
+  batched        (--with-batched) the same actors with one inference process for all of them (--actors.inference batched)
+  with learner   (--with-learner) the actors beside a real learner; also its updates, and the share of its time that it waits
 
 "steps" are those of all processes by the wall clock; "per core" divides by the processor time of these processes alone, so that
-what replay or others take of the same cores is left out. Every setting of a run can be given, as --env.stack 1.
+what replay or others take of the same cores is left out. "memory" is what these processes have of their own. Every setting of a
+run can be given, as --env.stack 1.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import psutil
+from msgspec import structs
 
 from actors.envs.errors import EnvError
 from actors.envs.make import settle
@@ -40,6 +44,8 @@ from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from learner.algorithms.base import make_algorithm
+from learner.config import INFERENCE
+from learner.networks.describe import describe
 from learner.weights.publish import WeightPublisher
 from transport.experience import write_spec
 from transport.lifetime import new_incarnation
@@ -47,7 +53,7 @@ from transport.progress import Progress
 from transport.run_dir import RunDir
 
 ALONE = ("simulator", "environment", "policy")
-ACTORS, LEARNER = "actors", "with learner"
+ACTORS, BATCHED, LEARNER = "actors", "batched", "with learner"
 RECORDS_BEFORE = 2  # metrics records of an actor that its start may still be in
 SECONDS_AFTER = 60.0  # that a process has to say its figure when its time is over
 SHIPPED = ("mario", "robot", "snake", "CartPole-v1", "ALE/Pong-v5")
@@ -89,12 +95,16 @@ class Bench:
         per_second = sum(one.steps / one.wall_seconds for one in timings)
         return {"steps": per_second, "per core": steps / sum(one.processor_seconds for one in timings)}
 
-    def actors(self, seconds: float, learner: bool) -> dict[str, float]:
-        """A run of real processes: "steps" and "per core" per second; with a learner, its "updates" and "data wait" (%)."""
+    def actors(self, seconds: float, learner: bool = False, batched: bool = False) -> dict[str, float]:
+        """A run of real processes: "steps" and "per core" per second, "memory" in MB; with a learner, its "updates" and
+        "data wait" (%)."""
         names = [f"actor-{index}" for index in range(self.config.actors.count)]
         with ExitStack() as stack:
-            run = self._serve(stack, learner)
+            run = self._serve(stack, learner, batched)
             processes = [start("actors", str(run.path), "--actor", str(index), FLAG) for index in range(len(names))]
+            if batched:
+                processes.append(start("learner.inference.server", str(run.path), INFERENCE))
+                names.append(INFERENCE)
             stack.callback(end, processes)
             wait_until(lambda: all(len(records(run, name)) > RECORDS_BEFORE for name in names), "the actors", processes)
             if learner:
@@ -109,9 +119,12 @@ class Bench:
                 lambda: all(measured(name)[-1]["time"] >= measured(name)[0]["time"] + seconds for name in names), "the end"
             )
             found = {name: measured(name) for name in names}
+            memory = sum(psutil.Process(process.pid).memory_full_info().uss for process in processes)
         learned = found.pop("learner", None)
-        steps = sum(rate(lines, "steps") for lines in found.values())
-        figures = {"steps": steps, "per core": steps / sum(map(processors, found.values()))}
+        steps = sum(rate(lines, "steps") for name, lines in found.items() if name != INFERENCE)
+        figures = {"steps": steps, "per core": steps / sum(map(processors, found.values())), "memory": memory / 1e6}
+        if batched:
+            figures["rows a pass"] = statistics.fmean(record.get("rows_per_pass", 0.0) for record in found[INFERENCE][1:])
         if learned:
             waiting = statistics.fmean(record["data_wait_fraction"] for record in learned[1:])
             figures |= {"updates": rate(learned, "updates"), "data wait": 100 * waiting}
@@ -120,7 +133,7 @@ class Bench:
     def phases(self, seconds: float) -> dict[str, float]:
         """Each phase's share of an actor's processor time: actors that are timed from within, hence a case of their own."""
         with ExitStack() as stack:
-            run = self._serve(stack, learner=False)
+            run = self._serve(stack)
             rest = ("--seconds", str(seconds), "--run-dir", str(run.path))
             processes = [
                 start("benchmarks.actors.env", "--case", "phases", "--actor", str(index), *rest)
@@ -131,9 +144,9 @@ class Bench:
         shares = [json.loads(text.splitlines()[-1]) for text in said]
         return {phase: statistics.fmean(share[phase] for share in shares) for phase in shares[0]}
 
-    def _serve(self, stack: ExitStack, learner: bool) -> RunDir:
+    def _serve(self, stack: ExitStack, learner: bool = False, batched: bool = False) -> RunDir:
         """Replay, and a learner; without one, actors follow weights that this process publishes once."""
-        run = self._run()
+        run = self._run(batched)
         stack.callback(run.remove_sockets)
         servers = [start("learner", str(run.path))] if learner else []
         if not learner:
@@ -146,12 +159,15 @@ class Bench:
         stack.callback(end, servers)
         return run
 
-    def _run(self) -> RunDir:
-        run = RunDir(Path(tempfile.mkdtemp(dir=self.folder)) / "bench")
+    def _run(self, batched: bool = False) -> RunDir:
+        run, config = RunDir(Path(tempfile.mkdtemp(dir=self.folder)) / "bench"), self.config
+        if batched:
+            config = structs.replace(config, actors=structs.replace(config.actors, inference="batched"))
         run.create()
-        run.config.write_bytes(write_config(self.config))
+        run.config.write_bytes(write_config(config))
         run.spec.write_bytes(write_spec(self.spec))
-        settings.write(run, self.config)
+        run.policy.write_bytes(msgspec.json.encode(describe(self.network)))
+        settings.write(run, config)
         return run
 
 
@@ -162,7 +178,7 @@ def processors(records: list[dict[str, float]]) -> float:
     return sum(used) / sum(spans)
 
 
-def measure(benches: dict[str, Bench], learner: bool, runs: int, seconds: float) -> Report:
+def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, seconds: float) -> Report:
     """Every case of every environment, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     progress = Progress(runs)
@@ -175,17 +191,23 @@ def measure(benches: dict[str, Bench], learner: bool, runs: int, seconds: float)
         for env, bench in benches.items():
             for case in ALONE:
                 add(env, case, run, partial(bench.alone, case, seconds))
-            add(env, ACTORS, run, partial(bench.actors, seconds, learner=False))
+            add(env, ACTORS, run, partial(bench.actors, seconds))
+            if batched:
+                add(env, BATCHED, run, partial(bench.actors, seconds, batched=True))
             add(env, "actors, share of", run, partial(bench.phases, seconds))
             if learner:
                 add(env, LEARNER, run, partial(bench.actors, seconds, learner=True))
     report = Report("env")
-    units = {"steps": "steps/s", "per core": "steps/s", "updates": "1/s", "data wait": "%"}
+    units = {"steps": "steps/s", "per core": "steps/s", "memory": "MB", "rows a pass": "rows", "updates": "1/s", "data wait": "%"}
     for (env, case), figures in found.items():
         for metric in figures[0]:
             share = metric not in units
             values = [100 * figure[metric] if share else figure[metric] for figure in figures]
             value = report.add(f"{env} {case}", metric, "%" if share else units[metric], values)
+            if case == BATCHED and metric in found[env, ACTORS][0]:
+                report.ratio(
+                    f"{env} {case}", metric, ACTORS, value / statistics.median(one[metric] for one in found[env, ACTORS])
+                )
             if metric in ("steps", "per core") and case != "simulator":
                 bare = statistics.median(figure[metric] for figure in found[env, "simulator"])
                 report.ratio(f"{env} {case}", metric, "simulator", value / bare)
@@ -206,7 +228,7 @@ def benches(folder: Path, given: Tree) -> dict[str, Bench]:
         chosen = merge(merge(OTHERWISE, CHOSEN.get(str(env).partition(":")[0], {})), merge(given, {"env": {"id": env}}))
         try:
             config = resolve(layers(chosen))
-            made[env] = Bench(folder, msgspec.structs.replace(config, env=settle(config.env)))
+            made[env] = Bench(folder, structs.replace(config, env=settle(config.env)))
         except (EnvError, ValueError) as error:
             if asked:
                 raise
@@ -220,6 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
     parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
     parser.add_argument("--with-learner", action="store_true", help="also beside a real learner")
+    parser.add_argument("--with-batched", action="store_true", help="also with one inference process for all actors")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--case", choices=(*ALONE, "phases"), help=argparse.SUPPRESS)
     parser.add_argument("--start-folder", type=Path, help=argparse.SUPPRESS)
@@ -237,7 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         with tempfile.TemporaryDirectory() as folder:
             made = benches(Path(folder), command_line.given(parsed))
-            report = measure(made, parsed.with_learner, parsed.runs, parsed.seconds)
+            report = measure(made, parsed.with_learner, parsed.with_batched, parsed.runs, parsed.seconds)
     except (ConfigError, EnvError, ValueError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2

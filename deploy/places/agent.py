@@ -4,20 +4,21 @@ It dials in, so the host needs no open port. It takes no command, path or code: 
 settings are checked (deploy/places/host_folder.py), its keys are made here. The whole state goes to the supervisor each second.
 An agent that hears nothing for `deploy.orphan_seconds` ends its actors and itself; so does one whose key is refused.
 
-Where there are several places it also keeps a relay running, by which each version of the weights travels to this host once.
+It also keeps the processes running that serve its actors: with several places a relay, by which each version of the weights
+travels to this host once; with --actors.inference batched an inference process, which acts for all of them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
 from deploy.places.host_folder import FolderRefused, HostFolder
-from deploy.places.hosts import relay_of
-from deploy.supervision.topology import Plan, actor, relay
+from deploy.places.hosts import server_of
+from deploy.supervision.topology import SERVERS, Plan, actor
 from transport.lifetime import new_incarnation
 from transport.messages import (
     FAULT_LETTERS,
@@ -33,10 +34,10 @@ from transport.messages import (
     Ended,
     Folder,
     HostHello,
+    HostServer,
     HostWelcome,
     Message,
     Refused,
-    Relaying,
     Said,
     Stop,
     printable,
@@ -47,8 +48,9 @@ HELLO_SECONDS = 1.0
 LEAVE_SECONDS = 8.0  # for actors to send what they have, when the host leaves
 MOST_UNSENT_LINES = 2000
 DONE, FAILED, REFUSED = 0, 1, 3  # exit status of the command
-MOST_DELAY_SECONDS, SOUND_SECONDS = 4.0, 10.0  # before a relay is started again; of work after which that is at once
-HANG_SECONDS = 20.0  # besides two of its lines that a relay has not printed
+MOST_DELAY_SECONDS, SOUND_SECONDS = 4.0, 10.0  # before a server is started again; of work after which that is at once
+HANG_SECONDS = 20.0  # besides two of its lines that a server has not printed
+FIRST_SECONDS = 120.0  # before its first line: it imports torch, and opens a device
 
 
 class Link(Protocol):
@@ -75,13 +77,20 @@ class Child(NamedTuple):
     process: Process
 
 
-class RelayKeeper:
-    """Keeps the relay of a host running (learner/weights/relay.py). Actors go on with their weights while it is started again."""
+class Keeper:
+    """Keeps a process running that serves the actors of a host. While it is started again, actors go on with the weights that
+    they have (learner/weights/relay.py), or wait (learner/inference/server.py)."""
 
     def __init__(
-        self, name: str, folder: HostFolder, starter: Starter, clock: Callable[[], float], say: Callable[[str], None]
+        self,
+        role: Literal["relay", "inference"],
+        host: str,
+        folder: HostFolder,
+        starter: Starter,
+        clock: Callable[[], float],
+        say: Callable[[str], None],
     ) -> None:
-        self.name = name
+        self.role, self.name = role, server_of(host, role)
         self._folder, self._starter, self._clock, self._say = folder, starter, clock, say
         self._process: Process | None = None
         self._restarts, self._last_exit = 0, ""
@@ -90,10 +99,10 @@ class RelayKeeper:
         self._most_silence = HANG_SECONDS + 2 * folder.run.transport.record_seconds
 
     @property
-    def state(self) -> Relaying:
+    def state(self) -> HostServer:
         if self._process is None:
-            return Relaying(0, self._restarts, self._last_exit)
-        return Relaying(self._process.pid, self._restarts, self._last_exit, *self._process.usage())
+            return HostServer(self.role, 0, self._restarts, self._last_exit)
+        return HostServer(self.role, self._process.pid, self._restarts, self._last_exit, *self._process.usage())
 
     def heard(self) -> None:
         """It has printed a line; any thread may call."""
@@ -106,7 +115,7 @@ class RelayKeeper:
                 self._start(now)
         elif (ended := self._process.poll()) is not None:
             self._on_exit(ended, now)
-        elif now - self._heard > self._most_silence:
+        elif now - self._heard > (self._most_silence if self._heard > self._began else FIRST_SECONDS):
             self._say(f"{self.name} hangs: it has printed nothing for {now - self._heard:.0f} s")
             self._process.kill()
             self._heard = now
@@ -118,8 +127,8 @@ class RelayKeeper:
     def _start(self, now: float) -> None:
         self._began = self._heard = now
         try:
-            self._folder.prepare_relay(self.name)
-            self._process = self._starter.begin(relay(str(self._folder.run.path), self.name), None)
+            self._folder.prepare_server(self.name)
+            self._process = self._starter.begin(SERVERS[self.role](str(self._folder.run.path), self.name), None)
         except OSError as error:
             self._on_exit(Exit(1, f"it could not be started: {error}"), now)
         else:
@@ -152,7 +161,7 @@ class Agent:
         self._places, self._link, self._folder, self._make_starter = places, link, folder, starter
         self._clock, self._say = clock, say
         self._starter: Starter | None = None
-        self._relay: RelayKeeper | None = None
+        self._keepers: dict[str, Keeper] = {}  # by the name of the process
         self._incarnation = new_incarnation()
         self._children: dict[int, Child] = {}  # by incarnation
         self._asked: set[int] = set()  # to end
@@ -168,8 +177,8 @@ class Agent:
     def line(self, name: str, text: str) -> None:
         """Takes a line that a process has printed; any thread may call."""
         self._lines.append((name, printable(plain(text))[:LINE_LETTERS]))
-        if self._relay is not None and name == self._relay.name:
-            self._relay.heard()
+        if (keeper := self._keepers.get(name)) is not None:
+            keeper.heard()
 
     def leave(self, reason: str, exit_status: int = DONE, at_once: bool = False) -> None:
         """Ends the actors in order, or `at_once`, then the agent."""
@@ -190,8 +199,8 @@ class Agent:
             timeout_seconds = 0
         if self._starter is not None:
             self._starter.turn()
-        if self._relay is not None and not self.leaving:
-            self._relay.turn()
+        for keeper in self._keepers.values() if not self.leaving else ():
+            keeper.turn()
         for incarnation, child in list(self._children.items()):
             if (ended := child.process.poll()) is not None:
                 del self._children[incarnation]
@@ -205,8 +214,8 @@ class Agent:
                 child.process.kill()
         self._send_lines()
         self.over = self.leaving and not self._children
-        if self.over and self._relay is not None:
-            self._relay.close()
+        for keeper in self._keepers.values() if self.over else ():
+            keeper.close()
         if now >= self._next_hello or self.over:
             self._next_hello = now + HELLO_SECONDS
             self._link.send(self._hello())
@@ -242,8 +251,10 @@ class Agent:
         if self._starter is None:
             self._starter = self._make_starter(folder.memory_bytes)
             self._say(f"{self.name} has joined run {folder.run} with {self._places} places")
-        if self._relay is None and self._folder.relays:
-            self._relay = RelayKeeper(relay_of(self.name), self._folder, self._starter, self._clock, self._report)
+        for role in self._folder.servers:
+            if server_of(self.name, role) not in self._keepers:
+                keeper = Keeper(role, self.name, self._folder, self._starter, self._clock, self._report)
+                self._keepers[keeper.name] = keeper
         self._orphan_seconds, self._next_hello = folder.orphan_seconds, 0.0
 
     def _begin(self, order: Begin) -> None:
@@ -283,8 +294,7 @@ class Agent:
         running = tuple(_begun(incarnation, child) for incarnation, child in self._children.items())
         ended = tuple(self._ended.values())[:MOST_ENDED]
         state = self._places, self._folder.digest, running, ended, self.leaving
-        relaying = None if self._relay is None else self._relay.state
-        return HostHello(self.name, self._incarnation, PROTOCOL, *state, relaying)
+        return HostHello(self.name, self._incarnation, PROTOCOL, *state, tuple(keeper.state for keeper in self._keepers.values()))
 
     def _send_lines(self) -> None:
         while self._lines:

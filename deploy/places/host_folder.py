@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -68,14 +69,14 @@ def _digest(*parts: bytes) -> str:
 class HostFolder:
     """The folder of a run on a host, in which its actors are started."""
 
-    def __init__(self, path: Path, allowed: Sequence[str], relay_pair: Pair | None = None) -> None:
-        """`allowed`: the packages that the run's settings may name for its actors to import. `relay_pair`: the host's keys, by
-        which a relay fetches the weights for its actors; without them each actor fetches its own."""
+    def __init__(self, path: Path, allowed: Sequence[str], pair: Pair, places: int) -> None:
+        """`allowed`: the packages that the run's settings may name for its actors to import. `pair`: the host's keys, by which
+        the processes that serve its actors fetch the weights. With one of its `places` there is no relay."""
         self.run = RunDir(path)
         self.digest = ""  # of what it has
-        self.relays = False  # the actors are to get their weights from a relay
-        self._allowed, self._relay_pair = allowed, relay_pair
-        self._acting = b""
+        self.servers: tuple[Literal["relay", "inference"], ...] = ()  # roles of processes that are to serve the actors
+        self._allowed, self._pair, self._places = allowed, pair, places
+        self._acting = self._inference = b""
 
     def write(self, folder: Folder, parts: Sequence[bytes]) -> None:
         """Replaces its files. Raises FolderRefused, also where settings name code that is not allowed; OSError."""
@@ -97,7 +98,11 @@ class HostFolder:
             raise FolderRefused("the supervisor sent addresses that are none of its servers'")
         self.run.create()
         files = {self.run.spec: spec, self.run.settings("transport"): connections, self.run.policy: policy}
-        self.relays = self._relay_pair is not None and bool(policy) and self.run.sockets is not None
+        relays, batched = (
+            self._places > 1 and bool(policy) and self.run.sockets is not None,
+            process.actors.inference == "batched",
+        )
+        self.servers = (*(("relay",) if relays else ()), *(("inference",) if batched else ()))
         for role, address in self._endpoints(folder).items():
             files[self.run.path / "endpoints" / f"{role}.json"] = json.dumps({"role": role, "address": address}).encode()
         for path, content in files.items():
@@ -105,7 +110,7 @@ class HostFolder:
                 write_atomically(path, content)
         for name in set(keys.OWNERS.values()) & set(folder.public_keys):
             keys.admit(self.run.key_folder, name, folder.public_keys[name])
-        self._acting, self.digest = acting, folder.digest
+        self._acting, self._inference, self.digest = acting, settings.encode(settings.inference(process)), folder.digest
 
     def prepare(self, name: str) -> str:
         """Makes the settings and a new pair of keys for an incarnation of the actor `name`. Returns the public key. Raises
@@ -114,14 +119,14 @@ class HostFolder:
         keys.make(self.run.key_folder, (name,), new_pair, renew=True)
         return keys.read_pair(self.run.key_folder, name).public
 
-    def prepare_relay(self, name: str) -> None:
-        """Gives the relay its keys, those of the host. Raises OSError."""
-        if (pair := self._relay_pair) is not None:
-            keys.make(self.run.key_folder, (name,), lambda: pair, renew=True)
+    def prepare_server(self, name: str) -> None:
+        """Gives a process that serves the actors its keys, those of the host, and its settings. Raises OSError."""
+        write_atomically(self.run.settings(name), self._inference)  # a relay reads none
+        keys.make(self.run.key_folder, (name,), lambda: self._pair, renew=True)
 
     def _endpoints(self, folder: Folder) -> dict[str, str]:
         """The addresses that processes of this host connect to, by endpoint."""
-        if not self.relays:
+        if "relay" not in self.servers:
             return folder.endpoints
         relayed = [endpoint for endpoint in SERVED if endpoint in folder.endpoints]
         to_learner = {of_learner(endpoint): folder.endpoints[endpoint] for endpoint in relayed}

@@ -29,10 +29,10 @@ from transport.messages import (
     Enrolled,
     Folder,
     HostHello,
+    HostServer,
     HostWelcome,
     Message,
     Refused,
-    Relaying,
     Stop,
     printable,
 )
@@ -60,9 +60,9 @@ def settings_of(digest: str) -> str:
     return digest.partition("-")[0]
 
 
-def relay_of(host: str) -> str:
-    """The name of a host's relay: relay-3 for host-3."""
-    return f"relay-{host.partition('-')[2]}"
+def server_of(host: str, role: str) -> str:
+    """The name of a process that serves the actors of a host: relay-3 for host-3."""
+    return f"{role}-{host.partition('-')[2]}"
 
 
 class AllowList(Protocol):
@@ -143,7 +143,7 @@ class Host:
     processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
     adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the previous supervisor
     joined: float = 0.0
-    relay: Relaying | None = None
+    servers: tuple[HostServer, ...] = ()
 
     def tell(self, message: Message, parts: Sequence[bytes] = ()) -> None:
         """Sends; a message that is lost is made good by the next HostHello."""
@@ -243,24 +243,24 @@ class HostPlaces:
         ]
         return joined + waiting
 
-    def relays(self) -> list[dict[str, Any]]:
-        """The hosts' relays, as processes for the status."""
+    def servers(self) -> list[dict[str, Any]]:
+        """The processes that serve the actors of hosts, for the status."""
         return [
             {
-                "name": relay_of(host.name),
-                "role": "relay",
-                "pid": relay.pid or None,
-                "state": "ready" if relay.pid else "starting",
+                "name": server_of(host.name, server.role),
+                "role": server.role,
+                "pid": server.pid or None,
+                "state": "ready" if server.pid else "starting",
                 "silent_seconds": None,
-                "restarts": relay.restarts,
-                "last_exit": relay.last_exit or None,
+                "restarts": server.restarts,
+                "last_exit": server.last_exit or None,
                 "steps_per_second": None,
-                "rss_bytes": relay.rss_bytes,
-                "cpu_percent": relay.cpu_percent,
+                "rss_bytes": server.rss_bytes,
+                "cpu_percent": server.cpu_percent,
                 "host": host.name,
             }
             for host in sorted(self.hosts.values(), key=lambda host: host.number)
-            if (relay := host.relay) is not None
+            for server in host.servers
         ]
 
     def close(self) -> None:
@@ -341,7 +341,7 @@ class HostPlaces:
         host.heard, host.places, host.folder = now, message.places, message.folder
         if message.leaving and not host.leaving:
             self._outside.say(f"{host.name} leaves")
-        host.leaving, host.relay = message.leaving, message.relay
+        host.leaving, host.servers = message.leaving, message.servers
         host.running = len(message.running)
         for begun in message.running:
             self._on_running(host, begun)
@@ -363,8 +363,9 @@ class HostPlaces:
     def said(self, host_name: str, name: str, lines: Sequence[str]) -> None:
         """Puts lines of a host, or of a process that runs there, into the log."""
         host = self.hosts.get(host_name)
+        servers = () if host is None else (server_of(host_name, server.role) for server in host.servers)
         actors = () if host is None else (process.name for process in host.processes.values())
-        if name in (host_name, relay_of(host_name), *actors):
+        if name in (host_name, *servers, *actors):
             for line in lines:
                 self._outside.line(name, line)
 

@@ -18,9 +18,10 @@ from deploy.places.base import Usage
 from deploy.reporting.events import OVER
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
-from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, ReplayFigures
+from deploy.reporting.status_file import EvaluationFigures, InferenceFigures, LearnerFigures, ReplayFigures
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import Supervisor
+from learner.config import INFERENCE
 from transport.metrics import Record
 from transport.progress import duration
 from transport.run_dir import RunDir
@@ -29,7 +30,7 @@ from transport.text import listed
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0
 REPLAY_KEYS, LEARNER_KEYS = ReplayFigures.__struct_fields__, LearnerFigures.__struct_fields__
-EVALUATION_KEYS = EvaluationFigures.__struct_fields__
+EVALUATION_KEYS, INFERENCE_KEYS = EvaluationFigures.__struct_fields__, InferenceFigures.__struct_fields__
 TROUBLES = (  # counts that should be zero: bad input that a check has stopped
     *("broken_episodes", "rejected_weights"),  # actors
     *("rejected", "malformed", "quarantined", "impostors"),  # replay, about its clients
@@ -96,6 +97,7 @@ def document(
         "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
         "troubles": troubles(records),
         **({"shards": {name: figures(record, REPLAY_KEYS) for name, record in shards.items()}} if shards else {}),
+        **({"inference": figures(records[INFERENCE], INFERENCE_KEYS)} if INFERENCE in records else {}),
         "hosts": [],
     }
 
@@ -189,7 +191,14 @@ def show(status: Document, console: Console | None = None) -> None:
     head = f"{status['run']}: {status['state']}{time_in_state}{reason}"
     console.print(f"{head} · {status['env']} · {status['algorithm']}{steps}", markup=False)
     console.print(_process_table(status["processes"]))
-    for line in (*_host_lines(status), *_replay_lines(status), *_learner_lines(status), *_trouble_lines(status)):
+    lines = (
+        *_host_lines(status),
+        *inference_lines(status),
+        *_replay_lines(status),
+        *_learner_lines(status),
+        *_trouble_lines(status),
+    )
+    for line in lines:
         console.print(line, markup=False)
 
 
@@ -235,6 +244,13 @@ def _host_lines(status: Document) -> Iterator[str]:
         yield f"{host['name']}: {host['state']} · {host['actors']} of {host['places']} places{silent}"
     if waiting := [host for host in hosts if host["state"] == "waiting"]:
         yield f"{listed([host['name'] for host in waiting])}: waiting · {sum(host['places'] for host in waiting):,} places"
+
+
+def inference_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    """What the inference process of this machine does, where there is one."""
+    found = status.get("inference") or {}
+    if found.get("rows_per_second") is not None:
+        yield f"inference {found['rows_per_second']:,.0f} rows/s · {cell(found.get('rows_per_pass'), '{:.1f}')} rows a pass"
 
 
 def _replay_lines(status: Document) -> Iterator[str]:

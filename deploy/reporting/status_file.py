@@ -54,6 +54,12 @@ class LearnerFigures(Struct):
     data_wait_fraction: Number = None
 
 
+class InferenceFigures(Struct):
+    rows_per_second: Number = None
+    rows_per_pass: Number = None
+    policy_version: Number = None
+
+
 class EvaluationFigures(Struct):
     policy_version: Number = None
     episodes: Number = None
@@ -74,6 +80,7 @@ class Status(Struct):
     evaluation: EvaluationFigures
     troubles: dict[str, dict[str, int]] = {}
     shards: dict[str, ReplayFigures] | UnsetType = UNSET  # of several replay processes, which `replay` sums up
+    inference: InferenceFigures | UnsetType = UNSET  # of the inference process of this machine, where there is one
     hosts: list[HostFigures] = []
     uptime_seconds: Number = None
     paused_since: Number = None  # seconds since 1970

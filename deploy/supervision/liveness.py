@@ -2,8 +2,9 @@
 
 Every main loop reports several times a second (transport/lifetime.py). A process is hung after a silence of
 
-- `deploy.hang_seconds` for an actor at work. The launch sets it to 3.5, or to four times the slowest reset or step of the
-  pre-flight (an actor reports after each of its environments);
+- `deploy.hang_seconds` for an actor at work, and for the inference process that acts for actors (it reports after each forward
+  pass). The launch sets it to 3.5, or to four times the slowest reset or step of the pre-flight (an actor reports after each of
+  its environments);
 - five times as long, at least 60 s and at most `deploy.stall_seconds`, for an actor that has made its environments and has not
   reported since it was ready: their first resets, and the first step;
 - `deploy.stall_seconds` for every other process (a learner's first update on a GPU and a checkpoint on a slow disk take long),
@@ -25,6 +26,7 @@ SLOWER = 4.0  # times the slowest call of the pre-flight, which makes few calls
 LEAST_FIRST_SECONDS = 60.0
 FIRST_SLOWER = 5.0  # times deploy.hang_seconds: a simulator may load and compile in its first reset and step
 DELAYED_SECONDS = 0.5  # a longer time between two turns of the supervisor, which makes ten a second, is a delay
+ACTING = ("actor", "inference")  # roles
 MARGIN = 2.0  # times the longest silence that ended by itself
 
 
@@ -45,9 +47,9 @@ class Patience:
         """How long a process of `role` may be silent; `reported`: it has reported at all; `settled`: since it was ready."""
         hang_seconds, stall_seconds = self._config.hang_seconds or LEAST_HANG_SECONDS, self._config.stall_seconds
         limit = stall_seconds
-        if role == "actor" and settled:
+        if role in ACTING and settled:
             limit = hang_seconds
-        elif role == "actor" and reported:
+        elif role in ACTING and reported:
             limit = min(max(LEAST_FIRST_SECONDS, FIRST_SLOWER * hang_seconds), stall_seconds)
         return self.silence_seconds(role, limit)
 

@@ -92,7 +92,7 @@ class Reports:
         status |= {"next_seed": next_seed, "bottleneck": self._pause() or self._limit}
         if self._hosts is not None and not self._supervisor.finished:
             status["hosts"] = self._hosts.figures()
-            status["processes"] += self._hosts.relays()
+            status["processes"] += self._hosts.servers()
         if self._curriculum.levels:
             status["curriculum"] = self._curriculum.figures()
         try:

@@ -8,13 +8,14 @@ from pathlib import Path
 from actors.trust import FLAG
 from deploy.config.run import RunConfig
 from deploy.launch.mirror.note import mirror_of
+from learner.config import INFERENCE
 from replay.shards import shard_names
 from transport.run_dir import RunDir
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
 # An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end.
 # The mirror copies what the others have saved.
-STOP_ORDER = (("actor",), ("learner",), ("replay", "evaluator"), ("mirror",))
+STOP_ORDER = (("actor",), ("learner", "inference"), ("replay", "evaluator"), ("mirror",))
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,17 @@ def actor(folder: str, index: int, threads: int, python: str = "") -> Plan:
     return Plan(f"actor-{index}", "actor", "actors", (folder, "--actor", str(index), FLAG), threads=threads, python=python)
 
 
+def inference(folder: str, name: str) -> Plan:
+    """The process of a machine that acts for its actors."""
+    return Plan(name, "inference", "learner.inference.server", (folder, name))
+
+
 def relay(folder: str, name: str) -> Plan:
     """The process of a host that fetches the weights for its actors."""
     return Plan(name, "relay", "learner.weights.relay", (folder, name))
+
+
+SERVERS = {"relay": relay, "inference": inference}  # by role, the processes that serve the actors of a host
 
 
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
@@ -66,11 +75,12 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
         ),
         Plan("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),
     )
+    acting = (inference(folder, INFERENCE),) if config.actors.inference == "batched" and config.deploy.local_actors else ()
     actors = (actor(folder, index, threads, python) for index in range(config.actors.count))
     evaluator = Plan(
         "evaluator", "evaluator", "actors.evaluation.evaluator", (folder,), needs=("learner",), dispensable=True, python=python
     )
-    return (*servers, *actors, *((evaluator,) if config.evaluator.enabled else ()), *mirrors(config, run_dir))
+    return (*servers, *acting, *actors, *((evaluator,) if config.evaluator.enabled else ()), *mirrors(config, run_dir))
 
 
 def mirrors(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:

@@ -1,6 +1,6 @@
-"""Acting by the module itself, in torch, for networks that numpy does not know.
+"""Acting by the module itself, in torch, for networks that numpy does not know, and on a GPU.
 
-Large convolutions run in bfloat16 where the processor has instructions for it (half the time), or in int8 if configured.
+Large convolutions run in bfloat16 where the device has instructions for it (half the time on a CPU), or in int8 if configured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from learner.devices.capabilities import make_current, resolve
 from learner.devices.capabilities import precision as resolve_precision
+from learner.devices.errors import DeviceError
 from learner.inference import int8
 from learner.inference.base import Inference, check_precision
 from learner.inference.program import Program
@@ -43,15 +45,22 @@ BFLOAT16_PARTS = (
 )
 
 
-def open_module(policy: nn.Module, precision: str = "float32") -> Inference:
-    """The fastest inference of this file. Raises DeviceError for a precision that the CPU lacks."""
+def open_module(policy: nn.Module, precision: str = "float32", device: str = "cpu") -> Inference:
+    """The fastest inference of this file. Raises DeviceError for a device that is not there, or a precision that it lacks."""
     convolutions = large_convolutions(policy.parameters())
+    where = resolve(device)
+    if where != CPU:
+        make_current(where)
+        torch.backends.cudnn.allow_tf32 = False  # float32 is to mean float32
+        policy = policy.to(where)
     if precision == "int8":
+        if where != CPU:
+            raise DeviceError(f"precision int8 is not available for acting on {device}: it is for the CPU")
         int8.check()
         if isinstance(policy, PolicyModule) and int8.supports(policy.body):
             return Module(policy, int8.QuantisedBody(policy.body))
         return Module(policy)
-    chosen = resolve_precision(precision, CPU, convolutions)
+    chosen = resolve_precision("float32" if precision == "auto" and not convolutions else precision, where, convolutions)
     if (
         chosen == "bfloat16"
         and isinstance(policy, PolicyModule)
@@ -83,11 +92,12 @@ class Module:
 
     def __init__(self, policy: nn.Module, body: Bfloat16Body | int8.QuantisedBody | None = None) -> None:
         self._policy, self._body = policy.eval(), body
+        self._device = next((value.device for value in policy.state_dict().values()), CPU)
         self.state: Mapping[str, tuple[int, ...]] = policy.body.state if isinstance(policy, PolicyModule) else {}
 
     @property
     def weights(self) -> Weights:
-        return {name: value.numpy() for name, value in self._policy.state_dict().items()}
+        return _arrays(self._policy.state_dict())
 
     def load(self, weights: Weights) -> None:
         load_into(self._policy, dict(weights))
@@ -96,15 +106,15 @@ class Module:
 
     def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
         with torch.inference_mode():
-            seen = _tensors(observation)
+            seen = _tensors(observation, self._device)
             policy = self._policy
             if not isinstance(policy, PolicyModule):
-                return policy(seen).numpy(), {}
+                return policy(seen).cpu().numpy(), {}
             features = policy.body(seen) if self._body is None else self._body(seen)
             after: Tensors = {}
             if policy.body.memory is not None:
-                features, after = policy.body.memory(features.float(), _tensors(state))
-            return policy.answer(features).numpy(), {name: value.numpy() for name, value in after.items()}
+                features, after = policy.body.memory(features.float(), _tensors(state, self._device))
+            return policy.answer(features).cpu().numpy(), _arrays(after)
 
 
 class Bfloat16Body:
@@ -133,5 +143,9 @@ def _all(module: nn.Module) -> Iterator[Tensor]:
     yield from module.buffers()
 
 
-def _tensors(columns: Columns) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(rows) for name, rows in columns.items()}
+def _tensors(columns: Columns, device: torch.device) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(rows).to(device) for name, rows in columns.items()}
+
+
+def _arrays(tensors: Tensors) -> Columns:
+    return {name: value.cpu().numpy() for name, value in tensors.items()}

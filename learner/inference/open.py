@@ -10,21 +10,28 @@ from learner.weights.errors import CheckpointError
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 
+CPU = "cpu"
+
 if TYPE_CHECKING:
     from learner.algorithms.base import Algorithm
 
 
 def open_inference(
-    algorithm: Algorithm, spec: ExperienceSpec, description: PolicyDescription, precision: str = "float32", threads: int = 0
+    algorithm: Algorithm,
+    spec: ExperienceSpec,
+    description: PolicyDescription,
+    precision: str = "float32",
+    threads: int = 0,
+    device: str = CPU,
 ) -> Inference:
-    """The fastest inference for a policy: numpy where it knows every part, else torch.
+    """The fastest inference for a policy: numpy where it knows every part, else torch; always torch on another `device`.
 
     `precision` is that of convolutions, or auto; everything else is float32. `threads`: of torch; 0 leaves them unchanged.
-    Raises CheckpointError for a damaged description, DeviceError for a precision that the CPU lacks, and ValueError for a policy
-    that cannot be built.
+    Raises CheckpointError for a damaged description, DeviceError for a device that is not there or a precision that it lacks, and
+    ValueError for a policy that cannot be built.
     """
     check_precision(precision)
-    if description.program is not None:
+    if description.program is not None and device == CPU:
         try:
             return Program(description)
         except (
@@ -40,7 +47,7 @@ def open_inference(
     if threads:
         limit_threads(threads)
     wanted = "float32" if precision == "auto" and algorithm.exact_acting else precision
-    return open_module(algorithm.policy(spec), wanted)
+    return open_module(algorithm.policy(spec), wanted, device)
 
 
 def run_description(run_dir: RunDir, algorithm: Algorithm, spec: ExperienceSpec) -> PolicyDescription:

@@ -15,7 +15,7 @@ import numpy as np
 from learner.weights.checkpoint import CheckpointError, unpack
 from transport.messages import Announce, FetchWeights, Weights
 from transport.sockets.announcements import Listener
-from transport.sockets.channel import wait
+from transport.sockets.channel import Channel, wait
 from transport.sockets.client import Client
 from transport.sockets.frames import FRAME_BYTES, piece_bytes
 from transport.sockets.keys import Keys
@@ -73,9 +73,14 @@ class PayloadFollower:
         self._ask()
         return True
 
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """What poll() reads."""
+        return self._client, self._listener
+
     def wait(self, timeout_seconds: float) -> None:
         """Waits until a message has arrived, at most so long."""
-        wait([self._client, self._listener], timeout_seconds)
+        wait(self.channels, timeout_seconds)
 
     def poll(self) -> bool:
         """Adopts newer weights that have arrived, and requests those that were announced. True when the weights changed."""

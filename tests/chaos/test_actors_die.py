@@ -59,7 +59,7 @@ def test_a_killed_actor_is_replaced_and_nothing_acknowledged_is_lost(row: Row, t
         verdict = run.verdict()
     slow, late = float(np.quantile(accepted, 0.95)), max(detected)
     row.measured(verdict.text, kills=kills, detected_seconds=late, accepted_p95_seconds=slow, **verdict.figures)
-    assert verdict.sound and late <= DETECT_SECONDS and slow <= ACCEPT_SECONDS
+    assert verdict.sound and late <= row.limit(DETECT_SECONDS) and slow <= row.limit(ACCEPT_SECONDS)
     assert verdict.lives == kills + 4
 
 
@@ -96,7 +96,7 @@ def test_hanging_actors_are_replaced(row: Row, tmp_path: Path) -> None:
     row.measured(
         verdict.text, hangs=2 * rounds, detected_seconds=max(detected), replaced_seconds=max(replaced), **verdict.figures
     )
-    assert max(detected) <= HANG_SECONDS and max(replaced) <= REPLACE_SECONDS and verdict.sound
+    assert max(detected) <= row.limit(HANG_SECONDS) and max(replaced) <= row.limit(REPLACE_SECONDS) and verdict.sound
     assert all(str(cause).startswith("hung: no report for") for cause in causes)
 
 
@@ -274,4 +274,4 @@ def test_hanging_actors_of_a_whole_run_are_replaced(row: Row, world: World) -> N
     others = sum(world.process(name)["restarts"] for name in ("replay", "learner", "actor-2", "actor-3"))
     status = world.stop()
     row.measured("actors with torch, a learner beside them", detected_seconds=detected, replaced_seconds=replaced)
-    assert detected <= HANG_SECONDS and replaced <= REPLACE_SECONDS and others == 0 and status == 0
+    assert detected <= row.limit(HANG_SECONDS) and replaced <= row.limit(REPLACE_SECONDS) and others == 0 and status == 0

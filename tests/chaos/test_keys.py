@@ -148,7 +148,7 @@ def test_without_the_authenticator_no_new_peer_is_admitted(
         server.close()
     said = capfd.readouterr().out.count("alarm: the authenticator has died")
     row.measured(f"{rounds} kills", delivered=delivered, slowest_alarm_seconds=slowest, alarms=said)
-    assert delivered == 0 and slowest <= 2 and said == rounds
+    assert delivered == 0 and slowest <= row.limit(2) and said == rounds
 
 
 @pytest.mark.alone
@@ -157,13 +157,13 @@ def test_while_the_authenticator_hangs_no_new_peer_is_admitted(row: Row, ring: R
     server, release = ring.server(), threading.Event()
     (domain,) = AUTHENTICATOR._find_names
     honest = AUTHENTICATOR._find_names[domain]
-    AUTHENTICATOR._find_names[domain] = lambda public: (release.wait(20), honest(public))[1]
+    AUTHENTICATOR._find_names[domain] = lambda public: (release.wait(60), honest(public))[1]
     client = ring.client(server)
     client.send(Hold())
     before, began = AUTHENTICATOR.alarms, time.monotonic()
     delivered = 0
     try:
-        while AUTHENTICATOR.alarms == before and time.monotonic() < began + 5:
+        while AUTHENTICATOR.alarms == before and time.monotonic() < began + row.limit(2) + 3:
             delivered += server.receive(0.05) is not None
         seconds = time.monotonic() - began
     finally:
@@ -172,7 +172,7 @@ def test_while_the_authenticator_hangs_no_new_peer_is_admitted(row: Row, ring: R
     arrival = server.receive(30)
     client.close()
     server.close()
-    assert delivered == 0 and seconds <= 2 and arrival is not None
+    assert delivered == 0 and seconds <= row.limit(2) and arrival is not None
 
 
 def converse(row: Row, server: Server, client: Client, marker: bytes, seconds: float) -> int:

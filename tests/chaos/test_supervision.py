@@ -63,7 +63,7 @@ def test_nothing_outlives_a_killed_supervisor(row: Row, tmp_path: Path) -> None:
         run.down()
         left, verdict = run.left(), run.verdict()
     row.measured(verdict.text, kills=times, slowest_seconds=slowest, **left, **verdict.figures)
-    assert slowest <= GONE_SECONDS and left == NOTHING and swept and verdict.sound
+    assert slowest <= row.limit(GONE_SECONDS) and left == NOTHING and swept and verdict.sound
 
 
 @pytest.mark.row("R5", "the reaper is killed, then the supervisor", "after 3 s no descendant, grandchildren included")
@@ -83,7 +83,7 @@ def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
             wait_until(lambda: not run.descendants(), what="all have gone")
             took = time.monotonic() - began
             row.measured(kills=number + 1, seconds=took)
-            assert took <= GONE_SECONDS
+            assert took <= row.limit(GONE_SECONDS)
             run.tell()
             run.up()
         run.down()
@@ -157,7 +157,7 @@ def test_a_second_start_is_refused(row: Row, tmp_path: Path) -> None:
     seconds = {"slowest_refusal_seconds": slowest, "slowest_list_seconds": usual}
     row.measured(said.strip(), verdict.text, starts=times + 1, **seconds, **verdict.figures)
     # On a busy machine each command waits for a core.
-    assert slowest <= max(REFUSE_SECONDS, 3 * usual) and before == after and verdict.sound
+    assert slowest <= max(row.limit(REFUSE_SECONDS), 3 * usual) and before == after and verdict.sound
 
 
 def run_command(run: Crew, *arguments: str) -> tuple[int, str]:
@@ -186,7 +186,7 @@ def test_a_stop_under_load_loses_and_leaves_nothing(row: Row, tmp_path: Path) ->
         verdict = run.verdict()
         unsent = len(verdict.attempted) - len(verdict.stored)
         row.measured(verdict.text, stops=times, slowest_seconds=slowest, steps_not_stored=unsent, **run.left(), **verdict.figures)
-        assert slowest <= STOP_SECONDS and verdict.sound
+        assert slowest <= row.limit(STOP_SECONDS) and verdict.sound
         assert unsent == 0, "an actor hands over all that it holds before it ends"
     finally:
         run.close()
@@ -213,7 +213,7 @@ def test_a_second_interrupt_ends_at_once(row: Row, tmp_path: Path) -> None:
             assert run.left() == NOTHING
         verdict = run.verdict()
         row.measured(interrupts=times, slowest_seconds=slowest, **run.left(), **verdict.figures)
-        assert slowest <= 2 and verdict.sound
+        assert slowest <= row.limit(2) and verdict.sound
     finally:
         run.close()
 
@@ -231,7 +231,7 @@ def test_a_stop_while_replay_is_dead_or_stopped_ends(row: Row, tmp_path: Path, h
             assert run.left() == NOTHING
         verdict = run.verdict()
         row.measured(how.name, verdict.text, stops=times, slowest_seconds=slowest, **run.left(), **verdict.figures)
-        assert slowest <= STOP_SECONDS and verdict.sound
+        assert slowest <= row.limit(STOP_SECONDS) and verdict.sound
     finally:
         run.close()
 
@@ -252,7 +252,7 @@ def test_one_that_does_not_hear_does_not_hold_the_end(row: Row, tmp_path: Path, 
         took = time.monotonic() - began
         left, verdict = run.left(), run.verdict()
     row.measured(how, said.strip().splitlines()[-1], seconds=took, **left, **verdict.figures)
-    assert status == 0 and took <= STOP_SECONDS and left == NOTHING and verdict.sound
+    assert status == 0 and took <= row.limit(STOP_SECONDS) and left == NOTHING and verdict.sound
 
 
 @pytest.mark.row(
@@ -272,7 +272,7 @@ def test_rescaling_loses_and_doubles_nothing(row: Row, tmp_path: Path) -> None:
         left, verdict = run.left(), run.verdict()
         restarted, unsent = run.lines("starting again"), len(verdict.attempted) - len(verdict.stored)
     row.measured(verdict.text, rescales=3 * times, slowest_seconds=slowest, steps_not_stored=unsent, **verdict.figures)
-    assert slowest <= SCALE_SECONDS and verdict.sound and left == NOTHING and not restarted
+    assert slowest <= row.limit(SCALE_SECONDS) and verdict.sound and left == NOTHING and not restarted
     assert unsent == 0, "who leaves hands over all that it holds"
 
 

@@ -78,7 +78,7 @@ def test_one_that_hangs_is_ended_with_the_run_and_the_others_miss_nothing(
     began = time.monotonic()
     for steps in range(2000):  # more than the pipe takes and than may wait
         made.write(Point(steps, 1.0, {f"train/{name}": 0.5 for name in range(100)}))
-    assert time.monotonic() - began < 10, "the supervisor waited for it"
+    assert time.monotonic() - began < 60, "the supervisor waited for it"
     wait_until(lambda: (tmp_path / "hanging.pid").exists() and len(told(tmp_path)) >= 100, what="both have begun")
     made.close()
     pid = int((tmp_path / "hanging.pid").read_text())

@@ -116,6 +116,26 @@ def test_a_killed_relay_is_back_and_actors_go_on_meanwhile(make: Make) -> None:
     assert verdict.sound and verdict.lives == 2, verdict.text
 
 
+def test_actors_wait_for_a_killed_inference_process_of_their_host_and_lose_nothing(make: Make) -> None:
+    run = make("tests.chaos.simulator:slow_vector", "--actors.inference", "batched")
+    run.start()
+    run.join("host-0", "--allow", "tests")
+    run.until(lambda: len(run.at_work()) == 2 and run.process("inference-0").get("pid"), "both actors and the inference process")
+    run.until(lambda: all(version_of(run, name) > 0 for name in ("actor-0", "actor-1")), "weights by way of it")
+    before = {name: run.pid(name) for name in ("actor-0", "actor-1", "relay-0")}
+    os.kill(run.pid("inference-0"), signal.SIGKILL)
+    run.until(lambda: run.process("inference-0").get("restarts") == 1 and run.process("inference-0")["pid"], "another one")
+    versions = {name: version_of(run, name) for name in ("actor-0", "actor-1")}
+    run.until(lambda: all(version_of(run, name) > version + 1 for name, version in versions.items()), "newer weights by it")
+    shown = run.process("inference-0")
+    assert (shown["role"], shown["host"], shown["last_exit"]) == ("inference", "host-0", "killed by SIGKILL")
+    assert {name: run.pid(name) for name in before} == before, "the actors have waited"
+    assert re.search(r"^inference-0 \| .* rows/s", run.text, re.MULTILINE)
+    assert run.interrupt() == 0
+    verdict = check(run.run_dir.segments, run.spec, run.histories)
+    assert verdict.sound and verdict.lives == 2, verdict.text
+
+
 def test_a_killed_supervisor_that_is_back_adopts_what_the_hosts_run(make: Make) -> None:
     run = make("tests.chaos.simulator:slow_vector")
     run.start()

@@ -35,11 +35,11 @@ ENVS, CHUNK = 2, 16
 class PpoFleet(Fleet):
     """One actor and replay as a run with --algo ppo has them; the test is the learner."""
 
-    def __init__(self, path: Path, env_id: str) -> None:  # the base's is about DQN
+    def __init__(self, path: Path, env_id: str, inference: str) -> None:  # the base's is about DQN
         flags = {
             "env": {"id": env_id, "chunk_length": CHUNK},
             "algorithm": {"name": "ppo", "hidden": 16},
-            "actors": {"count": 1, "envs_per_actor": ENVS},
+            "actors": {"count": 1, "envs_per_actor": ENVS, "inference": inference},
             "learner": {"batch_size": ENVS * CHUNK},
         }
         self.config = resolve(layers(flags))
@@ -86,9 +86,16 @@ class PpoFleet(Fleet):
         self.ppo.policy.load_state_dict(update.policy.state_dict())
 
 
-@pytest.fixture(params=["CartPole-v1", "Pendulum-v1", "tests.actors.toy_envs:Camera"], ids=["choice", "reals", "image"])
+KINDS = {"choice": "CartPole-v1", "reals": "Pendulum-v1", "image": "tests.actors.toy_envs:Camera"}
+CASES = [*((kind, "local") for kind in KINDS), ("reals", "batched"), ("image", "batched")]
+
+
+@pytest.fixture(params=CASES, ids="-".join)
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PpoFleet]:
-    made = PpoFleet(tmp_path / "run", request.param)
+    kind, inference = request.param
+    made = PpoFleet(tmp_path / "run", KINDS[kind], inference)
+    if inference == "batched":
+        made.start_inference()
     yield made
     made.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -71,9 +70,8 @@ def test_a_learner_of_two_processes_survives_its_parts_and_stops_as_one(world: W
     ready_again(world, agent)
 
     pids = [world.process("learner")["pid"], *(member.pid for member in ranks(world))]
-    begun = time.monotonic()
     assert world.stop() == 0
-    assert time.monotonic() - begun < 10 and all(map(gone, pids))
+    assert all(map(gone, pids))
     assert list((world.run_dir.path / "endpoints").iterdir()) == []
     told = world.text
     assert told.count("continues from epoch-") == 2, "rank 0 alone says it, each time"

@@ -23,7 +23,7 @@ from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
-from learner.config import LearnerConfig
+from learner.config import INFERENCE, LearnerConfig
 from learner.networks.describe import describe
 from learner.weights.publish import WeightPublisher
 from replay.client.sampler import Sampler
@@ -120,6 +120,10 @@ class Fleet:
     def start_actor(self, index: int) -> None:
         """One actor."""
         self.start(f"actor-{index}", "actors", str(self.run_dir.path), "--actor", str(index), FLAG)
+
+    def start_inference(self) -> None:
+        """The inference process of this machine."""
+        self.start(INFERENCE, "learner.inference.server", str(self.run_dir.path), INFERENCE)
 
     def sampler(self, batch_size: int, shared: bool = True) -> Sampler:
         """A learner's connection; waits until replay is bound."""

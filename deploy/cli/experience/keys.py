@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from actors.trust import FLAG, OPEN_SECTIONS
 from deploy import runs, settings
 from deploy.cli.common import add_trust
@@ -114,7 +116,8 @@ def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
     keys.export(run.key_folder, name, folder.key_folder)
     (folder.path / "endpoints").mkdir(parents=True, exist_ok=True)
     number = name.removeprefix("actor-")
-    settings.write_acting(folder, config, name)
+    alone = structs.replace(config, actors=structs.replace(config.actors, inference="local"))  # there is no inference process
+    settings.write_acting(folder, alone, name)
     described = [run.policy] if run.policy.is_file() else []
     for file in (run.spec, *described, *(run.path / "endpoints").glob("*.json")):
         write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())

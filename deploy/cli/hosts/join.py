@@ -72,7 +72,7 @@ def serve(address: str, ticket: ClientKeys, places: int, allowed: Sequence[str])
     name = enrol(address, ticket, own)
     folder = Path(tempfile.mkdtemp(prefix="headrace-host-"))
     link = Client(address, keys=ClientKeys(name, own, {"supervisor": ticket.server("supervisor")}), endpoint="supervisor")
-    files = HostFolder(folder, allowed, own if places > 1 else None)
+    files = HostFolder(folder, allowed, own, places)
     try:
         agent = _work(name, places, link, files)
         return name, agent.exit_status, agent.reason
@@ -105,7 +105,7 @@ def enrol(address: str, ticket: ClientKeys, own: Pair) -> str:
 
 def _work(name: str, places: int, link: Client, folder: HostFolder) -> Agent:
     def starter(memory_bytes: int) -> LocalPlace:
-        sockets = folder.run.sockets if folder.relays else None
+        sockets = folder.run.sockets if folder.servers else None
         here.append(LocalPlace(agent.line, memory_bytes, folders=[folder.run.path, *([sockets] if sockets else [])]))
         return here[0]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from deploy.reporting.status import cell, since
+from deploy.reporting.status import cell, inference_lines, since
 from deploy.reporting.terminal.view import Flow, View, flow_of, mean_of
 from transport.progress import duration
 from transport.text import plain
@@ -37,7 +37,8 @@ class Form(NamedTuple):
 def draw(shown: View, form: Form) -> list[Text]:
     """The lines of the screen, none wider than `form.width` and not more than `form.height`."""
     blank = [Text()]
-    found = [*head(shown), *limit(shown, form), *blank, *flow_lines(flow_of(shown), form), *blank, *curves(shown, form)]
+    flow = *flow_lines(flow_of(shown), form), *(Text(line, "dim") for line in inference_lines(shown.status))
+    found = [*head(shown), *limit(shown, form), *blank, *flow, *blank, *curves(shown, form)]
     found += [*host_lines(shown.status.get("hosts", [])), *blank]
     troubles = trouble_lines(shown)
     if form.height and form.height < len(found) + len(troubles) + 2 + LEAST_ROWS:

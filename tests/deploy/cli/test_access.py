@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -35,10 +37,10 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
     return status, text
 
 
-def make_run(bind: str = "127.0.0.1", wrappers: tuple[str, ...] = ()) -> RunDir:
+def make_run(bind: str = "127.0.0.1", wrappers: tuple[str, ...] = (), inference: Literal["local", "batched"] = "local") -> RunDir:
     run = RunDir(Path("runs/night"))
     run.create()
-    config = RunConfig(deploy=DeployConfig(bind=bind), env=EnvConfig(wrappers=wrappers))
+    config = RunConfig(deploy=DeployConfig(bind=bind), env=EnvConfig(wrappers=wrappers), actors=ActorsConfig(inference=inference))
     run.config.write_bytes(write_config(config))
     settings.write_acting(run, config, "actor-0")
     run.spec.write_text("{}")
@@ -95,7 +97,7 @@ def test_a_mistake_costs_a_line(capsys: pytest.CaptureFixture[str], arguments: t
 
 
 def test_what_is_exported_is_all_that_an_actor_needs_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run()
+    run = make_run(inference="batched")
     said(capsys, "keys", "night")
     run.write_endpoint("replay", "tcp://127.0.0.1:4567")
     said(capsys, "keys", "night", "--export", "actor-7", "worker")
@@ -103,6 +105,8 @@ def test_what_is_exported_is_all_that_an_actor_needs_and_no_more(capsys: pytest.
     given = {"settings/actor-7.json", "settings/transport.json"}
     assert files == {"spec.json", "endpoints/replay.json", "keys/actor-7.secret", "keys/public"} | given
     assert RunDir(Path("worker")).keys("actor-7") is not None and run.keys("actor-7") is not None
+    acting = json.loads(Path("worker/settings/actor-7.json").read_bytes())["actors"]
+    assert acting["inference"] == "local", "there is no inference process beside it"
 
 
 @pytest.mark.parametrize("wrappers", [(), ("mine:Wrap",)], ids=["built in", "of one's own"])

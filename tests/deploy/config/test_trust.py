@@ -41,6 +41,7 @@ COMMANDS = ["up --run got", "eval got", "demo got", "export got out.safetensors"
 # Settings with a text that is never imported or run.
 HARMLESS = {
     *("deploy.bind", "deploy.advertise", "deploy.mirror", "ray.address", "learner.device", "learner.weights"),
+    "actors.inference_device",
     *("env.urdf", "env.arm", "env.actions", "env.info_keywords"),
 }
 SPEC = make_spec(vector())

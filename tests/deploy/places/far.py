@@ -56,8 +56,8 @@ class FakeFolder:
 
     made = 0
 
-    def __init__(self, relays: bool = False) -> None:
-        self.run, self.digest, self.relays = RunDir(Path("nowhere")), "", relays
+    def __init__(self, servers: tuple[str, ...]) -> None:
+        self.run, self.digest, self.servers = RunDir(Path("nowhere")), "", servers
 
     def write(self, folder: Folder, parts: Sequence[bytes]) -> None:
         self.digest = folder.digest
@@ -66,7 +66,7 @@ class FakeFolder:
         FakeFolder.made += 1
         return f"{FakeFolder.made:040d}"
 
-    def prepare_relay(self, name: str) -> None: ...
+    def prepare_server(self, name: str) -> None: ...
 
 
 @dataclass
@@ -94,11 +94,11 @@ class Machine:
         self.inbox: deque[tuple[Any, list[bytes]]] = deque()
         self.sent: list[Message] = []
         self.children: list[FakeChild] = []
-        self.relays: list[FakeChild] = []
+        self.servers: dict[str, list[FakeChild]] = {"relay": [], "inference": []}  # by role
         self.lines: list[str] = []
         self.unable = False
         link: Any = self
-        folder: Any = FakeFolder(world.relayed)
+        folder: Any = FakeFolder(world.servers)
         self.agent = Agent(name, places, link, folder, lambda memory: self, lambda: world.now, self.lines.append)
 
     # the agent's link
@@ -117,14 +117,18 @@ class Machine:
     def begin(self, plan: Plan, assignment: Assignment | None, incarnation: int = 0) -> FakeChild:
         if self.unable:
             raise OSError("no more processes")
-        if plan.role == "relay":
-            self.relays.append(FakeChild(incarnation))
-            return self.relays[-1]
+        if plan.role in self.servers:
+            self.servers[plan.role].append(FakeChild(incarnation))
+            return self.servers[plan.role][-1]
         assert assignment is not None
         self.children.append(FakeChild(incarnation))
         return self.children[-1]
 
     def turn(self) -> None: ...
+
+    @property
+    def relays(self) -> list[FakeChild]:
+        return self.servers["relay"]
 
     @property
     def alive(self) -> list[int]:
@@ -137,7 +141,8 @@ class World:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.keys, self.settings, self.relayed = AllowList(), "settings", False
+        self.keys, self.settings = AllowList(), "settings"
+        self.servers: tuple[str, ...] = ()  # roles of the processes that serve the actors of each host
         self.machines: dict[str, Machine] = {}
         self.lines: list[str] = []
         self.supervise()

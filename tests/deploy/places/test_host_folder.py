@@ -15,6 +15,7 @@ from deploy import settings
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.places.host_folder import FolderRefused, HostFolder, collect, settings_digest
 from deploy.places.hosts import Parts, settings_of
+from learner.config import InferenceProcess
 from learner.inference.base import PolicyDescription
 from tests.chaos.streams import counting_spec
 from tests.transport.keys import Ring
@@ -49,7 +50,7 @@ def collected(run: RunDir, config: RunConfig) -> Parts:
 
 def test_a_host_has_what_an_actor_reads_and_makes_its_keys_itself(run: RunDir, tmp_path: Path) -> None:
     found = collected(run, config_of())
-    host = HostFolder(tmp_path / "host", ())
+    host = HostFolder(tmp_path / "host", (), new_pair(), places=1)
     host.write(*found)
     assert host.digest == found.folder.digest and found.folder.orphan_seconds == 77.0
     first, second = host.prepare("actor-1"), host.prepare("actor-1")
@@ -70,35 +71,52 @@ def test_with_a_relay_actors_connect_to_it_and_it_alone_to_the_learner(run: RunD
     description = PolicyDescription({"weight": ((2, 2), "float32")})
     run.policy.write_bytes(msgspec.json.encode(description))
     found, pair = collected(run, config_of()), new_pair()
-    host = HostFolder(tmp_path / "host", (), pair)
+    host = HostFolder(tmp_path / "host", (), pair, places=2)
     for _ in range(2):  # a folder that is sent again changes nothing of that
         host.write(*found)
-        assert host.relays
+        assert host.servers == ("relay",)
         for endpoint in ("weights", "payload"):
             assert host.run.endpoint(endpoint) == f"ipc://{host.run.sockets}/{endpoint}"
             assert host.run.endpoint(f"learner-{endpoint}") == run.endpoint(endpoint)
         assert host.run.endpoint("replay") == run.endpoint("replay")
     assert host.run.sockets is not None and stat.S_IMODE(host.run.sockets.stat().st_mode) == 0o700
-    host.prepare_relay("relay-0")
+    host.prepare_server("relay-0")
     own = host.run.keys("relay-0")
     assert own is not None and own.pair == pair, "the host's own keys"
     assert stat.S_IMODE((host.run.key_folder / "relay-0.secret").stat().st_mode) == 0o600
     assert pair.secret.encode() not in msgspec.msgpack.encode(found.folder) + b"".join(found.files)
 
 
-def test_without_keys_for_a_relay_or_without_a_described_policy_each_actor_fetches_its_own(run: RunDir, tmp_path: Path) -> None:
-    without_policy = HostFolder(tmp_path / "first", (), new_pair())
+def test_with_one_place_or_without_a_described_policy_each_actor_fetches_its_own_weights(run: RunDir, tmp_path: Path) -> None:
+    without_policy = HostFolder(tmp_path / "first", (), new_pair(), places=2)
     without_policy.write(*collected(run, config_of()))
     run.policy.write_bytes(msgspec.json.encode(PolicyDescription({"weight": ((2, 2), "float32")})))
-    without_keys = HostFolder(tmp_path / "second", ())
-    without_keys.write(*collected(run, config_of()))
-    for host in (without_policy, without_keys):
-        assert not host.relays and host.run.endpoint("weights") == run.endpoint("weights")
+    one_place = HostFolder(tmp_path / "second", (), new_pair(), places=1)
+    one_place.write(*collected(run, config_of()))
+    for host in (without_policy, one_place):
+        assert not host.servers and host.run.endpoint("weights") == run.endpoint("weights")
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_a_host_of_a_run_with_batched_inference_has_a_process_for_it(run: RunDir, tmp_path: Path, places: int) -> None:
+    run.policy.write_bytes(msgspec.json.encode(PolicyDescription({"weight": ((2, 2), "float32")})))
+    actors = ActorsConfig(envs_per_actor=3, inference="batched", inference_device="cuda", inference_threads=5, precision="int8")
+    config, pair = msgspec.structs.replace(config_of(), actors=actors), new_pair()
+    host = HostFolder(tmp_path / "host", (), pair, places)
+    host.write(*collected(run, config))
+    assert host.servers == (("relay", "inference") if places > 1 else ("inference",))
+    host.prepare_server("inference-0")
+    own = host.run.keys("inference-0")
+    assert own is not None and own.pair == pair, "the host's own keys, by which the learner knows it"
+    found = msgspec.json.decode(host.run.settings("inference-0").read_bytes(), type=InferenceProcess)
+    assert (found.algorithm["name"], found.most_count) == ("dqn", 3)
+    assert (found.precision, found.device, found.threads) == ("int8", "cuda", 5)
+    assert host.run.local_address("inference") == f"ipc://{host.run.sockets}/inference", "although the run is reached over TCP"
 
 
 def test_no_secret_key_is_in_any_part_that_travels(run: RunDir, tmp_path: Path) -> None:
     found = collected(run, config_of())
-    host = HostFolder(tmp_path / "host", ())
+    host = HostFolder(tmp_path / "host", (), new_pair(), places=1)
     host.write(*found)
     public = host.prepare("actor-0")
     sent = msgspec.msgpack.encode(found.folder) + b"".join(found.files) + public.encode()
@@ -149,7 +167,7 @@ def test_the_first_part_of_the_digest_says_what_an_actor_was_started_with(run: R
 def test_settings_that_name_code_need_a_package_that_the_host_allows(
     env: str, wrappers: tuple[str, ...], allowed: tuple[str, ...], named: str, run: RunDir, tmp_path: Path
 ) -> None:
-    host, found = HostFolder(tmp_path / "host", allowed), collected(run, config_of(env, wrappers))
+    host, found = HostFolder(tmp_path / "host", allowed, new_pair(), places=1), collected(run, config_of(env, wrappers))
     if not named:
         host.write(*found)
         return
@@ -159,7 +177,7 @@ def test_settings_that_name_code_need_a_package_that_the_host_allows(
 
 
 def test_what_is_not_of_a_run_is_refused_whole(run: RunDir, tmp_path: Path) -> None:
-    host, found = HostFolder(tmp_path / "host", ()), collected(run, config_of())
+    host, found = HostFolder(tmp_path / "host", (), new_pair(), places=1), collected(run, config_of())
     folder, files = found
     wrong = [
         (folder, files[:3]),

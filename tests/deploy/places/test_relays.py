@@ -1,8 +1,8 @@
-"""A host's relay: started with the first folder, started again whenever it ends or hangs, shown to the supervisor."""
+"""The processes that serve a host's actors: started with the first folder, again whenever they end or hang, and shown."""
 
 from __future__ import annotations
 
-from deploy.places.agent import HANG_SECONDS, MOST_DELAY_SECONDS, SOUND_SECONDS
+from deploy.places.agent import FIRST_SECONDS, HANG_SECONDS, MOST_DELAY_SECONDS, SOUND_SECONDS
 from deploy.places.base import Exit
 from deploy.supervision.service import hosted
 from tests.deploy.places.far import Machine, World
@@ -13,7 +13,7 @@ LINE_SECONDS = 5.0  # the default of deploy.record_seconds
 
 def relayed(places: int = 2) -> tuple[World, Machine]:
     world = World()
-    world.relayed = True
+    world.servers = ("relay",)
     (machine,) = world.join(places)
     return world, machine
 
@@ -30,7 +30,7 @@ def test_a_relay_is_started_once_and_takes_no_place() -> None:
     assert [world.begun(index).host for index in range(2)] == ["host-0", "host-0"]
     work(world, machine, 100)
     assert len(machine.relays) == 1 and machine.relays[0].ended is None and len(machine.alive) == 2
-    (shown,) = world.places.relays()
+    (shown,) = world.places.servers()
     assert (shown["name"], shown["role"], shown["host"], shown["state"]) == ("relay-0", "relay", "host-0", "ready")
     assert (shown["pid"], shown["restarts"], shown["last_exit"], shown["rss_bytes"]) == (100, 0, None, 1000)
     assert "relay-0 | policy v1 lag 0" in world.lines, "its lines are in the run's log"
@@ -44,7 +44,7 @@ def test_a_relay_that_is_killed_is_started_again_at_once_and_actors_go_on() -> N
     world.run(0.3)
     assert len(machine.relays) == 2 and len(machine.alive) == 1
     world.run(1)
-    (shown,) = world.places.relays()
+    (shown,) = world.places.servers()
     assert (shown["state"], shown["restarts"], shown["last_exit"]) == ("ready", 1, "killed by SIGKILL")
     assert any("host-0 | relay-0 has ended (killed by SIGKILL)" in line for line in world.lines)
 
@@ -60,7 +60,7 @@ def test_a_relay_that_ends_again_and_again_is_started_after_at_most_four_seconds
         began.append(round(world.now - ended))
     assert began == [1, 2, 4, 4, 4, 4, 4] and MOST_DELAY_SECONDS == 4.0
     world.run(1)
-    (shown,) = world.places.relays()
+    (shown,) = world.places.servers()
     assert shown["restarts"] == 7 and shown["last_exit"] == "exit 2: no such address"
 
 
@@ -69,11 +69,11 @@ def test_a_relay_that_cannot_be_started_is_tried_again() -> None:
     machine.unable = True
     machine.relays[0].kill()
     world.run(3)
-    (shown,) = world.places.relays()
+    (shown,) = world.places.servers()
     assert shown["state"] == "starting" and shown["pid"] is None and "could not be started" in shown["last_exit"]
     machine.unable = False
     world.run(MOST_DELAY_SECONDS + 1)
-    assert world.places.relays()[0]["state"] == "ready"
+    assert world.places.servers()[0]["state"] == "ready"
 
 
 def test_a_relay_that_prints_nothing_for_long_is_killed_and_started_again() -> None:
@@ -84,6 +84,30 @@ def test_a_relay_that_prints_nothing_for_long_is_killed_and_started_again() -> N
     world.run(2)
     assert len(machine.relays) == 2 and machine.relays[0].ended == Exit(-9)
     assert any("relay-0 hangs" in line for line in world.lines)
+
+
+def test_a_process_that_has_printed_nothing_yet_has_more_time() -> None:
+    world, machine = relayed()
+    world.run(HANG_SECONDS + 2 * LINE_SECONDS + 30)
+    assert len(machine.relays) == 1, "it may import torch and open a device"
+    world.run(FIRST_SECONDS)
+    assert len(machine.relays) == 2
+
+
+def test_an_inference_process_is_kept_running_as_the_relay_is() -> None:
+    world = World()
+    world.servers = ("relay", "inference")
+    (machine,) = world.join(1)
+    world.run(SOUND_SECONDS + LINE_SECONDS)
+    machine.agent.line("inference-0", "120 rows/s")
+    machine.servers["inference"][0].kill()
+    world.run(2)
+    assert [len(machine.servers[role]) for role in ("relay", "inference")] == [1, 2]
+    relay, inference = world.places.servers()
+    assert (relay["name"], relay["restarts"]) == ("relay-0", 0)
+    assert (inference["name"], inference["role"], inference["host"]) == ("inference-0", "inference", "host-0")
+    assert (inference["state"], inference["restarts"], inference["last_exit"]) == ("ready", 1, "killed by SIGKILL")
+    assert "inference-0 | 120 rows/s" in world.lines
 
 
 def test_a_relay_ends_with_its_host_after_the_actors_and_is_not_started_again() -> None:
@@ -103,11 +127,11 @@ def test_a_host_without_a_relay_shows_none() -> None:
     world = World()
     (machine,) = world.join(1)
     world.run(10)
-    assert not machine.relays and world.places.relays() == []
-    assert all(message.relay is None for message in machine.sent if isinstance(message, HostHello))
+    assert not machine.relays and world.places.servers() == []
+    assert all(not message.servers for message in machine.sent if isinstance(message, HostHello))
 
 
 def test_a_new_supervisor_expects_no_relay() -> None:
     world, _ = relayed()
     actor = {"name": "actor-3", "host": "host-0"}
-    assert hosted({"state": "running", "processes": [actor, *world.places.relays()]}) == {"actor-3": "host-0"}
+    assert hosted({"state": "running", "processes": [actor, *world.places.servers()]}) == {"actor-3": "host-0"}

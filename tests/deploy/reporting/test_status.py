@@ -15,6 +15,7 @@ from deploy.config.run import RunConfig
 from deploy.reporting import status
 from deploy.reporting.base import Point
 from deploy.reporting.remote import RemoteActors
+from deploy.reporting.status_file import read_document
 from deploy.supervision import reports
 from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
@@ -98,6 +99,26 @@ def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, 
         assert found["troubles"]["actor-100"] == {"broken_episodes": 3}
     assert found["learner"]["updates"] == (140 if stopping else None)
     assert found["processes"][0]["steps_per_second"] is None
+
+
+def test_an_inference_process_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    slots = [Slot(Plan(name, name, name, ()), state="ready") for name in ("replay", "inference")]
+    states = {"stopping": False, "finished": False, "all_ready": True, "exit_status": 0, "reason": ""}
+    remote = RemoteActors(lambda: 0.0, lambda name, text: None)
+    shown = []
+    for number, record in enumerate(({}, {}, {"rows_per_second": 1234.5, "rows_per_pass": 16.04, "policy_version": 7.0})):
+        slots[1].record = record
+        supervisor: Any = SimpleNamespace(slots=slots[: 1 + bool(number)], silent_seconds=lambda _: None, **states)
+        found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 5.0, 0.0, {})
+        shown.append(found.get("inference"))
+        console = Console(file=io.StringIO(), width=200)
+        status.show(found, console)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("inference 1,234 rows/s · 16.0 rows a pass" in text) == (number == 2)
+        read = read_document(json.dumps(found).encode())
+        assert read is not None and read.get("inference") == found.get("inference")
+    unknown = dict.fromkeys(("rows_per_second", "rows_per_pass", "policy_version"))
+    assert shown == [None, unknown, {"rows_per_second": 1234.5, "rows_per_pass": 16.04, "policy_version": 7}]
 
 
 def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

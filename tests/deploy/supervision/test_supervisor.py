@@ -546,6 +546,23 @@ def test_an_actor_that_hangs_is_killed_and_replaced_within_four_seconds_and_the_
     assert "actor-1 died (hung: no report for 3.5 s); starting again" in world.lines and len(world.starts("actor-0")) == 1
 
 
+def test_an_inference_process_that_hangs_is_replaced_as_soon_as_an_actor_and_none_other_with_it() -> None:
+    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.inference.server", ())))
+    world.bring_up()
+    world.run(5)
+    assert 3.4 <= hush(world, "inference") <= 4.0
+    world.run(0.5)
+    assert len(world.starts("inference")) == 2 and [len(world.starts(f"actor-{index}")) for index in range(2)] == [1, 1]
+
+
+def test_a_run_fails_whose_inference_process_is_abandoned() -> None:
+    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.inference.server", ())), config=DeployConfig(restarts=0))
+    world.bring_up()
+    world.die("inference", 1, "boom")
+    world.run(1)
+    assert world.supervisor.exit_status == 1 and world.supervisor.reason == "inference failed (exit 1: boom)"
+
+
 @pytest.mark.parametrize("name", ["replay", "learner"])
 def test_a_server_may_be_silent_for_longer(name: str) -> None:
     world = World()
@@ -694,10 +711,14 @@ def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
 
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
-    plans = topology(RunConfig(actors=ActorsConfig(count=2), deploy=DeployConfig(mirror="/mnt")), Path("runs/x"))
+    actors = ActorsConfig(count=2, inference="batched")
+    plans = topology(RunConfig(actors=actors, deploy=DeployConfig(mirror="/mnt")), Path("runs/x"))
     assert {plan.role for plan in plans} == {role for roles in STOP_ORDER for role in roles}
-    assert [plan.name for plan in plans] == ["replay", "learner", "actor-0", "actor-1", "evaluator", "mirror"]
-    assert topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x")) == plans[:-1]
+    assert [plan.name for plan in plans] == ["replay", "learner", "inference", "actor-0", "actor-1", "evaluator", "mirror"]
+    plain = topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x"))
+    assert plain == tuple(plan for plan in plans if plan.name not in ("inference", "mirror"))
+    elsewhere = topology(RunConfig(actors=actors, deploy=DeployConfig(local_actors=0)), Path("runs/x"))
+    assert elsewhere == plain, "only hosts have actors, and each host has its own inference process"
 
 
 def test_the_actors_of_a_run_may_import_what_its_checked_configuration_names() -> None:

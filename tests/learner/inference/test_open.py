@@ -13,6 +13,9 @@ import pytest
 
 from deploy.children import child_environment
 from learner.algorithms.base import find_algorithm
+from learner.devices import detection
+from learner.devices.errors import DeviceError
+from learner.inference.open import open_inference, run_description
 from learner.networks.describe import check_description, describe
 from tests.learner.examples import image, make_spec, vector
 from transport.experience import Column, Continuous, ExperienceSpec, write_spec
@@ -71,6 +74,15 @@ def test_an_actor_imports_torch_only_where_its_network_needs_it(
     done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [3, torch]
+
+
+@pytest.mark.parametrize("field", [vector(), image()], ids=["numpy", "torch"])
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: Column) -> None:
+    monkeypatch.setattr(detection, "missing", lambda kind: "no GPU is seen")
+    run, kind = run_of(tmp_path, {"name": "dqn"}, field), find_algorithm("dqn")
+    algorithm, spec = kind(kind.Config()), make_spec(field)
+    with pytest.raises(DeviceError, match="device cuda is not available: no GPU is seen"):
+        open_inference(algorithm, spec, run_description(run, algorithm, spec), device="cuda")
 
 
 def test_a_learner_whose_code_was_edited_is_refused(tmp_path: Path) -> None:

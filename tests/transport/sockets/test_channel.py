@@ -21,8 +21,8 @@ from transport.sockets.server import Server
 
 ACTOR = messages.Begun("actor-1023", 2**63 - 1, "k" * 40, 4_000_000, "f" * messages.FAULT_LETTERS, 10**12, 1600.5)
 END = messages.Ended(7, -9, "\U0001f600" * messages.WORDS_LETTERS, True, True)
-RELAY = messages.Relaying(4_000_000, 2**62, "\U0001f600" * messages.WORDS_LETTERS, 10**12, 1600.5)
-STATE = (ACTOR,) * messages.MOST_PLACES, (END,) * messages.MOST_ENDED, True, RELAY
+SERVER = messages.HostServer("inference", 4_000_000, 2**62, "\U0001f600" * messages.WORDS_LETTERS, 10**12, 1600.5)
+STATE = (ACTOR,) * messages.MOST_PLACES, (END,) * messages.MOST_ENDED, True, (SERVER,) * 2
 HELLO = messages.HostHello("host-3", 5, 6, 128, "d" * 32, *STATE)
 MESSAGES = [
     Insert(3, 1, 64, 12345),

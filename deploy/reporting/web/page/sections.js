@@ -276,6 +276,10 @@ function processCard(run, one) {
     rate = figure(record.updates_per_second) + ' updates/s';
     line = spark(column(run, 'learner.updates_per_second'));
     fact('waits', percent(record.data_wait_fraction));
+  } else if (one.role === 'inference' && !one.host) {
+    const now = run.status.inference || {};
+    rate = count(now.rows_per_second) + ' rows/s';
+    fact('rows a pass', figure(now.rows_per_pass));
   } else if (one.role === 'evaluator') {
     rate = 'v' + whole(record.policy_version);
     line = spark((run.evaluations.return_mean || []));

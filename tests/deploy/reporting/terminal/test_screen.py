@@ -93,6 +93,12 @@ def test_a_run_whose_supervisor_was_killed_says_when() -> None:
     assert drawn(make_view(state="dead", time=400.0), 80, 24)[0].startswith("night dead 10 min ago · ")
 
 
+def test_the_inference_process_is_shown_below_the_flow_where_there_is_one() -> None:
+    line = "inference 1,234 rows/s · 16.0 rows a pass"
+    assert line in drawn(make_view(inference={"rows_per_second": 1234.5, "rows_per_pass": 16.04}), 80)
+    assert line not in drawn(make_view(), 80) + drawn(make_view(inference={"rows_per_second": None}), 80)
+
+
 def test_a_narrow_terminal_shows_the_flow_from_top_to_bottom_and_fewer_columns() -> None:
     lines = drawn(make_view(), 40, 40)
     at = lines.index("actors  2")
