@@ -29,6 +29,8 @@ ROCM_INDEX = f"https://download.pytorch.org/whl/{ROCM}"
 OLDEST, REFERENCE, NEWEST = (3, 11), (3, 11), (3, 14)
 NEWEST_TORCH = "newest"
 UNFINISHED = "unfinished"
+# Of all that `make install` brings, on a fast network. For the CPU it was measured, for a GPU it follows from the size.
+USUALLY = {"cpu": "1 to 4 minutes", "cuda": "5 minutes and more, for several GB", "rocm": "5 minutes and more, for several GB"}
 PIP_ONLY = {"--retries", "--timeout"}  # options of pip, each with a value, that uv does not have
 PROBE = """
 import json, sys
@@ -273,7 +275,7 @@ def install(environment: Environment, extras: list[str], build: str, torch: str,
     environment.prepare(keep)
     build = detect_torch() if build == "auto" else build
     machine = "Python {}.{}, torch for {}".format(*version, build)
-    print(f"Installing Headrace into {shown(environment.folder)} ({machine})", flush=True)
+    print(f"Installing Headrace into {shown(environment.folder)} ({machine}): usually {USUALLY[build]}", flush=True)
     if not keep and not environment.run("virtual environment", [interpreter, "-I", "-m", "venv", str(environment.folder)]):
         raise environment.failure("The virtual environment could not be made.")
     uv = shutil.which("uv") or ""

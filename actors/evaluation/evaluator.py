@@ -84,7 +84,10 @@ class Best:
             say(f"{path.name} is not used: {error}")
 
     def consider(self, version: int, weights: Mapping[str, np.ndarray], figures: dict[str, Any]) -> bool:
-        """Writes the weights if they are at least as good as the best. Raises as checkpoint.write(); the previous file is then kept."""
+        """Writes the weights if they are at least as good as the best.
+
+        Raises as checkpoint.write(); the previous file is then kept.
+        """
         success = figures["success_rate"]
         found = (0.0 if success is None else float(success), float(figures["return_mean"]))
         if found < self._figures:

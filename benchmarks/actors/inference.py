@@ -35,7 +35,7 @@ from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from benchmarks.common.processes import ONE_THREAD
 from benchmarks.common.recording import load_frames
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, say
 from benchmarks.common.settings import spec_of
 from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
@@ -51,6 +51,7 @@ from learner.networks.parts import Concat
 from learner.weights.checkpoint import CheckpointError, load_into
 from learner.weights.export import load
 from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
+from transport.progress import reported
 
 ROWS = (1, 8, 16)
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -236,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     report.notes.append("one thread; µs of processor time for an act(), median (least-most)")
     try:
         check()
-        for case in options.case or CASES:
+        for case in reported(list(options.case or CASES), "networks", say):
             one = subject(resolve(layers(CASES[case], None)), options.weights)
             report.notes.append(f"{case}: {'trained' if one.trained else 'random'} weights")
             policies = ways(one)

@@ -40,6 +40,7 @@ from benchmarks.learner.workloads import WORKLOADS, Setting, Task
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.replay.wire import ACTIONS
 from deploy.children import child_environment, python_command
+from transport.progress import reported
 
 CASES = ("compared", "variants", "peers", "bounds", "actors")
 USUAL = CASES[:-1]
@@ -90,7 +91,7 @@ class Bench:
     def compare(self, source: Source, settings: list[Setting]) -> None:
         """Learner and bare loop in turn, so that a drift of the machine's speed meets both alike; then once with the profiler."""
         seconds = self.options.seconds
-        for _ in range(self.options.rounds):
+        for _ in reported(range(self.options.rounds), "rounds", say):
             for setting in settings:
                 self.try_(setting.name, BARE, partial(source.bare, setting, seconds))
                 self.try_(setting.name, LEARNER, partial(source.learner, setting, seconds))
@@ -102,13 +103,13 @@ class Bench:
     def vary(self, source: Source, name: str) -> None:
         """One variant after another."""
         first = compared(self.about, batches(f"{name}:1"), self.options.threads, os.cpu_count() or 1)[0]
-        for setting in variants(self.about, self.options.precisions, first):
+        for setting in reported(list(variants(self.about, self.options.precisions, first)), "variants", say):
             self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
 
     def peers(self, peer: Peer | None) -> None:
         """What others need for an update of the same size."""
         seconds = self.options.short_seconds
-        for setting in self.settings:
+        for setting in reported(self.settings, "settings of peers", say):
             if setting.accumulation > 1:
                 continue
             if not WORKLOADS[setting.workload].rollouts:
@@ -120,7 +121,7 @@ class Bench:
         """Whole runs."""
         batch = 512 if self.about.kind == "other" else 64
         setting = Setting("nature", batch, device=self.about.device)
-        for count in self.options.actors:
+        for count in reported(self.options.actors, "whole runs", say):
             measure = partial(growth.measure, setting, count, self.options.short_seconds)
             self.try_(f"{count} actors, nature {batch}", RUN, measure)
 

@@ -40,6 +40,7 @@ from benchmarks.robot.runs import (
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
+from transport.progress import reported
 
 PEER = "stable_baselines3"
 CASES = ("rate", "time")
@@ -171,7 +172,7 @@ def say(text: str) -> None:
 def measure_rate(bench: Bench, seeds: int, seconds: float, report: Report, theirs: list[dict[str, Any]]) -> None:
     """Both sides in turn."""
     ours, other = [], []
-    for seed in range(1, seeds + 1):
+    for seed in reported(range(1, seeds + 1), "rate, seeds", say):
         other.append(bench.rate(partial(bench.other, {}, seed), seconds))
         say(f"{PEER}, seed {seed}: {other[-1]:,.0f} steps/s")
         ours.append(bench.rate(partial(bench.headrace, seed), seconds))
@@ -194,17 +195,17 @@ def timed(bench: Bench, name: str, begin: Callable[[float], Training], limit: fl
 def measure_time(bench: Bench, seeds: int, limit: float, report: Report, theirs: list[dict[str, Any]]) -> None:
     """Both sides in turn with the same settings, then the peer's own."""
     ours, same, grid = [], [], []
-    for seed in range(1, seeds + 1):
+    for seed in reported(range(1, seeds + 1), "same settings, seeds", say):
         same.append(timed(bench, f"{PEER}, same settings, seed {seed}", partial(bench.other, {}, seed), limit, report))
         ours.append(timed(bench, f"headrace, seed {seed}", partial(bench.headrace, seed), limit, report))
-    for entry in GRID:
+    for entry in reported(GRID, "the peer's own settings", say):
         name, settings = f"{PEER}, {describe(entry)}", grid_settings(entry)
         grid.append(timed(bench, f"{name}, seed 1", partial(bench.other, settings, 1), limit, report))
         theirs += figures(f"time, {describe(entry)}, one seed", grid[-1:])
     best = min(range(len(GRID)), key=lambda number: (not grid[number].reached, grid[number].seconds))
     name, settings = f"{PEER}, {describe(GRID[best])}", grid_settings(GRID[best])
     own = [grid[best]]
-    for seed in range(2, seeds + 1):
+    for seed in reported(range(2, seeds + 1), "its best settings, seeds", say):
         own.append(timed(bench, f"{name}, seed {seed}", partial(bench.other, settings, seed), limit, report))
     theirs += figures("time, same settings", same) + figures(f"time, its best: {describe(GRID[best])}", own)
     report.results += figures("time", ours)

@@ -26,6 +26,7 @@ from deploy.config import command_line, options, values
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
+from transport.progress import reported
 
 BACKENDS = ("pybullet", "kinematic")
 PATIENCE_SECONDS = 120.0  # beyond its time that a run has until it has ended
@@ -48,16 +49,16 @@ def measure(given: Tree, parsed: argparse.Namespace) -> Report:
     report = Report("success")
     found: dict[tuple[str, str, float], list[Figures]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as scratch:
-        for seed in range(1, parsed.seeds + 1):
-            for backend in parsed.backends:
-                say(f"seed {seed}: {parsed.seconds:g} s of training, {backend} …")
-                folder = Path(tempfile.mkdtemp(dir=scratch))
-                training = trained(folder, merge(given, {"seed": seed, "env": {"backend": backend}}), parsed.seconds)
-                for judge in (backend,) if backend == "pybullet" else BACKENDS:
-                    for tolerance in parsed.tolerances:
-                        figures = evaluate(training, judge, tolerance, parsed.episodes)
-                        found[backend, judge, tolerance].append(figures)
-                        say(f"  evaluated in {judge} at {tolerance:g} m: success {figures['success_rate']:.1%}")
+        runs = [(seed, backend) for seed in range(1, parsed.seeds + 1) for backend in parsed.backends]
+        for seed, backend in reported(runs, "runs", say):
+            say(f"seed {seed}: {parsed.seconds:g} s of training, {backend} …")
+            folder = Path(tempfile.mkdtemp(dir=scratch))
+            training = trained(folder, merge(given, {"seed": seed, "env": {"backend": backend}}), parsed.seconds)
+            for judge in (backend,) if backend == "pybullet" else BACKENDS:
+                for tolerance in parsed.tolerances:
+                    figures = evaluate(training, judge, tolerance, parsed.episodes)
+                    found[backend, judge, tolerance].append(figures)
+                    say(f"  evaluated in {judge} at {tolerance:g} m: success {figures['success_rate']:.1%}")
     add(report, found)
     return report
 

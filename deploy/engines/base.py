@@ -33,6 +33,9 @@ class Hosts(Protocol):
     def send_home(self, name: str, reason: str) -> None:
         """Has a host end in order. Its actors send what they have, and start elsewhere."""
 
+    def awaits(self, places: Mapping[str, int]) -> None:
+        """The hosts that the engine has asked for and that have not joined, with their places: for the status."""
+
     def give_up(self, name: str) -> None:
         """A host is no more. Its actors start elsewhere at once, and its key is refused. Raises KeysError, OSError."""
 

@@ -100,14 +100,18 @@ class Fleet:
         self._wanted = places
 
     def turn(self) -> None:
-        for event in self._cluster.events():
+        events = self._cluster.events()
+        for event in events:
             self._take(event)
-        self._say_who_waits()
+        if not any(isinstance(event, Waiting) for event in events):  # those of many hosts arrive over several turns
+            self._say_who_waits()
         self._watch()
         if self._connected:
             self._grow()
             self._shrink()
             self._start()
+        awaited = (member for member in self.members.values() if member.joined is None and member.leaving is None)
+        self._outside.hosts.awaits({member.name: member.places for member in awaited})
 
     def close(self) -> None:
         self._cluster.close()

@@ -11,7 +11,7 @@ list, and the run's settings are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -176,6 +176,7 @@ class HostPlaces:
         self._next_folder = 0.0
         self._free: dict[str, float] = {}  # from when on a shared ticket may give the name of a host to another one
         self._full: float | None = None  # since when a shared ticket has no name left
+        self._awaited: Mapping[str, int] = {}  # places, by host
 
     def begin(self, plan: Plan, assignment: Assignment | None) -> HostProcess | None:
         """Adopts the actor where a host has it; else starts it on the emptiest host. None where there is no room, and for
@@ -225,7 +226,12 @@ class HostPlaces:
     def figures(self) -> list[dict[str, Any]]:
         """For the status."""
         now = self._outside.clock()
-        return [
+        waiting = [
+            {"name": name, "state": "waiting", "silent_seconds": None, "places": places, "actors": 0}
+            for name, places in self._awaited.items()
+            if name not in self.hosts
+        ]
+        joined = [
             {
                 "name": host.name,
                 "state": "silent" if now - host.heard > AWAY_SECONDS else "leaving" if host.leaving else "joined",
@@ -235,6 +241,7 @@ class HostPlaces:
             }
             for host in sorted(self.hosts.values(), key=lambda host: host.number)
         ]
+        return joined + waiting
 
     def servers(self) -> list[dict[str, Any]]:
         """The processes that serve the actors of hosts, for the status."""
@@ -271,6 +278,9 @@ class HostPlaces:
         if (host := self.hosts.get(name)) is not None:
             host.home = Stop(printable(reason))
             host.tell(host.home)
+
+    def awaits(self, places: Mapping[str, int]) -> None:
+        self._awaited = places
 
     def give_up(self, name: str) -> None:
         if (host := self.hosts.get(name)) is not None:

@@ -25,6 +25,7 @@ from learner.config import INFERENCE
 from transport.metrics import Record
 from transport.progress import duration
 from transport.run_dir import RunDir
+from transport.text import listed
 
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0
@@ -237,9 +238,12 @@ def _process_table(processes: Sequence[Document]) -> Table:
 
 
 def _host_lines(status: Document) -> Iterator[str]:
-    for host in status.get("hosts", []):
+    hosts = status.get("hosts", [])
+    for host in (host for host in hosts if host["state"] != "waiting"):
         silent = f" · not heard for {host['silent_seconds']:.0f} s" if host["state"] == "silent" else ""
         yield f"{host['name']}: {host['state']} · {host['actors']} of {host['places']} places{silent}"
+    if waiting := [host for host in hosts if host["state"] == "waiting"]:
+        yield f"{listed([host['name'] for host in waiting])}: waiting · {sum(host['places'] for host in waiting):,} places"
 
 
 def inference_lines(status: Mapping[str, Any]) -> Iterator[str]:

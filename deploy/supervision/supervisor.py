@@ -15,6 +15,7 @@ from deploy.supervision.slot import Slot
 from deploy.supervision.topology import STOP_ORDER, Plan
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
+from transport.text import listed
 
 LONGEST_DELAY_SECONDS = 60.0
 LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
@@ -177,7 +178,7 @@ class Supervisor:
     # ---- starting and replacing
 
     def _start(self, now: float) -> None:
-        starts = 0
+        starts, no_room = 0, list[str]()
         for slot in self.slots:
             due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
             if starts == STARTS_PER_TURN or not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
@@ -191,11 +192,16 @@ class Supervisor:
                 self._on_failure(slot, f"could not be started: {error}", now, hopeless=False)
                 continue
             if slot.process is None:
-                if not slot.no_room:
-                    self._say(f"{slot.name} waits: there is no room for it yet")
+                if not slot.no_room:  # the others are asked in the same turn, so that one line says who waits
+                    no_room.append(slot.name)
+                    starts -= 1
                 slot.no_room = True
                 continue
             slot.state, slot.started, slot.heard, slot.no_room = "starting", now, now, False
+        if len(no_room) == 1:
+            self._say(f"{no_room[0]} waits: there is no room for it yet")
+        elif no_room:
+            self._say(f"{listed(no_room)} wait: there is no room for them yet")
 
     def _replace_faulty(self) -> None:
         for slot in self.slots:

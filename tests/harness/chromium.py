@@ -18,7 +18,7 @@ import pytest
 CHROMIUM = shutil.which("chromium")
 NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe", "--hide-scrollbars")
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS, CLOSE_SECONDS = 60.0, 20.0
 # Its commands arrive at descriptor 3 and its answers leave at descriptor 4.
 SHELL = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
 
@@ -49,8 +49,14 @@ class Chromium:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait()
+        try:
+            self.call(
+                "Browser.close"
+            )  # it waits for its own processes, which would else stay as zombies where nothing reaps them
+            self._process.wait(CLOSE_SECONDS)
+        except (RuntimeError, OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
         os.close(self._commands)
         self._answers.close()
 
@@ -124,10 +130,18 @@ class Page:
     def wait(self, condition: str, seconds: float = ANSWER_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         """Returns when a condition holds. Raises TimeoutError."""
         until = clock() + seconds
-        while not self.run(f"Boolean({condition})"):
+        while not self._holds(condition):
             if clock() > until:
                 raise TimeoutError(f"after {seconds:.0f} s: {condition}")
             time.sleep(0.05)
+
+    def _holds(self, condition: str) -> bool:
+        try:
+            return bool(self.run(f"Boolean({condition})"))
+        except RuntimeError as error:
+            if "navigated" in str(error) or "context was destroyed" in str(error):  # the page goes to another address just now
+                return False
+            raise
 
     def mouse(self, kind: str, x: float, y: float, pressed: bool = False, **more: Any) -> None:
         """`kind`: Moved, Pressed, Released, Wheel."""

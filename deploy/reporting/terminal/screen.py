@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ def draw(shown: View, form: Form) -> list[Text]:
     """The lines of the screen, none wider than `form.width` and not more than `form.height`."""
     blank = [Text()]
     flow = *flow_lines(flow_of(shown), form), *(Text(line, "dim") for line in inference_lines(shown.status))
-    found = [*head(shown), *limit(shown, form), *blank, *flow, *blank, *curves(shown, form), *blank]
+    found = [*head(shown), *limit(shown, form), *blank, *flow, *blank, *curves(shown, form)]
+    found += [*host_lines(shown.status.get("hosts", [])), *blank]
     troubles = trouble_lines(shown)
     if form.height and form.height < len(found) + len(troubles) + 2 + LEAST_ROWS:
         found = [line for line in found if line.plain]  # a low terminal has no blank lines
@@ -136,6 +138,15 @@ def curves(shown: View, form: Form) -> list[Text]:
             parts.append(f"best v{found['best_version']}")
         lines.append(Text.assemble(("eval".ljust(LABEL), "dim"), " · ".join(parts)))
     return lines or [Text("no episode has ended yet", "dim")]
+
+
+def host_lines(hosts: Sequence[dict[str, Any]]) -> list[Text]:
+    """How many hosts are in which state, in one line."""
+    if not hosts:
+        return []
+    states = ", ".join(f"{number} {state}" for state, number in Counter(host["state"] for host in hosts).items())
+    actors, places = (sum(host[name] for host in hosts) for name in ("actors", "places"))
+    return [Text.assemble(("hosts".ljust(LABEL), "dim"), f"{states} · {actors} of {places} places")]
 
 
 def sparkline(values: Sequence[float], width: int, levels: str) -> str:

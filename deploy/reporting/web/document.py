@@ -15,6 +15,7 @@ from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.web.history import Grid
 from deploy.reporting.web.recorded import Evaluation, RecordedRun
 from deploy.reporting.web.videos import shown_videos
+from deploy.studies.reference import reference
 
 Document = dict[str, Any]
 DIGITS = 5
@@ -33,7 +34,9 @@ class Follower:
     def whole(self) -> Document:
         """Everything about the run."""
         run = self._recorded
-        return {"name": run.run.name, "waits": WAITS, "settings": settings(run), **self.news()}
+        found = run.settings()
+        about = {"settings": [one._asdict() for one in found], "reference": reference({one.key: one.value for one in found})}
+        return {"name": run.run.name, "waits": WAITS, **about, **self.news()}
 
     def news(self) -> Document:
         """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""

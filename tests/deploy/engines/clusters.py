@@ -83,6 +83,9 @@ class Lent(World):
     def send_home(self, name: str, reason: str) -> None:
         self.places.send_home(name, reason)
 
+    def awaits(self, places: Mapping[str, int]) -> None:
+        self.places.awaits(places)
+
     def give_up(self, name: str) -> None:
         self.places.give_up(name)
 

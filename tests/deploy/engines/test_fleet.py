@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deploy.engines import fleet
+from deploy.engines.fleet import Waiting
 from tests.deploy.engines.clusters import Lent
 from tests.deploy.places.far import ASSIGNMENT, plan
 
@@ -85,6 +86,24 @@ def test_no_room_yet_is_said_once_and_is_no_end() -> None:
     world.cluster.room = 8
     world.wait(3)
     assert world.sizes == {"host-0": 4, "host-1": 4}
+
+
+def test_many_hosts_that_wait_are_one_line_and_are_in_the_status_until_they_join() -> None:
+    world = Lent(room=8)
+    world.fleet.want(80)
+    world.wait(3)
+    asked = list(world.cluster.asked)
+    for first in range(0, len(asked), 5):  # a cluster says it over several turns
+        world.cluster.news += [Waiting(host, "each asks for 4 CPUs; 0 of 8 are free") for host in asked[first : first + 5]]
+        world.wait(0.1)
+    world.wait(3)
+    (said,) = [line for line in world.lines if "wait for a machine" in line]
+    assert said.startswith("supervisor | host-2, host-3, ") and "host-11 and 8 more wait for a machine: each asks for" in said
+    states = [(host["name"], host["state"], host["places"]) for host in world.places.figures()]
+    assert states[:3] == [("host-0", "joined", 4), ("host-1", "joined", 4), ("host-2", "waiting", 4)] and len(states) == 20
+    world.cluster.room = 80
+    world.wait(5)
+    assert {host["state"] for host in world.places.figures()} == {"joined"}
 
 
 def test_what_waits_for_a_machine_is_taken_back_before_a_host_goes_home() -> None:

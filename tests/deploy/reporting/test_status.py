@@ -67,6 +67,16 @@ def test_hosts_and_their_actors_are_shown_and_outlive_the_supervisor() -> None:
     assert states == ["dead", "unsupervised"]
 
 
+def test_hosts_that_are_waited_for_are_one_line() -> None:
+    hosts = [
+        {"name": f"host-{number}", "state": "waiting", "places": 8, "actors": 0, "silent_seconds": None} for number in range(256)
+    ]
+    console = Console(file=io.StringIO(), width=300)
+    status.show(status.empty("mine", "mario", "dqn") | {"hosts": hosts}, console)
+    lines = [line for line in console.file.getvalue().splitlines() if "host-" in line]  # type: ignore[attr-defined]
+    assert lines == [", ".join(f"host-{number}" for number in range(10)) + " and 246 more: waiting · 2,048 places"]
+
+
 @pytest.mark.parametrize("stopping", [False, True])
 def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, tmp_path: Path) -> None:
     plan = Plan("learner", "learner", "learner", ())

@@ -317,6 +317,20 @@ def test_a_process_without_room_waits_and_nothing_counts_as_failed() -> None:
     assert len(world.starts("replay")) == 1 and slot.state == "starting"
 
 
+def test_one_line_says_that_many_actors_wait_and_each_is_asked_for_again() -> None:
+    world = World(plans=(*PLANS[:2], *(actor(index) for index in range(40))))
+    world.bring_up()
+    world.full = True
+    for number in range(40):
+        world.processes[f"actor-{number}"].ended = Exit(0, with_host="its host host-1 has left")
+    world.run(200)
+    names = ", ".join(f"actor-{number}" for number in range(10))
+    assert [line for line in world.lines if "no room" in line] == [f"{names} and 30 more wait: there is no room for them yet"]
+    world.full = False
+    world.run(5)
+    assert all(slot.process is not None for slot in world.supervisor.slots)
+
+
 def test_a_process_that_ended_and_finds_no_room_is_not_booked_as_failed_again() -> None:
     world = World()
     world.bring_up()

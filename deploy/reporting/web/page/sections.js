@@ -1,7 +1,7 @@
 'use strict';
 // The sections of one run. Each returns its element and registers with `live` what must be done again when the run has news.
 
-const STATES = { running: 'good', ready: 'good', remote: 'good', paused: 'warn', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
+const STATES = { running: 'good', ready: 'good', remote: 'good', joined: 'good', leaving: 'warn', paused: 'warn', starting: 'warn', stopping: 'warn', waiting: 'warn', restarting: 'bad', silent: 'bad', failed: 'bad', dead: 'bad' };
 const SHOWN_LINES = 1000, MOST_TROUBLES = 6;
 const isUp = (status) => status.state === 'running' || status.state === 'paused';
 const OVER = new Set(['stopped', 'failed', 'dead', 'unknown']);
@@ -155,11 +155,24 @@ function evaluatedChart(run, title, name, trained, format, floor) {
       tables.push([grid[axis], training]);
       series.push({ label: 'actors, exploring', colour: 'c7', kind: 'thin' });
     }
+    const expected = run.reference && run.reference[name] ? upTo(Math.max(last(evaluations[axis]) || 0, last(grid[axis]) || 0), run.reference[axis], run.reference[name]) : [[]];
+    if (expected[0].length > 1) {
+      tables.push(expected);
+      series.push({ label: 'reference', colour: 'c2', kind: 'dashed' });
+    }
     const [x, ...joined] = tables.length > 1 ? uPlot.join(tables.map(strictlyRising)) : tables[0];
     series.forEach((one, index) => { one.values = joined[index]; });
     const band = series.length && series[0].kind === 'edge' ? [[0, 1, 'c0']] : [];
     return { x, series, bands: band, floor };
   }, format, eventsOf(run));
+}
+
+// a curve as far as x = end
+function upTo(end, x, y) {
+  const more = x.findIndex((at) => at > end);
+  if (more < 1) return more < 0 ? [x, y] : [[], []];
+  const share = (end - x[more - 1]) / (x[more] - x[more - 1]);
+  return [[...x.slice(0, more), end], [...y.slice(0, more), y[more - 1] + share * (y[more] - y[more - 1])]];
 }
 
 // a table whose x has no value twice, as joining needs: the last row of equal ones stays
@@ -181,8 +194,13 @@ function axisChoice() {
 }
 
 function learning(run, live) {
-  const note = el('p', { class: 'faint' }, 'Shaded: 95\u00a0% interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back.');
-  live(() => { note.hidden = !run.grid.seconds.length; });
+  const note = el('p', { class: 'faint' });
+  live(() => {
+    const { reference } = run;
+    note.hidden = !run.grid.seconds.length;
+    note.replaceChildren('Shaded: 95\u00a0% interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back.',
+      ...(reference ? [' Reference: a run of ', el('code', {}, 'headrace up --env ' + reference.env.id), ' without other settings, by ' + reference.algorithm + ', seed ' + reference.seed + ', on ' + reference.cores + ' cores.'] : []));
+  });
   return section('learning', 'Learning', axisChoice(), el('div', { class: 'charts tall' },
     evaluatedChart(run, 'Return', 'return_mean', 'actors.episode_return'), evaluatedChart(run, 'Success', 'success_rate', 'actors.success_rate', percent, 0),
     evaluatedChart(run, 'Episode length', 'length_mean', 'actors.episode_length', count, 0)), note);
@@ -234,7 +252,7 @@ function processes(run, live) {
   const place = el('div', { class: 'processes' });
   const none = el('p', { class: 'faint' }, 'No process has begun.'), made = section('processes', 'Processes', null, none, place);
   live(whenNear(made, () => {
-    place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one)));
+    place.replaceChildren(...(run.status.processes || []).map((one) => processCard(run, one)), ...hostCards(run.status.hosts || []));
     none.hidden = place.childElementCount > 0;
   }));
   return made;
@@ -274,6 +292,15 @@ function processCard(run, one) {
   return el('div', { class: 'card process' + (BROKEN.has(one.state) ? ' bad' : '') },
     el('div', { class: 'name' }, el('span', {}, one.name), el('span', { class: 'state ' + (STATES[one.state] || '') }, one.state)),
     el('div', { class: 'rate' }, rate), line, el('dl', {}, facts), why.length ? el('div', { class: 'why' }, why.join(' · ')) : null);
+}
+
+// a card for each host, and one for all that are waited for
+function hostCards(hosts) {
+  const waiting = hosts.filter((one) => one.state === 'waiting'), sum = (name) => waiting.reduce((total, one) => total + one[name], 0);
+  const all = [...hosts.filter((one) => one.state !== 'waiting'), ...(waiting.length ? [{ name: waiting.length === 1 ? waiting[0].name : whole(waiting.length) + ' hosts', state: 'waiting', places: sum('places'), actors: sum('actors') }] : [])];
+  return all.map((one) => el('div', { class: 'card process' + (BROKEN.has(one.state) ? ' bad' : '') },
+    el('div', { class: 'name' }, el('span', {}, one.name), el('span', { class: 'state ' + (STATES[one.state] || '') }, one.state)),
+    el('div', { class: 'rate' }, whole(one.actors) + ' of ' + whole(one.places) + ' places'), meter(one.places ? one.actors / one.places : 0)));
 }
 
 // ---- trouble

@@ -162,3 +162,13 @@ def test_a_sparkline_has_the_means_of_equal_shares() -> None:
     assert sparkline([1.0, 3.0, 2.0, 2.0, 9.0, 9.0], 3, SPARKS) == "▁▁█"
     assert sparkline([0.0, math.nan, 7.0], 9, SPARKS) == "▁ █"
     assert sparkline([5.0, 5.0], 9, SPARKS) == "▅▅" and sparkline([math.nan], 9, SPARKS) == "" == sparkline([], 9, SPARKS)
+
+
+def test_hosts_are_counted_in_one_line() -> None:
+    hosts = [
+        {"name": "host-0", "state": "joined", "places": 8, "actors": 5},
+        {"name": "host-1", "state": "silent", "places": 8, "actors": 8},
+    ]
+    hosts += [{"name": f"host-{number}", "state": "waiting", "places": 8, "actors": 0} for number in range(2, 12)]
+    assert "hosts   1 joined, 1 silent, 10 waiting · 13 of 96 places" in drawn(make_view(hosts=hosts), 100)
+    assert not [line for line in drawn(make_view(), 100) if line.startswith("hosts")]

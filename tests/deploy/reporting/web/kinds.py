@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -96,6 +97,11 @@ def _written(folder: Path, *runs: RunDir) -> str:
 
 def _live(folder: Path, troubled: bool = False) -> RunDir:
     run = made_up(folder, state="running", actors=4, troubled=troubled)
+    if troubled:
+        hosts = [("host-0", "joined", 3), ("host-1", "silent", 1), *((f"host-{number}", "waiting", 0) for number in range(2, 14))]
+        status = json.loads(run.status.read_bytes())
+        status["hosts"] = [{"name": name, "state": state, "places": 4, "actors": actors} for name, state, actors in hosts]
+        run.status.write_text(json.dumps(status))
     run.spec.write_bytes(write_spec(SPEC))
     return run
 
