@@ -47,7 +47,7 @@ class Crew(Run):
             env=EnvConfig(id="tests.chaos.simulator:vector"),
             actors=ActorsConfig(count=actors, envs_per_actor=1, memory_bytes=memory_bytes),
             replay=counting_replay(capacity=200_000, min_size=64),
-            deploy=DeployConfig(**{"record_seconds": 1.0} | deploy),
+            deploy=DeployConfig(**{"record_seconds": 0.5} | deploy),
         )
         self.run_dir.config.write_bytes(write_config(config))
         self.run_dir.spec.write_bytes(write_spec(SPEC))

@@ -14,7 +14,6 @@ from tests.harness.run import World
 
 pytestmark = [
     pytest.mark.flow,
-    pytest.mark.alone,
     pytest.mark.skipif(os.name != "posix", reason="signals"),
 ]
 

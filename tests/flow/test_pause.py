@@ -13,7 +13,6 @@ from tests.harness.run import World
 
 pytestmark = [
     pytest.mark.flow,
-    pytest.mark.alone,
     pytest.mark.skipif(os.name != "posix", reason="signals"),
 ]
 NAMES = ("replay", "learner", "actor-0", "actor-1", "evaluator")

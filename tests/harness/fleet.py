@@ -58,7 +58,7 @@ class Fleet:
             "replay": replay,
             "algorithm": self.algorithm,
             "learner": LearnerConfig(),
-            "deploy": DeployConfig(record_seconds=1.0),
+            "deploy": DeployConfig(record_seconds=0.5),
         }
         document = {"seed": 0, "total_steps": 0} | msgspec.to_builtins(sections)
         self.run_dir.config.write_text(tomli_w.dumps(document))

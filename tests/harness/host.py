@@ -69,7 +69,7 @@ def main() -> int:
         with runs.locked(run):
             if options.kind == "stubs":
                 where = {"bind": options.bind, "on": options.on, "local_actors": options.local_actors}
-                deploy = DeployConfig(stop_seconds=options.stop_seconds, restarts=1, record_seconds=1.0, **where)
+                deploy = DeployConfig(stop_seconds=options.stop_seconds, restarts=1, record_seconds=0.5, **where)
                 config = RunConfig(total_steps=options.total_steps, actors=ActorsConfig(count=2), deploy=deploy)
                 run.config.write_bytes(write_config(config))
                 plan: Plans = stubs(dict(pair.split("=") for pair in options.how))

@@ -17,7 +17,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, shared_memory, wait_until
 from transport.experience import ExperienceSpec, read_spec
 from transport.run_dir import RunDir
 
-OFTEN = ("--deploy.record-seconds", "1")  # what tests wait for is in the records
+OFTEN = ("--deploy.record-seconds", "0.5")  # what tests wait for is in the records
 
 
 class Run:

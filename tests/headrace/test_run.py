@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
     "replay": {"min_size": 256},
     "learner": {"batch_size": 64, "updates_per_epoch": 5},
     "evaluator": {"enabled": False},
-    "deploy": {"record_seconds": 1.0},
+    "deploy": {"record_seconds": 0.5},
 }
 
 
