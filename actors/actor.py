@@ -21,6 +21,7 @@ from learner.config import INFERENCE
 from learner.inference.base import Inference
 from learner.inference.open import open_inference, run_description
 from learner.inference.remote import RemoteInference, StoppedWaiting
+from learner.weights import follow
 from learner.weights.follow import WeightFollower
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
@@ -75,7 +76,7 @@ def describe(record: Record) -> str:
     return (
         f"{get('steps_per_second', 0):,.0f} steps/s (10 s) {get('steps_per_second_60', 0):,.0f} (60 s)"
         f" · episodes {get('episodes', 0):,.0f} · {episode}"
-        f" · policy v{get('policy_version', -1):.0f} lag {get('lag', 0):.0f} · waiting {get('wait_credit_fraction', 0):.1%}"
+        f" · {follow.describe(record)} · waiting {get('wait_credit_fraction', 0):.1%}"
         f" · {raw / 1e6:.2f} MB/s raw, {sent / 1e6:.2f} sent ({raw / max(sent, 1):.1f}x)"
     )
 
@@ -269,9 +270,7 @@ class Actor:
 
     def _measure(self) -> None:
         metrics, writer = self._metrics, self._writer
-        metrics.gauge("policy_version", self._follower.version)
-        metrics.gauge("lag", self._follower.lag)
-        metrics.gauge("rejected_weights", self._follower.rejected)
+        follow.gauge(metrics, self._follower)
         if self._env.levels:
             metrics.gauge("levels", self._env.levels)
             metrics.gauge("level", self._level)

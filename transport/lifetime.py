@@ -56,6 +56,13 @@ def die_with_parent() -> None:
         threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
 
 
+def own_cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def lower_priority() -> None:
     """Lowers the priority of this process, if the system has priorities."""
     with contextlib.suppress(OSError):

@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 
 from deploy.config.run import RunConfig
-from deploy.supervision.reports import own_cores
 from replay.shards import shard_names, shard_of
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
+from transport.lifetime import own_cores
 from transport.run_dir import RunDir
 from transport.sockets.keys import actor_names
 from transport.sockets.limits import DESCRIPTORS_SHARE, raise_descriptor_limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
+from transport.lifetime import own_cores
 from transport.run_dir import RunDir, write_atomically
 
 STATUS_SECONDS = 1.0
@@ -137,13 +137,6 @@ class Reports:
             advice=make_algorithm(config.algorithm).advice,
             graphs=config.learner.graphs == "off" and config.learner.processes == 1,
         )
-
-
-def own_cores() -> list[int]:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(psutil.cpu_count() or 1))
 
 
 def cores_busy() -> float:

@@ -8,7 +8,6 @@ outputs an actor gets the version that has computed them. Only processes of this
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -23,9 +22,10 @@ from learner.config import INFERENCE, InferenceProcess
 from learner.inference.base import Inference, PolicyDescription
 from learner.inference.open import open_inference, run_description
 from learner.inference.remote import FLOAT, OUTPUTS, Part, observation_parts, read_arrays, send_arrays, state_parts
+from learner.weights import follow
 from learner.weights.follow import WeightFollower
 from transport.experience import Columns, ExperienceSpec, read_spec
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime, own_cores, say
 from transport.messages import Infer, Inferred
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
@@ -158,24 +158,15 @@ class InferenceServer:
 def describe(record: Record) -> str:
     """The throughput line of the log."""
     rows, batch, busy = record.get("rows_per_second", 0), record.get("rows_per_pass", 0), record.get("infer_fraction", 0)
-    rejected = f" · rejected {record['rejected_weights']:,.0f}" if record.get("rejected_weights") else ""
     return (
         f"{rows:,.0f} rows/s · {batch:.1f} rows a pass · computing {busy:.0%}"
-        f" · policy v{record.get('policy_version', -1):.0f} lag {record.get('lag', 0):.0f}{rejected}"
+        f" · {follow.describe(record)}{follow.describe_rejected(record)}"
     )
 
 
 def measure(server: InferenceServer, lifetime: Lifetime) -> None:
-    metrics, follower = lifetime.metrics, server.follower
-    metrics.gauge("policy_version", follower.version)
-    metrics.gauge("lag", follower.lag)
-    metrics.gauge("rejected_weights", follower.rejected)
-    metrics.gauge("malformed", server.malformed)
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    follow.gauge(lifetime.metrics, server.follower)
+    lifetime.metrics.gauge("malformed", server.malformed)
 
 
 def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
@@ -184,7 +175,7 @@ def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
     settings = msgspec.json.decode(run_dir.settings(lifetime.name).read_bytes(), type=InferenceProcess)
     spec, algorithm = read_spec(run_dir.spec.read_bytes()), make_algorithm(read_algorithm(settings.algorithm))
     policy = run_description(run_dir, algorithm, spec)
-    threads = settings.threads or max(cores() // CORES_PER_THREAD, 1)
+    threads = settings.threads or max(len(own_cores()) // CORES_PER_THREAD, 1)
     inference = open_inference(algorithm, spec, policy, settings.precision, threads, settings.device)
 
     def beat() -> bool:

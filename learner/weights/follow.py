@@ -14,6 +14,7 @@ import numpy as np
 
 from learner.weights.checkpoint import CheckpointError, unpack
 from transport.messages import Announce, FetchWeights, Weights
+from transport.metrics import Metrics, Record
 from transport.sockets.announcements import Listener
 from transport.sockets.channel import Channel, wait
 from transport.sockets.client import Client
@@ -34,6 +35,31 @@ class Follows(Protocol):
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Adopts all weights, or none and raises CheckpointError."""
+
+
+class HasVersion(Protocol):
+    version: int
+    rejected: int
+
+    @property
+    def lag(self) -> int: ...
+
+
+def gauge(metrics: Metrics, follower: HasVersion) -> None:
+    """Records how new the weights in use are."""
+    metrics.gauge("policy_version", follower.version)
+    metrics.gauge("lag", follower.lag)
+    metrics.gauge("rejected_weights", follower.rejected)
+
+
+def describe(record: Record) -> str:
+    """The same, for a line of the log."""
+    return f"policy v{record.get('policy_version', -1):.0f} lag {record.get('lag', 0):.0f}"
+
+
+def describe_rejected(record: Record) -> str:
+    """How many weights were rejected, as the end of a line of the log; empty where none were."""
+    return f" · rejected {record['rejected_weights']:,.0f}" if record.get("rejected_weights") else ""
 
 
 class PayloadFollower:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from learner.inference.base import PolicyDescription, read_description
+from learner.weights import follow
 from learner.weights.checkpoint import unpack
 from learner.weights.errors import CheckpointError
 from learner.weights.follow import PayloadFollower, most_payload_bytes
@@ -64,19 +65,13 @@ class Relay:
 
 def describe(record: Record) -> str:
     """The throughput line of the log. The host's agent takes a relay that prints none for one that hangs."""
-    rejected = f" · rejected {record['rejected_weights']:,.0f}" if record.get("rejected_weights") else ""
-    return (
-        f"policy v{record.get('policy_version', -1):.0f} lag {record.get('lag', 0):.0f}"
-        f" · {record.get('payloads', 0):,.0f} payloads to actors{rejected}"
-    )
+    payloads = f"{record.get('payloads', 0):,.0f} payloads to actors"
+    return f"{follow.describe(record)} · {payloads}{follow.describe_rejected(record)}"
 
 
 def measure(relay: Relay, lifetime: Lifetime) -> None:
-    metrics, follower = lifetime.metrics, relay.follower
-    metrics.gauge("policy_version", follower.version)
-    metrics.gauge("lag", follower.lag)
-    metrics.gauge("rejected_weights", follower.rejected)
-    metrics.gauge("payloads", relay.server.payloads)
+    follow.gauge(lifetime.metrics, relay.follower)
+    lifetime.metrics.gauge("payloads", relay.server.payloads)
 
 
 def main() -> int:

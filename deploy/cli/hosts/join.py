@@ -18,8 +18,8 @@ from deploy.launch.access import Refused as RunRefused
 from deploy.places.agent import Agent
 from deploy.places.host_folder import HostFolder
 from deploy.places.local import LocalPlace
-from deploy.supervision.reports import own_cores
 from deploy.supervision.signals import stop_signals
+from transport.lifetime import own_cores
 from transport.messages import MOST_PLACES, PROTOCOL, Enrol, Enrolled, Refused
 from transport.sockets.authenticator import new_pair
 from transport.sockets.client import Client

@@ -19,6 +19,7 @@ import psutil
 
 from deploy.children import child_environment, python_command
 from deploy.launch.minimum_versions import too_old, torch_load
+from transport.lifetime import own_cores
 from transport.sockets.authenticator import library
 
 DEVICE_SECONDS = 120.0
@@ -140,7 +141,7 @@ def _extra(extra: str, names: list[str]) -> Check:
 
 def _resources() -> Iterator[Check]:
     cores, memory = psutil.cpu_count() or 1, psutil.virtual_memory()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    usable = len(own_cores())
     limited = "" if usable == cores else f", of which this process may use {usable}"
     yield Check("cores", "ok", f"{cores}{limited}")
     enough = memory.available > 2e9

@@ -18,7 +18,7 @@ import psutil
 from deploy.children import ROOT
 from deploy.config.run import ConfigError
 from deploy.studies.suite.file import Run
-from deploy.supervision.reports import own_cores
+from transport.lifetime import own_cores
 from transport.run_dir import write_atomically
 
 FORMAT = 1

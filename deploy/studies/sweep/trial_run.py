@@ -21,8 +21,7 @@ from deploy.places.child import Child
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Suggestion
 from deploy.studies.sweep.sweeper import Evaluation, View
-from deploy.supervision.reports import own_cores
-from transport.lifetime import PARENT_VARIABLE
+from transport.lifetime import PARENT_VARIABLE, own_cores
 from transport.run_dir import RunDir, write_atomically
 
 RUNS, SETTINGS = "runs", "settings"  # in the sweep's folder
