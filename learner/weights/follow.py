@@ -37,7 +37,9 @@ class Follows(Protocol):
         """Adopts all weights, or none and raises CheckpointError."""
 
 
-class HasVersion(Protocol):
+class Follower(Protocol):
+    """What knows how new the weights in use are: a PayloadFollower, or the connection to an inference process."""
+
     version: int
     rejected: int
 
@@ -45,7 +47,7 @@ class HasVersion(Protocol):
     def lag(self) -> int: ...
 
 
-def gauge(metrics: Metrics, follower: HasVersion) -> None:
+def gauge(metrics: Metrics, follower: Follower) -> None:
     """Records how new the weights in use are."""
     metrics.gauge("policy_version", follower.version)
     metrics.gauge("lag", follower.lag)

@@ -27,7 +27,7 @@ class Chromium:
     """Use it with `with`: it ends with the block."""
 
     def __init__(self, profile: Path) -> None:
-        """`profile` is a folder of its own, which it makes."""
+        """`profile`: a folder for the files of the browser, which it makes."""
         commands, self._commands = os.pipe()
         answers, given = os.pipe()
         self._answers = open(answers, "rb", buffering=0)
@@ -50,9 +50,8 @@ class Chromium:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            self.call(
-                "Browser.close"
-            )  # it waits for its own processes, which would else stay as zombies where nothing reaps them
+            # A browser that is killed leaves its own processes as zombies where nothing reaps them; this waits for them.
+            self.call("Browser.close")
             self._process.wait(CLOSE_SECONDS)
         except (RuntimeError, OSError, subprocess.TimeoutExpired):
             self._process.kill()
@@ -111,7 +110,7 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def colours(self, dark: bool) -> None:
-        """What the page is told that its user prefers."""
+        """Sets whether the page is asked for light or dark colours (prefers-color-scheme)."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -160,7 +159,7 @@ class Page:
         return [found["request"]["url"] for found in self._events("Network.requestWillBeSent")]
 
     def errors(self) -> list[str]:
-        """What the scripts of this page have thrown, and what it was refused."""
+        """Exceptions of the page's scripts, and errors in its console such as requests that were refused."""
         thrown = [found["exceptionDetails"] for found in self._events("Runtime.exceptionThrown")]
         logged = [found["entry"]["text"] for found in self._events("Log.entryAdded") if found["entry"]["level"] == "error"]
         return [one.get("exception", {}).get("description") or one["text"] for one in thrown] + logged

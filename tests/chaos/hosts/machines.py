@@ -36,7 +36,7 @@ class Seen:
     gone: list[float] = field(default_factory=list)  # seconds until no process and no socket of a killed host was left
     folders: int = 0  # with keys or sockets, of hosts whose agent alone was killed
     shared_memory: int = 0
-    given_up: int = 0  # hosts whose link was cut for long enough
+    abandoned: int = 0  # hosts whose link was cut for long enough
     old: int = 0  # actors behind these links
     acknowledged: int = 0  # of these actors, those that were acknowledged anything after the link was back
 
@@ -51,7 +51,7 @@ class Seen:
 
     @property
     def behind_cuts(self) -> dict[str, int]:
-        return {"given_up": self.given_up, "old_actors": self.old, "acknowledged_afterwards": self.acknowledged}
+        return {"abandoned": self.abandoned, "old_actors": self.old, "acknowledged_afterwards": self.acknowledged}
 
 
 class Machines(Spread):
@@ -124,7 +124,7 @@ class Machines(Spread):
         self.settle()
 
     def cut_link(self, seconds: float) -> None:
-        """Cuts the link, then counts the actors behind it that were given up and acknowledged something afterwards."""
+        """Cuts the link, then counts the actors behind it that were abandoned and acknowledged something afterwards."""
         host, other = self.sides()
         names = [name for name, place in self.at_work().items() if place == host]
         old = {name: self.pid(name) for name in names}
@@ -139,14 +139,14 @@ class Machines(Spread):
             return time.monotonic() - began >= over
 
         self.until(lambda: look(seconds), "the cut is over", seconds + PATIENCE_SECONDS)
-        given_up = self._silences(host) > silences
+        abandoned = self._silences(host) > silences
         before = {path: read_life(path).acknowledged for name, pid in old.items() for path in self._histories(name, pid)}
         self.network.heal(host)
-        if given_up:
+        if abandoned:
             self.until(lambda: look(0) and moved, f"all actors at work on {other}")
             self.until(lambda: all(map(gone, old.values())), "the old actors have ended")
             self.seen.elsewhere.append(moved)
-            self.seen.given_up += 1
+            self.seen.abandoned += 1
             self.seen.old += len(before)
             self.seen.acknowledged += sum(read_life(path).acknowledged > known for path, known in before.items())
         self.settle()
@@ -175,7 +175,7 @@ class Machines(Spread):
         return [*self.network.processes(host), *self.network.sockets(host), *to_it]
 
     def _silences(self, host: str) -> int:
-        """How often this host was given up because it was silent; its actors' keys have been refused by then."""
+        """How often this host was abandoned because it was silent; its actors' keys have been refused by then."""
         return sum(f"{host} has not been heard for" in line for line in self.text.splitlines())
 
     def _histories(self, name: str, pid: int) -> list[Path]:

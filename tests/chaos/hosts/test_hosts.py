@@ -56,7 +56,7 @@ def test_actors_behind_a_cut_link_are_replaced_and_acknowledged_nothing_more(row
         **seen.behind_cuts,
         **verdict.figures,
     )
-    assert late <= ELSEWHERE_SECONDS and seen.given_up and seen.old >= seen.given_up and not seen.acknowledged
+    assert late <= ELSEWHERE_SECONDS and seen.abandoned and seen.old >= seen.abandoned and not seen.acknowledged
     assert verdict.sound and len(verdict.acknowledged) > 100 * len(cuts)
 
 
@@ -105,4 +105,4 @@ def test_a_line_that_breaks_changes_nothing(row: Row, tmp_path: Path) -> None:
         **verdict.figures,
     )
     assert passed["resets"] >= strikes and late <= ELSEWHERE_SECONDS and not any(seen.left.values())
-    assert seen.given_up and not seen.acknowledged and verdict.sound
+    assert seen.abandoned and not seen.acknowledged and verdict.sound

@@ -286,7 +286,7 @@ def test_a_call_outlasts_the_inference_process_and_is_answered_by_the_next_one(m
 
 
 def test_a_process_that_stops_does_not_wait_for_an_answer(tmp_path: Path) -> None:
-    actor = RemoteInference(POLICY, SPEC, lambda: True).connect(f"ipc://{tmp_path}/nobody")
+    actor = RemoteInference(POLICY, SPEC, lambda: True).connect(f"ipc://{tmp_path}/no-server")
     with pytest.raises(StoppedWaiting):
         actor(*arrays([1.0]))
     actor.close()

@@ -42,7 +42,7 @@ def shown(page: Page, address: str) -> Page:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_fits_the_screen_and_asks_nobody_else(kind: str, browser: Chromium, tmp_path: Path) -> None:
+def test_every_kind_of_run_fits_the_screen_and_requests_nothing_elsewhere(kind: str, browser: Chromium, tmp_path: Path) -> None:
     with address_of(kind, tmp_path) as address:
         page = shown(browser.page(), address)
         for width in (1400, 400):
@@ -57,7 +57,7 @@ def test_every_kind_of_run_fits_the_screen_and_asks_nobody_else(kind: str, brows
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_people_who_see_little_can_use_it(kind: str, browser: Chromium, tmp_path: Path) -> None:
+def test_axe_core_finds_no_serious_fault(kind: str, browser: Chromium, tmp_path: Path) -> None:
     pytest.importorskip("axe_core_python", reason="axe-core finds what is hard to read or to reach")
     axe = (importlib.resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
     with address_of(kind, tmp_path) as address:
