@@ -161,7 +161,8 @@ class Page:
     def errors(self) -> list[str]:
         """Exceptions of the page's scripts, and errors in its console such as requests that were refused."""
         thrown = [found["exceptionDetails"] for found in self._events("Runtime.exceptionThrown")]
-        logged = [found["entry"]["text"] for found in self._events("Log.entryAdded") if found["entry"]["level"] == "error"]
+        entries = (found["entry"] for found in self._events("Log.entryAdded"))
+        logged = [f"{entry['text']} {entry.get('url', '')}" for entry in entries if entry["level"] == "error"]
         return [one.get("exception", {}).get("description") or one["text"] for one in thrown] + logged
 
     def _events(self, method: str) -> Iterator[dict[str, Any]]:

@@ -128,6 +128,7 @@ class Page:
         routes = [
             Route("/", self._page),
             Route("/page/{name:path}", self._file),
+            Route("/favicon.ico", self._icon),
             Route("/api/runs", self._list),
             Route("/api/events", self._events),
             Route("/api/search", self._search),
@@ -148,6 +149,10 @@ class Page:
         if name not in self._texts:
             return PlainTextResponse("there is no such file\n", 404)
         return Response(self._texts[name], media_type="text/css" if name in STYLES else "text/javascript")
+
+    async def _icon(self, request: Request) -> Response:
+        """Nothing: a browser that has not read the page yet may ask for its icon here."""
+        return Response(status_code=204)
 
     async def _list(self, request: Request) -> Response:
         names, beside, first = await run_in_threadpool(

@@ -274,6 +274,10 @@ def test_only_the_page_s_own_files_are_served(browser: Browser, path: str) -> No
     assert browser.get(path).status == 404
 
 
+def test_a_browser_that_asks_for_an_icon_gets_none_and_no_error(browser: Browser) -> None:
+    assert browser.get("/favicon.ico").status == 204
+
+
 def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, shown: Recorded) -> None:
     run = shown.runs["mine"]
     connection, events = browser.events("mine")
