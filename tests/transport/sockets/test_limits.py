@@ -70,9 +70,11 @@ def test_all_connections_are_closed_and_clients_can_connect_again(listener: List
 def test_closing_connections_again_and_again_leaks_no_descriptor(listener: Listener) -> None:
     listener.connect(2)
     before = descriptors()
-    for _ in range(5):
+    rounds = 50
+    for _ in range(rounds):
         close_connections(listener.address)
-    assert descriptors() <= before  # fewer where libzmq has just closed a socket of the test before this one
+    # A leak is one for each round, at least. Some few come and go by the threads of other tests in this process.
+    assert descriptors() < before + rounds / 2
 
 
 def test_connections_to_another_address_stay_open(listener: Listener) -> None:
