@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 BLOCK_BYTES = 1_000_000
 LONGEST_LINE_BYTES = 1_000_000  # a longer line, which no process of a run writes, loses its end
@@ -23,54 +24,58 @@ class NewLines:
 
     def blocks(self) -> Iterator[list[bytes]]:
         """Whole lines that are new since the last call, without their ends, many at a time."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return
-        if self._inode is None:
-            yield from self._before_first(found)
-        elif found.st_ino != self._inode:
-            yield from self._rest_of_rotated()
-            self._offset, self._rest = 0, b""
-        self._inode = found.st_ino
-        if found.st_size < self._offset:
-            self._offset, self._rest = 0, b""
-        if found.st_size > self._offset:
-            yield from self._read(self._path)
+        with ExitStack() as opened:
+            for file in self._unread(opened):
+                found = os.fstat(file.fileno())
+                if found.st_ino != self._inode:
+                    self._inode, self._offset, self._rest = found.st_ino, self._first_offset(file, found.st_size), b""
+                elif found.st_size < self._offset:
+                    self._offset, self._rest = 0, b""
+                yield from self._read(file)
 
-    def _before_first(self, found: os.stat_result) -> Iterator[list[bytes]]:
-        if self._last_bytes is not None:
-            if found.st_size > self._last_bytes:
-                with suppress(OSError), self._path.open("rb") as file:
-                    file.seek(found.st_size - self._last_bytes)
-                    file.readline(LONGEST_LINE_BYTES)  # from the middle of a line
-                    self._offset = file.tell()
-            return
-        for older in rotated(self._path):
-            self._offset = 0
-            yield from self._read(older)
-        self._offset = 0
+    def _unread(self, opened: ExitStack) -> list[BinaryIO]:
+        """The file that was read last and all newer ones, the oldest first. If that one is gone, all are newer."""
+        newest, begun = _open([self._path], opened), self._inode is not None
+        if (newest and _inode(newest[0]) == self._inode) or (not begun and self._last_bytes is not None):
+            return newest
+        # Opened from the newest on: a rotation meanwhile moves each file to a name that is opened later, so none is missed.
+        files = newest + _open(reversed(rotated(self._path)), opened)
+        inodes = [_inode(file) for file in files]
+        if self._inode in inodes:
+            files = files[: inodes.index(self._inode) + 1]
+        elif begun and not newest:  # it cannot be opened now
+            return []
+        return list({_inode(file): file for file in reversed(files)}.values())
 
-    def _rest_of_rotated(self) -> Iterator[list[bytes]]:
-        for older in rotated(self._path):
-            try:
-                if older.stat().st_ino == self._inode:
-                    yield from self._read(older)
-            except OSError:
-                continue
+    def _first_offset(self, file: BinaryIO, size: int) -> int:
+        if self._inode is not None or self._last_bytes is None or size <= self._last_bytes:
+            return 0
+        file.seek(size - self._last_bytes)
+        file.readline(LONGEST_LINE_BYTES)  # from the middle of a line
+        return file.tell()
 
-    def _read(self, path: Path) -> Iterator[list[bytes]]:
-        try:
-            with path.open("rb") as file:
-                file.seek(self._offset)
-                while block := file.read(BLOCK_BYTES):
-                    self._offset += len(block)
-                    *lines, self._rest = (self._rest + block).split(b"\n")
-                    self._rest = self._rest[:LONGEST_LINE_BYTES]
-                    if lines:
-                        yield lines
-        except OSError:
-            return
+    def _read(self, file: BinaryIO) -> Iterator[list[bytes]]:
+        with suppress(OSError):
+            file.seek(self._offset)
+            while block := file.read(BLOCK_BYTES):
+                self._offset += len(block)
+                *lines, self._rest = (self._rest + block).split(b"\n")
+                self._rest = self._rest[:LONGEST_LINE_BYTES]
+                if lines:
+                    yield lines
+
+
+def _open(paths: Iterable[Path], opened: ExitStack) -> list[BinaryIO]:
+    """The files that can be opened."""
+    files = []
+    for path in paths:
+        with suppress(OSError):
+            files.append(opened.enter_context(path.open("rb")))
+    return files
+
+
+def _inode(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_ino
 
 
 def files_in(folder: Path, pattern: str) -> list[Path]:

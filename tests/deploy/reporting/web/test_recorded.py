@@ -15,6 +15,7 @@ from deploy.reporting.web.history import Grid, RunClock
 from deploy.reporting.web.new_lines import NewLines
 from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, RecordedRun, learner_figures, thinned
 from tests.deploy.reporting.web.made_up import BEGAN, made_up
+from transport.run_dir import set_aside
 
 SHARED = ("inserted_steps", "inserted_steps_per_second", "items", "capacity")  # of two shards each has half
 
@@ -36,6 +37,35 @@ def test_new_lines_come_once_through_rotations_and_never_in_parts(tmp_path: Path
     path.write_text("six\n")
     assert lines_of(file) == [b"four", b"five", b"six"]
     assert lines_of(file) == []
+
+
+def test_rotations_between_two_looks_lose_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("one\n")
+    file = NewLines(path)
+    assert lines_of(file) == [b"one"]
+    with path.open("a") as added:
+        added.write("two\n")
+    for text in ("three\n", "four\n"):
+        set_aside(path, 2)
+        path.write_text(text)
+    assert lines_of(file) == [b"two", b"three", b"four"]
+    set_aside(path, 3)
+    assert lines_of(file) == [], "nothing has been written since"
+    path.write_text("five\n")
+    assert lines_of(file) == [b"five"]
+
+
+def test_where_the_known_file_was_rotated_away_all_that_is_left_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("one\n")
+    os.link(path, tmp_path / "kept")  # else the system may give its inode to a newer file
+    file = NewLines(path, last_bytes=1000)
+    assert lines_of(file) == [b"one"]
+    for text in ("two\n", "three\n"):
+        set_aside(path, 1)
+        path.write_text(text)
+    assert lines_of(file) == [b"two", b"three"] and lines_of(file) == []
 
 
 def test_of_a_long_log_only_the_last_whole_lines_are_read(tmp_path: Path) -> None:
