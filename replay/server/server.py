@@ -101,6 +101,7 @@ class ReplayServer:
         counters = COUNTERS if self.items else (*COUNTERS, "dropped_chunks", "dropped_steps")
         restored = self.journal.counters if self.journal else {}
         metrics.begin_at(dict.fromkeys(counters, 0.0) | restored)
+        metrics.gauge("restored_steps", self.steps())
 
     def steps(self) -> int:
         """Environment steps that have been collected, with those of earlier incarnations whose experience was restored."""

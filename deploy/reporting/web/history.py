@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ COUNT, SUM = 0, 1
 
 
 class RunClock:
-    """How long the run had been up at a time, and how many steps it had done: what the records of replay say.
+    """How long the run had been up at a time: what the records of replay say.
 
     The time in which a run was stopped is left out, so that a run that was resumed a week later has no gap of a week.
     """
@@ -21,7 +21,6 @@ class RunClock:
         self._starts: list[float] = []  # of each stretch, seconds since 1970
         self._offsets: list[float] = []  # up to its start, in seconds
         self._last = 0.0  # the newest record
-        self._steps = self._earlier_steps = self._seen_steps = 0.0
 
     @property
     def begun(self) -> bool:
@@ -32,20 +31,14 @@ class RunClock:
         """The time of the first record, in seconds since 1970."""
         return self._starts[0] if self._starts else None
 
-    def record(self, time: float, steps: float | None) -> float:
-        """Takes a record of replay, in the order of the file; `steps` is its counter. Returns the steps of the whole run."""
+    def record(self, time: float) -> None:
+        """Takes the time of a record of replay, in the order of the file."""
         if not self._starts:
             self._starts, self._offsets = [time], [0.0]
         elif not 0 <= time - self._last <= BREAK_SECONDS:
             self._offsets.append(self._offsets[-1] + self._last - self._starts[-1])
             self._starts.append(time)
         self._last = time
-        if steps is not None:
-            if steps < self._seen_steps / 2:  # a replay that restored nothing counts from 0
-                self._earlier_steps += self._seen_steps
-            self._seen_steps = steps
-        self._steps = max(self._steps, self._earlier_steps + self._seen_steps)
-        return self._steps
 
     def seconds(self, time: float) -> float | None:
         """How long the run had been up at `time`; None long before the first record."""
@@ -63,6 +56,25 @@ class RunClock:
         early = np.where(self._starts[0] - times <= BREAK_SECONDS, 0.0, np.nan)
         placed: np.ndarray = np.where(number < 0, early, found)
         return placed
+
+
+class StepTotal:
+    """The steps of the whole run, from the counters of its replay processes."""
+
+    def __init__(self) -> None:
+        self.steps = 0.0
+        self._earlier = 0.0  # of processes whose experience was not restored
+        self._counters: dict[str, float] = {}  # the newest of each process
+
+    def record(self, name: str, counter: float, restored: bool, current: Collection[str]) -> None:
+        """Takes the counter of a replay process. `restored`: it goes on from that of an earlier incarnation. `current`: the
+        replay processes that the run has now."""
+        if counter < self._counters.get(name, 0.0) / 2 and not restored:  # it counts from 0
+            over = [one for one in self._counters if one == name or one not in current]
+            self._earlier += sum(self._counters.pop(one) for one in over)
+        self._counters[name] = counter
+        now = sum(value for one, value in self._counters.items() if one in current)
+        self.steps = max(self.steps, self._earlier + now)  # the sum is less until each process of a resumed run has a record
 
 
 class Grid:

@@ -18,8 +18,9 @@ from deploy.reporting.events import Event
 from deploy.reporting.shards import replay_record
 from deploy.reporting.status import current_status
 from deploy.reporting.web.configuration import Setting, settings_of
-from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock
+from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock, StepTotal
 from deploy.reporting.web.new_lines import NewLines, files_in, rotated
+from replay.shards import shard_names
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.text import plain
@@ -42,6 +43,7 @@ OF_REPLAY = (
 OF_EVALUATION = ("policy_version", "episodes", "return_mean", "return_std", "success_rate", "score_mean", "length_mean")
 COUNTED = ("inserted_steps", "dropped_steps", "sampled_items")
 ACTOR, REPLAY = re.compile(r"actor-\d{1,9}"), re.compile(r"replay(-\d{1,3})?")
+ALONE = shard_names(1)
 RECORDS_AT_ONCE = 1000
 
 T = TypeVar("T")
@@ -78,6 +80,7 @@ class RecordedRun:
         """Reads nothing."""
         self.run = run
         self.clock = RunClock()
+        self.total = StepTotal()
         self.grid = Grid(BINS, BIN_SECONDS)
         self.actors: dict[str, Grid] = {}
         self.newest: dict[str, Record] = {}  # the last record of each process
@@ -157,13 +160,21 @@ class RecordedRun:
         kept = {key: value for key in (*OF_REPLAY, *COUNTED) if (value := record.get(key)) is not None}
         self._shards[name] = time, kept
         # A run may have been given another number of shards.
-        self._shards = {one: found for one, found in self._shards.items() if time - found[0] <= BREAK_SECONDS}
-        return {"time": time, **replay_record({one: found for one, (_, found) in self._shards.items()})}
+        self._shards = {
+            one: found
+            for one, found in self._shards.items()
+            if time - found[0] <= BREAK_SECONDS and (one in ALONE) == (name in ALONE)
+        }
+        if (counter := _steps(record)) is not None:
+            self.total.record(name, counter, bool(record.get("restored_steps")), self._shards)
+        summed = replay_record({one: found for one, (_, found) in self._shards.items()})
+        return {"time": time, "steps": self.total.steps, **summed}
 
     def _replay(self, records: Sequence[Record]) -> None:
-        steps = [self.clock.record(_time(record), _steps(record)) for record in records]
+        for record in records:
+            self.clock.record(_time(record))
         seconds = self.clock.seconds_at(np.array([_time(record) for record in records]))
-        self.grid.add("steps", seconds, steps)
+        self.grid.add("steps", seconds, [record["steps"] for record in records])
         for name in OF_REPLAY:
             self.grid.add(f"replay.{name}", seconds, [record.get(name) for record in records])
         self.newest["replay"] = records[-1]

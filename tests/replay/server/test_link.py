@@ -125,6 +125,7 @@ def test_a_lost_acknowledgement_is_repeated_after_the_next_greeting(
     writer.insert(CHUNKS[3])
     link.until(lambda: writer.outstanding == 0, writer)
     assert server.ring.size == 16 and link.metrics.value("gaps") == 0
+    assert link.metrics.value("restored_steps") == (12 if restarted else 0)
 
 
 def test_a_chunk_sent_twice_is_inserted_once(link: Link) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deploy.reporting.web.document import Follower
-from deploy.reporting.web.history import Grid, RunClock
+from deploy.reporting.web.history import Grid, RunClock, StepTotal
 from deploy.reporting.web.new_lines import NewLines
 from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, RecordedRun, learner_figures, thinned
 from tests.deploy.reporting.web.made_up import BEGAN, made_up
-from transport.run_dir import set_aside
+from transport.run_dir import RunDir, set_aside
 
 SHARED = ("inserted_steps", "inserted_steps_per_second", "items", "capacity")  # of two shards each has half
 
@@ -76,15 +77,53 @@ def test_of_a_long_log_only_the_last_whole_lines_are_read(tmp_path: Path) -> Non
 
 def test_the_clock_leaves_out_the_time_in_which_a_run_was_stopped() -> None:
     clock = RunClock()
-    for time, steps in [(1000, 10), (1010, 20), (90_000, 25), (90_010, 40)]:
-        clock.record(time, steps)
+    for time in (1000, 1010, 90_000, 90_010):
+        clock.record(time)
     assert [clock.seconds(time) for time in (1000, 1005, 50_000, 90_000, 90_010, 90_012)] == [0, 5, 10, 10, 20, 22]
     assert clock.seconds(100) is None
 
 
+def totals(counters: Sequence[tuple[str, float]], current: Sequence[str], restored: bool = False) -> list[float]:
+    total, found = StepTotal(), []
+    for name, counter in counters:
+        total.record(name, counter, restored, current)
+        found.append(total.steps)
+    return found
+
+
 def test_steps_go_on_where_replay_counts_from_zero_again() -> None:
-    clock = RunClock()
-    assert [clock.record(time, steps) for time, steps in [(0, 500), (5, 900), (10, 100), (15, 300)]] == [500, 900, 1000, 1200]
+    counters = [("replay", 500.0), ("replay", 900.0), ("replay", 100.0), ("replay", 300.0)]
+    assert totals(counters, ["replay"]) == [500, 900, 1000, 1200]
+    shards = [("replay-0", 500.0), ("replay-1", 600.0), ("replay-0", 100.0), ("replay-1", 700.0)]
+    assert totals(shards, ["replay-0", "replay-1"]) == [500, 1100, 1200, 1300], "of one shard alone"
+
+
+def test_a_shard_that_restored_fewer_steps_after_a_redistribution_does_not_count_from_zero() -> None:
+    counters = [("replay-0", 900.0), ("replay-1", 900.0), *((f"replay-{shard}", 360.0) for shard in range(5))]
+    total = StepTotal()
+    for number, (name, counter) in enumerate(counters):
+        total.record(name, counter, number >= 2, [name for name, _ in counters])
+    assert total.steps == 1800
+
+
+@pytest.mark.parametrize("stopped_seconds", [5, 2000])
+@pytest.mark.parametrize("restores", [True, False])
+def test_the_steps_of_shards_count_once_however_often_the_run_is_resumed(
+    tmp_path: Path, stopped_seconds: float, restores: bool
+) -> None:
+    run = RunDir(tmp_path / "mine")
+    run.create()
+    recorded, began, steps, launches = RecordedRun(run), BEGAN, 0, 3
+    for _ in range(launches):
+        for shard in range(4):
+            with run.metrics(f"replay-{shard}").open("a") as file:
+                for number in range(1, 11):
+                    record = {"time": began + 5 * number + shard / 10, "inserted_steps": steps + 100 * number}
+                    file.write(json.dumps(record) + "\n")
+        began += 55 + stopped_seconds
+        steps += 1000 if restores else 0
+        recorded.read()
+    assert Follower(recorded).whole()["grid"]["steps"][-1] == pytest.approx(4 * 1000 * launches, rel=0.05)
 
 
 def test_bins_hold_means_and_merge_when_they_are_used_up() -> None:
