@@ -67,7 +67,7 @@ class NewLines:
 
 def _open(paths: Iterable[Path], opened: ExitStack) -> list[BinaryIO]:
     """The files that can be opened."""
-    files = []
+    files: list[BinaryIO] = []
     for path in paths:
         with suppress(OSError):
             files.append(opened.enter_context(path.open("rb")))
