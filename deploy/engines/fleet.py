@@ -30,6 +30,10 @@ class Connected(Struct, frozen=True, tag=True):
     hosts: tuple[str, ...]
 
 
+class Disconnected(Struct, frozen=True, tag=True):
+    """The cluster cannot be asked until it is Connected again."""
+
+
 class Waiting(Struct, frozen=True, tag=True):
     """The cluster has no room for a host yet. `reason` says what it needs."""
 
@@ -50,7 +54,7 @@ class Ended(Struct, frozen=True, tag=True):
     reason: str
 
 
-Event = Connected | Waiting | Placed | Ended
+Event = Connected | Disconnected | Waiting | Placed | Ended
 
 
 class Cluster(Protocol):
@@ -123,6 +127,9 @@ class Fleet:
         if isinstance(event, Connected):
             self._connect(event.hosts)
             return
+        if isinstance(event, Disconnected):
+            self._connected = False  # a host that was asked for now would be missing in the next Connected, and be started twice
+            return
         member = next((member for member in self.members.values() if member.key == event.host), None)
         if member is None:
             return
@@ -158,7 +165,7 @@ class Fleet:
         now, joined = self._outside.clock(), self._outside.hosts.joined()
         for member in list(self.members.values()):
             if member.leaving is not None:
-                if now - member.leaving > LEAVE_SECONDS:
+                if now - member.leaving > LEAVE_SECONDS and self._connected:
                     self._end(member)
             elif member.name in joined:
                 member.joined = now if member.joined is None else member.joined

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.engines.base import Outside
-from deploy.engines.fleet import Connected, Event
+from deploy.engines.fleet import Connected, Disconnected, Event
 from deploy.places.child import Child
 from transport.text import plain
 
@@ -80,8 +80,9 @@ class ClusterProcess:
 
     def events(self) -> list[Event]:
         """Raises msgspec.ValidationError for a line that is not an event."""
-        now = self._outside.clock()
+        now, found = self._outside.clock(), self._arrived()
         if self._child is not None and _ended(self._child):
+            found += [*self._arrived(), Disconnected()]
             self._forget()
             self._failures += 1
             delay = min(2.0 ** (self._failures - 1), LONGEST_DELAY_SECONDS)
@@ -90,7 +91,10 @@ class ClusterProcess:
             self._outside.say(f"{self._name}: {reason}; asking the cluster again in {delay:.0f} s, hosts that have joined go on")
         if self._child is None and now >= self._start_at:
             self._begin()
-        found = [msgspec.json.decode(self._lines.popleft(), type=Event) for _ in range(len(self._lines))]
+        return found
+
+    def _arrived(self) -> list[Event]:
+        found: list[Event] = [msgspec.json.decode(self._lines.popleft(), type=Event) for _ in range(len(self._lines))]
         if any(isinstance(event, Connected) for event in found):
             self._failures = 0
         return found

@@ -196,6 +196,34 @@ def test_nothing_is_asked_for_before_the_cluster_answers() -> None:
     assert world.sizes == {"host-0": 4}
 
 
+def test_while_the_cluster_cannot_be_asked_no_host_is_asked_for_so_none_is_started_twice() -> None:
+    world = Lent(room=100)
+    world.fleet.want(4)
+    world.wait(2)
+    world.cluster.news.append(fleet.Disconnected())
+    world.fleet.want(8)
+    world.wait(5)
+    assert len(world.cluster.started) == 1 and world.sizes == {"host-0": 4}
+    world.cluster.news.append(fleet.Connected(tuple(world.cluster.running)))
+    world.wait(2)
+    assert len(world.cluster.started) == 2 and world.sizes == {"host-0": 4, "host-1": 4}
+
+
+def test_a_host_that_does_not_go_home_is_ended_once_the_cluster_can_be_asked() -> None:
+    world = Lent(room=100)
+    world.fleet.want(8)
+    world.wait(2)
+    world.machines["host-1"].cut = True
+    world.fleet.want(4)
+    world.wait(1)
+    world.cluster.news.append(fleet.Disconnected())
+    world.wait(fleet.LEAVE_SECONDS + 5)
+    assert not world.cluster.ended
+    world.cluster.news.append(fleet.Connected(tuple(world.cluster.running)))
+    world.wait(1)
+    assert [host[:7] for host in world.cluster.ended] == ["host-1."] and len(world.cluster.started) == 2
+
+
 def test_a_ticket_that_cannot_be_made_is_said_and_tried_again_later() -> None:
     world = Lent(room=100)
 

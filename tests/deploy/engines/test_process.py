@@ -9,7 +9,7 @@ import pytest
 
 from deploy.engines import process
 from deploy.engines.base import Outside
-from deploy.engines.fleet import Connected, Event
+from deploy.engines.fleet import Connected, Disconnected, Event
 from deploy.engines.process import Close, ClusterProcess, End, Settings, Start
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -36,6 +36,13 @@ class Supervisor:
         wait_until(connected, what="the first event")
         self.events.clear()
 
+    def until_it_ends(self) -> None:
+        def ended() -> bool:
+            self.events += self.cluster.events()
+            return bool(self.said)
+
+        wait_until(ended, what="its end")
+
     def read(self) -> list[process.Order]:
         lines = self.orders.read_bytes().splitlines() if self.orders.exists() else []
         return [msgspec.json.decode(line, type=process.Order) for line in lines]
@@ -60,9 +67,9 @@ def test_orders_are_lines_of_its_input_and_the_last_one_ends_it(supervisor: Supe
 def test_one_that_has_ended_is_started_again_after_a_delay_that_grows_and_says_why(supervisor: Supervisor) -> None:
     supervisor.until_connected()
     supervisor.cluster.end("yourself")
-    wait_until(lambda: supervisor.cluster.events() or supervisor.said, what="its end")
+    supervisor.until_it_ends()
     again = "asking the cluster again in 1 s, hosts that have joined go on"
-    assert supervisor.said == [f"ray: the cluster is gone; {again}"]
+    assert supervisor.said == [f"ray: the cluster is gone; {again}"] and supervisor.events == [Disconnected()]
     supervisor.now = 2.0
     supervisor.until_connected()
     supervisor.cluster.close()
@@ -71,6 +78,6 @@ def test_one_that_has_ended_is_started_again_after_a_delay_that_grows_and_says_w
 def test_the_end_of_a_run_ends_the_hosts_also_while_no_process_runs(supervisor: Supervisor) -> None:
     supervisor.until_connected()
     supervisor.cluster.end("yourself")
-    wait_until(lambda: supervisor.cluster.events() or supervisor.said, what="its end")
+    supervisor.until_it_ends()
     supervisor.cluster.close()
     assert supervisor.read()[-1] == Close()
