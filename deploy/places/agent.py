@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
 from deploy.places.host_folder import FolderRefused, HostFolder
-from deploy.places.hosts import server_of
+from deploy.places.hosts import LEAVE_SECONDS, server_of
 from deploy.supervision.topology import SERVERS, Plan, actor
 from transport.lifetime import new_incarnation
 from transport.messages import (
@@ -45,7 +45,6 @@ from transport.messages import (
 from transport.text import plain
 
 HELLO_SECONDS = 1.0
-LEAVE_SECONDS = 8.0  # for actors to send what they have, when the host leaves
 MOST_UNSENT_LINES = 2000
 DONE, FAILED, REFUSED = 0, 1, 3  # exit status of the command
 MOST_DELAY_SECONDS, SOUND_SECONDS = 4.0, 10.0  # before a server is started again; of work after which that is at once

@@ -41,6 +41,8 @@ from transport.sockets.keys import SHARED_TICKET, admitted_hosts, ticket_of
 GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone
 AWAY_SECONDS = 2.0  # of silence, in which its processes need not be heard
 BACK_SECONDS = 5.0  # after such a silence, in which its processes may connect again
+LEAVE_SECONDS = 8.0  # for the actors of a host that leaves, which its agent then kills
+END_SECONDS = 1.0  # of these, to end after they have sent what they have
 ADOPT_SECONDS = 10.0  # that a new supervisor waits for the hosts of the previous one
 UNWANTED_SECONDS = 30.0  # after which actors that were not adopted are ended
 FOLDER_SECONDS = 1.0  # between two looks at the run's folder
@@ -84,7 +86,7 @@ class Outside(NamedTuple):
     clock: Callable[[], float]
     say: Callable[[str], None]
     line: Callable[[str, str], None]  # (process, line) of the log
-    send: Callable[[str, Message, Sequence[bytes]], bool]  # to a host, by its name
+    send: Callable[[str, Message, Sequence[bytes]], bool]  # to a host or a process of the run, by its name
     folder: Callable[[], Parts | None]  # None while a server has no address yet
     settings: Callable[[], str]  # the part of its digest that settings_of gives, which is known before
     keys: AllowList
@@ -341,6 +343,9 @@ class HostPlaces:
         host.heard, host.places, host.folder = now, message.places, message.folder
         if message.leaving and not host.leaving:
             self._outside.say(f"{host.name} leaves")
+            stop = Stop(f"its host {host.name} leaves", LEAVE_SECONDS - END_SECONDS)
+            for process in host.processes.values():  # the signal of its agent alone gives an actor less time
+                self._outside.send(process.name, stop, ())
         host.leaving, host.servers = message.leaving, message.servers
         host.running = len(message.running)
         for begun in message.running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,3 +101,37 @@ def test_a_paused_actor_that_is_asked_to_stop_does_so() -> None:
     outside = Outside(rests=3, stops=True)
     actor_in(outside, rollouts=False)._send()
     assert outside.rests == 3
+
+
+class Ending:
+    """An actor's lifetime and all that it closes at its end. Replay acknowledges nothing; the time that is left grows to 7 s."""
+
+    outstanding, has_credit, version = 1, True, 0
+
+    def __init__(self) -> None:
+        self.now, self.drain_seconds, self.sent = 0.0, 2.0, list[object]()
+
+    def beat(self) -> None:
+        if self.now >= 1:
+            self.drain_seconds = 7.0
+
+    def drain(self, observation: object, version: int) -> list[str]:
+        return ["rest"]
+
+    def insert(self, chunk: object) -> None:
+        self.sent.append(chunk)
+
+    def poll(self, timeout_seconds: float) -> None:
+        self.now += 0.5
+
+    def close(self) -> None: ...
+
+
+def test_an_actor_that_ends_sends_what_it_has_and_is_told_meanwhile_how_long_it_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending: Any = Ending()
+    monkeypatch.setattr("actors.actor.time", SimpleNamespace(monotonic=lambda: ending.now))
+    made = Actor.__new__(Actor)
+    made._lifetime = made._writer = made._follower = made._env = made._chunker = ending
+    made._outbox = deque(["chunk"])  # type: ignore[list-item]
+    made._drain({})
+    assert ending.sent == ["chunk", "rest"] and ending.now == 7.0

@@ -144,6 +144,7 @@ class World:
         self.keys, self.settings = AllowList(), "settings"
         self.servers: tuple[str, ...] = ()  # roles of the processes that serve the actors of each host
         self.machines: dict[str, Machine] = {}
+        self.told: list[tuple[str, Message]] = []  # actors, by the supervisor
         self.lines: list[str] = []
         self.supervise()
 
@@ -165,8 +166,10 @@ class World:
         return made
 
     def send(self, name: str, message: Message, parts: Sequence[bytes]) -> bool:
-        machine = self.machines[name]
-        if not machine.cut:
+        machine = self.machines.get(name)
+        if machine is None:
+            self.told.append((name, message))
+        elif not machine.cut:
             machine.inbox.append((message, list(parts)))
         return True
 

@@ -12,7 +12,7 @@ from deploy.places.base import Exit
 from deploy.places.choice import LocalOrHost
 from deploy.supervision.topology import Plan
 from tests.deploy.places.far import ASSIGNMENT, PARTS, FakeChild, World, plan
-from transport.messages import PROTOCOL, Begin, Enrol, Enrolled, HostHello, Refused
+from transport.messages import PROTOCOL, Begin, Enrol, Enrolled, HostHello, Refused, Stop
 
 
 def test_actors_go_to_the_emptiest_host_and_none_begins_where_there_is_no_room() -> None:
@@ -166,6 +166,19 @@ def test_actors_leave_with_a_host_that_is_stopped() -> None:
     assert machine.agent.over and machine.agent.exit_status == 0
     assert ended is not None and ended.with_host == f"its host {process.host} leaves"
     assert list(world.places.hosts) == [({"host-0", "host-1"} - {process.host}).pop()]
+
+
+def test_the_actors_of_a_host_that_leaves_are_told_how_long_its_agent_waits_for_them() -> None:
+    world = World()
+    machine, _ = world.join(2, 2)
+    for index in range(4):
+        world.begun(index)
+    for child in machine.children:
+        child.deaf = True
+    here = [process.name for process in world.places.hosts["host-0"].processes.values()]
+    machine.agent.leave("stopped by you")
+    world.run(5)
+    assert len(here) == 2 and world.told == [(name, Stop("its host host-0 leaves", 7.0)) for name in here], "once"
 
 
 def test_deaf_actors_do_not_hold_a_host_that_leaves() -> None:
