@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_home() -> Iterator[None]:
     """The folders of pytest are too deep for sockets, so runs have theirs in the user's cache: one for the tests. Another holds
     the marks of the runs that this account has made."""
-    with tempfile.TemporaryDirectory(prefix="hr") as folder, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(prefix="hr", ignore_cleanup_errors=True) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", folder)
         patch.setenv("XDG_STATE_HOME", f"{folder}/state")
         for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # rich would take every file for a terminal

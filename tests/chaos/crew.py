@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.chaos.history import HISTORY_VARIABLE, read_life
 from tests.chaos.simulator import CHILD_MARK, FAULTS_VARIABLE, Faults, command
 from tests.chaos.streams import counting_replay, counting_spec
 from tests.harness.run import Run
-from tests.harness.waiting import PATIENCE_SECONDS, gone, shared_memory
+from tests.harness.waiting import PATIENCE_SECONDS, gone, shared_memory, wait_until
 from transport.experience import write_spec
 from transport.messages import Scale, Scaling
 from transport.sockets.client import Client
@@ -112,6 +112,8 @@ class Crew(Run):
 
     def left(self) -> dict[str, int]:
         """What a run that has ended has left: processes, sockets and shared memory."""
+        with suppress(AssertionError):
+            wait_until(lambda: not self.descendants(), 10, what="the reaper has ended, which the run does not wait for")
         sockets = sum(len(list(folder.iterdir())) for folder in self.run_dir.socket_folders if folder.is_dir())
         endpoints = len(list((self.run_dir.path / "endpoints").iterdir()))
         memory = shared_memory() - self.shared_memory
@@ -125,7 +127,8 @@ class Crew(Run):
         """Ends what is left, without order."""
         self.kill()
         for pid in self.descendants():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.run_dir.remove_sockets()
 
 

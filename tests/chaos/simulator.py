@@ -63,7 +63,7 @@ class ChaosEnv(CountingEnv):
         super().__init__(image, step_seconds)
         self._usual_seconds = step_seconds
         self._path = os.environ.get(FAULTS_VARIABLE, "")
-        self._read_at = -1
+        self._read_at = (-1, -1)
         self._faults: Faults = {}
         self._steps = 0
 
@@ -88,9 +88,10 @@ class ChaosEnv(CountingEnv):
         if not self._path:
             return
         try:
-            changed = os.stat(self._path).st_mtime_ns
+            found = os.stat(self._path)
         except FileNotFoundError:
             return
+        changed = found.st_mtime_ns, found.st_ino  # the time alone is coarse on some file systems
         if changed == self._read_at:
             return
         self._read_at = changed

@@ -112,7 +112,7 @@ def test_nothing_that_arrives_or_lies_on_the_disk_is_run(row: Row, tmp_path: Pat
     publisher.publish(nn.Linear(3, 2), 0)
     control = Server(f"ipc://{tmp_path}/c")
     with Siege(tmp_path / "siege") as siege:
-        honest = siege.honest(20)
+        honest = siege.honest(200)
         for address in (siege.address, *publisher.addresses, control.address):
             for payload in hostile:
                 for parts in ([payload], [pack(Weights(1, 1, "x")), payload], [b"", payload]):

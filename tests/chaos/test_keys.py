@@ -283,5 +283,5 @@ def test_no_peer_can_use_the_name_of_another(row: Row, ring: Ring) -> None:
     row.measured(thefts=thefts, refused=refused, counted=int(record["impostors"]), lost_by_the_other=sent - after)
     writer.close()
     server.close()
-    assert record["impostors"] == record["rejected"] == refused == thefts and after == sent
+    assert record["impostors"] == record["rejected"] >= refused == thefts and after == sent
     assert record["duplicates"] == record["gaps"] == 0

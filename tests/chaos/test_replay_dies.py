@@ -54,5 +54,5 @@ def test_what_replay_acknowledged_outlives_it(row: Row, tmp_path: Path) -> None:
         restored = int(re.findall(r"restored ([\d,]+) items", replay.text)[-1].replace(",", ""))
     row.measured(verdict.text, kills=kills, slowest_resume_seconds=slowest, restored=restored, **verdict.figures)
     assert verdict.sound and len(verdict.lost) == 0
-    assert restored == len(verdict.stored) and replay.text.count("(1 torn)") == kills // 4
+    assert restored == len(verdict.stored) and replay.text.count("(1 torn)") >= kills // 4
     assert slowest <= row.limit(RESUME_SECONDS)

@@ -29,7 +29,7 @@ from tests.chaos.rows import Row
 from tests.harness.checker import Checker, check_log
 from tests.harness.fleet import Fleet
 from tests.harness.proxy import TcpProxy
-from tests.harness.waiting import ROOT, wait_until
+from tests.harness.waiting import ROOT, Pauses, wait_until
 from transport.messages import Announce, FetchWeights, Weights
 from transport.sockets.announcements import Announcer
 from transport.sockets.frames import cut
@@ -265,9 +265,11 @@ def test_weights_come_over_a_slow_line(row: Row, stack: ExitStack) -> None:
         follower.wait(0.05)
         return follower.poll()
 
-    wait_until(arrived, 300, "the weights")
+    with Pauses() as pauses:
+        wait_until(arrived, 300, "the weights")
     seconds = time.monotonic() - began
     payload = 4 * size * (size + 1)
     row.measured(payload_bytes=payload, seconds=seconds, passed_bytes=proxy.passed_bytes, flaps=proxy.connections - 1)
-    assert proxy.connections == 1 and (module.weight == 0).all()
-    assert proxy.passed_bytes < 1.1 * payload + 100_000
+    assert (module.weight == 0).all()
+    if pauses.longest < 1:  # else a heartbeat may have been late
+        assert proxy.connections == 1 and proxy.passed_bytes < 1.1 * payload + 100_000

@@ -13,7 +13,7 @@ from tests.docs import messages
 from tests.docs.blocks import PAGES, ROOT, blocks, matches
 from tests.docs.check import ALL, CHEAP, failures, name_of
 
-CHEAP_SECONDS, LONG_SECONDS = 60, 900
+CHEAP_SECONDS, LONG_SECONDS = 240, 900
 # A path of the source tree, as text or code names it: learner/loop.py, replay/table/.
 NAMED = re.compile(
     r"`((?:transport|replay|learner|actors|deploy|headrace|tests|benchmarks|docs)/(?:[\w./-]*/)?(?:[\w.-]+\.\w+)?)`"

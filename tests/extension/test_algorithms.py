@@ -97,7 +97,7 @@ def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
     assert (figures["algorithm"], figures["episodes"]) == (QR, 2)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_its_options_are_flags_with_help_and_a_wrong_one_names_the_nearest(tmp_path: Path) -> None:
     told = " ".join(headrace(tmp_path, "up", "--algo", QR, "--help").split())
     assert "quantiles of the return of each action (default: 51)" in told

@@ -15,6 +15,13 @@ from tests.harness.waiting import gone, wait_until
 HERE = "tests.extension.callbacks"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a run waits until a sink has written all, however slow the machine is."""
+    monkeypatch.setattr(feeds, "CLOSE_SECONDS", 60.0)
+    monkeypatch.setattr(feeds, "PROCESS_CLOSE_SECONDS", 60.0)
+
+
 def opened(run: Path, said: list[str], *names: str) -> Sinks:
     deploy = DeployConfig(sinks=(), callbacks=tuple(f"{HERE}:{name}" for name in names))
     return Sinks(deploy, run, said.append, lambda label, line: said.append(f"{label} | {line}"))

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.children import ROOT, python_command
 
-pytestmark = [pytest.mark.flow]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(900)]
 
 SMALL = """
 --actors 1 --actors.chunk-seconds 0.5 --algorithm.hidden 16 --replay.capacity 20_000 --replay.min-size 200

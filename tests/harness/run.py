@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,12 @@ class Run:
 
     def records(self, name: str) -> list[dict[str, float]]:
         """All that a process has measured, in all its incarnations."""
-        try:
-            return [msgspec.json.decode(line) for line in self.run_dir.metrics(name).read_bytes().splitlines()]
-        except OSError:
-            return []
+        found = []
+        with suppress(OSError):
+            for line in self.run_dir.metrics(name).read_bytes().splitlines():
+                with suppress(msgspec.DecodeError):  # being written, or left by a process that was killed
+                    found.append(msgspec.json.decode(line))
+        return found
 
     def versions(self, name: str) -> list[float]:
         """The policy versions of an actor's records."""
@@ -145,7 +148,7 @@ class World(Run):
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`headrace …`, until it ends."""
         command = python_command("deploy.cli.main", *arguments)
-        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=90)
+        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240)
 
     def another(self) -> subprocess.Popen[bytes]:
         up = python_command("deploy.cli.main", "up", "--env", self.env, "--actors", "2", "--run", "mine", *OFTEN, *self.settings)

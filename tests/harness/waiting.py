@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,11 +32,33 @@ def wait_until(
     return found
 
 
+class Pauses(threading.Thread):
+    """How long this process stood still at most, in seconds, while the block lasted: heartbeats may be late by as much."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.longest, self._over = 0.0, threading.Event()
+
+    def run(self) -> None:
+        before = time.monotonic()
+        while not self._over.wait(0.05):
+            now = time.monotonic()
+            self.longest, before = max(self.longest, now - before), now
+
+    def __enter__(self) -> Pauses:
+        self.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._over.set()
+        self.join()
+
+
 class Clock:
     """Stands in for the module `time` of a module under test: time passes when the test says so, however slow the machine is."""
 
     def __init__(self) -> None:
-        self.now = time.monotonic()
+        self.now = float(math.ceil(time.monotonic()))  # whole seconds, whose sums are exact
 
     def monotonic(self) -> float:
         return self.now

@@ -16,7 +16,7 @@ import headrace
 from tests.headrace import own_env
 
 # One worker has the whole file, as its tests share a run.
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(180), pytest.mark.xdist_group("a run from Python")]
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(300), pytest.mark.xdist_group("a run from Python")]
 STEPS = 3_000
 DEADLINE_SECONDS = 120.0
 SMALL: dict[str, Any] = {
@@ -93,7 +93,7 @@ def test_a_policy_is_evaluated_in_its_own_or_another_environment(run: headrace.R
 def test_an_exported_policy_acts_without_the_run_and_the_environment(run: headrace.Run, folder: Path) -> None:
     run.wait(DEADLINE_SECONDS)
     command = [sys.executable, "-m", "headrace", "export", "corridor", "out.safetensors"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
     policy = headrace.load("out.safetensors")
     observation, _ = own_env.make_corridor().reset()
     assert (policy.predict(observation) == run.policy().predict(observation)).all()
@@ -104,7 +104,7 @@ sys.modules["tests.headrace.own_env"] = None  # importing it fails, as on a mach
 import headrace
 print(headrace.load("out.safetensors").predict({"place": 1, "speed": [[0.1, 0.1], [0.1, 0.1]]}))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == str(policy.predict(observation)), done.stderr
 
 
@@ -117,7 +117,7 @@ import headrace
 policy = headrace.load("corridor")
 print(policy.predict({"place": 1, "speed": [[0.1, 0.1], [0.1, 0.1]]}), policy.env.id)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
     observation, _ = own_env.make_corridor().reset()
     assert done.stdout.strip() == f"{run.policy().predict(observation)} tests.headrace.own_env:make_corridor", done.stderr
 
@@ -133,7 +133,7 @@ def test_ctrl_c_while_a_run_starts_stops_it(folder: Path) -> None:
     assert starting.stdout is not None
     shown = next(line for line in starting.stdout if line.startswith("starting run interrupted in the background"))
     starting.send_signal(signal.SIGINT)
-    more, errors = starting.communicate(timeout=60)
+    more, errors = starting.communicate(timeout=120)
     assert "KeyboardInterrupt" in errors and "run interrupted is down" in more, shown + more + errors
     assert not headrace.Run(folder / "runs" / "interrupted").is_up
 

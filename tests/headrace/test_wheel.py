@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-pytestmark = [pytest.mark.flow, pytest.mark.timeout(180), pytest.mark.xdist_group("the wheel")]  # it is built once
+pytestmark = [pytest.mark.flow, pytest.mark.timeout(300), pytest.mark.xdist_group("the wheel")]  # it is built once
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 LIBRARIES = Path(msgspec.__file__).parent.parent  # of the environment that runs the tests

@@ -19,7 +19,7 @@ from tests.learner.parallel import learning_together
 from tests.learner.parallel.learning_together import CASES, fixed_noise, learn
 
 pytestmark = pytest.mark.xdist_group("two ranks")  # they are started once for all tests here
-SECONDS = 120
+SECONDS = 280
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,9 @@ def test_what_is_entered_is_found_and_what_does_not_fit_is_told(tmp_path: Path) 
         assert reason.startswith(how) and bool(reason) == bool(how)
 
 
-def test_two_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+def test_two_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "LOCK_SECONDS", 60.0)  # one may wait for all changes of the other, on a slow disk
+
     def enter(name: str) -> None:
         for number in range(10):
             change(tmp_path, {f"{name}{number}": ENTRY})

@@ -95,7 +95,7 @@ def test_unacknowledged_chunks_reach_the_next_server(link: Link) -> None:
     for chunk in CHUNKS[:6]:
         writer.insert(chunk)
     server = link.serve()
-    link.until(lambda: writer.outstanding == 0, writer, seconds=15)
+    link.until(lambda: writer.outstanding == 0, writer)
     assert server.ring.inserted_items == 24
     assert link.metrics.value("duplicates") == 0
 
@@ -121,7 +121,7 @@ def test_a_lost_acknowledgement_is_repeated_after_the_next_greeting(
         server = link.serve(folder=tmp_path / "log")
     else:
         server.socket.send = send  # type: ignore[method-assign]
-    link.until(lambda: writer.outstanding == 0, writer, seconds=15)
+    link.until(lambda: writer.outstanding == 0, writer)
     writer.insert(CHUNKS[3])
     link.until(lambda: writer.outstanding == 0, writer)
     assert server.ring.size == 16 and link.metrics.value("gaps") == 0
@@ -152,7 +152,7 @@ def test_a_lost_chunk_is_sent_again_and_order_is_kept(link: Link) -> None:
     writer.client.send = lossy  # type: ignore[method-assign,assignment]
     for chunk in CHUNKS[:6]:
         writer.insert(chunk)
-    link.until(lambda: writer.outstanding == 0, writer, seconds=15)
+    link.until(lambda: writer.outstanding == 0, writer)
     assert lost and server.ring.inserted_items == 24 and link.metrics.value("gaps") == 1
 
 
@@ -219,7 +219,7 @@ def test_while_the_limiter_blocks_nothing_is_resent_or_lost(link: Link, monkeypa
             sampler.release(batch)
         return inserted == len(CHUNKS) and writer.outstanding == 0
 
-    link.until(learn, writer, seconds=30)
+    link.until(learn, writer)
     assert server.ring.inserted_items == 400 and link.metrics.value("duplicates") == 0 == link.metrics.value("gaps")
 
 
@@ -258,7 +258,7 @@ def test_with_a_tight_band_record_and_line_show_which_side_is_blocked(link: Link
         learn()
         return push() and server.ring.sampled_items > 1_000
 
-    link.until(both, writer, seconds=30)
+    link.until(both, writer)
     assert 0.9 < server.ring.sampled_items / server.ring.inserted_items < 1.6
 
     def only_the_learner() -> bool:
@@ -397,7 +397,7 @@ def test_a_learner_gets_batches_again_after_replay_restarts(link: Link, monkeypa
 
     for _ in range(3):
         writer.insert(CHUNKS[0])
-        link.until(learns, writer, seconds=15)
+        link.until(learns, writer)
         link.serve()
 
 

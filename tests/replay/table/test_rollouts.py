@@ -77,7 +77,7 @@ def take(link: Link, sampler: Sampler, *feeders: Feeder, spec: ExperienceSpec = 
             found.append(batch)
         return bool(found)
 
-    link.until(turn, *(feeder.writer for feeder in feeders), seconds=20)
+    link.until(turn, *(feeder.writer for feeder in feeders))
     rollouts = drawn(found[0], spec)
     sampler.release(found[0])
     return rollouts
@@ -163,7 +163,7 @@ def test_a_chunk_is_acknowledged_when_its_batch_is_drawn_and_not_before(link: Li
     assert writer.outstanding == 3 and sampler.next(0) is None, "three of four are no batch"
     writer.insert(CHUNKS[3])
     link.until(lambda: not writer.outstanding, writer)
-    batch = sampler.next(5)
+    batch = sampler.next(60)
     assert batch is not None and all_same(drawn(batch), CHUNKS[:4])
     assert writer.acknowledged_steps == link.metrics.value("sampled_items")
 
@@ -411,7 +411,7 @@ def test_two_learners_draw_every_rollout_once_and_their_batches_together_are_the
                     batches[place] = batch
             return len(batches) == 2
 
-        link.until(turn, feeder.writer, seconds=20)
+        link.until(turn, feeder.writer)
         drawn_now = sum((drawn(batch) for _, batch in sorted(batches.items(), key=lambda each: each[1].arrays["key"][0])), [])
         found += drawn_now
         wanted = min(len(found) + 4, len(CHUNKS))

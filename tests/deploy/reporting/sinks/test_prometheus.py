@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_one_line_with_the_way_out(served: tuple[Prometh
     deploy = DeployConfig(sinks=("prometheus",), sink_options={"prometheus": {"port": int(port)}})
     made = Sinks(deploy, tmp_path, said.append, lambda label, line: None)
     made.write(POINT)
-    wait_until(lambda: said, what="it is off")
+    wait_until(lambda: said, 240, what="it is off")
     made.close()
     assert said == [
         f"sink prometheus is off for the rest of this run: OSError: port {port} is not to be had (Address already in use): "
@@ -85,7 +85,7 @@ def test_a_run_serves_its_figures_from_a_process_of_its_own(tmp_path: Path) -> N
     deploy = DeployConfig(sinks=("prometheus",), sink_options={"prometheus": {"port": 0}})
     made = Sinks(deploy, tmp_path / "night", lines.append, lambda label, line: lines.append(f"{label}: {line}"))
     made.write(POINT)
-    wait_until(lambda: lines, what="its address is in the log")
+    wait_until(lambda: lines, 240, what="its address is in the log")
     assert lines[0].startswith("prometheus: figures for Prometheus: http://127.0.0.1:")
     found = wait_until(lambda: scraped(lines[0].rpartition(" ")[2]), what="the point has arrived")
     assert found["headrace_steps", (("run", "night"),)] == 1200.0

@@ -47,7 +47,8 @@ def test_every_kind_of_run_fits_the_screen_and_requests_nothing_elsewhere(kind: 
         page = shown(browser.page(), address)
         for width in (1400, 400):
             page.resize(width)
-            assert page.run("document.documentElement.scrollWidth") == width
+            page.wait(f"document.documentElement.scrollWidth === {width}")  # charts follow with the next frame
+            page.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)))")
             assert page.run(CUT_OFF) == []
         assert page.run("document.querySelectorAll('.chart:not([hidden]) canvas').length") >= (kind != "empty")
         assert page.errors() == []

@@ -262,6 +262,7 @@ def test_a_temperature_without_a_rate_stays() -> None:
 
 
 def test_items_are_after_their_own_goal_or_one_of_k_others_each_as_likely() -> None:
+    torch.manual_seed(0)
     items, k = 20_000, 3
     spec = make_spec(stack=2, hindsight=k)
     algorithm, batch = make_update(spec, SacConfig(hidden=8)), make_batch(spec, items)
