@@ -34,7 +34,7 @@ class NewLines:
                 yield from self._read(file)
 
     def _unread(self, opened: ExitStack) -> list[BinaryIO]:
-        """The file that was read last and all newer ones, the oldest first. If that one is gone, all are newer."""
+        """The file that was read last and all newer ones, the oldest first; all there are if that one is gone."""
         newest, begun = _open([self._path], opened), self._inode is not None
         if (newest and _inode(newest[0]) == self._inode) or (not begun and self._last_bytes is not None):
             return newest
